@@ -193,9 +193,14 @@ class Channel:
             time.sleep(POLL_SECONDS)
 
 
+def order_of_ranks(ranks: np.ndarray, num_ranks: int) -> np.ndarray:
+    """Return the stable order [n] of ranks [n] in [0, num_ranks). Small integers are sorted digit by digit."""
+    return np.argsort(ranks.astype(np.uint16) if num_ranks <= 1 << 16 else ranks, kind="stable")
+
+
 def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
     """Collective. Send the rows of ``columns`` [n, ...] to the ranks ``target`` [n]."""
-    order = np.argsort(target, kind="stable")
+    order = order_of_ranks(target, channel.size)
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
     return [channel.array(column[order], send, receive) for column in columns]
@@ -206,7 +211,7 @@ def ask(
 ) -> np.ndarray:
     """Collective. Send requests [n, ...] to the ranks ``target`` [n]; returns their answers [n, ...], which they make
     of those that they receive, in one round trip."""
-    order = np.argsort(target, kind="stable")
+    order = order_of_ranks(target, channel.size)
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
     answers = channel.array(answer(channel.array(requests[order], send, receive)), receive, send)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel, Transfer
+from hpcgnn.comm.exchange import Channel, Transfer, order_of_ranks
 from hpcgnn.native.dispatch import upload
 from hpcgnn.native.workspace import empty_like_rows
 
@@ -38,7 +38,7 @@ def narrow_rows(local: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A plan for exchanges of rows, made by ``Route.plan``. W wanted ids, M requests served (grouped by requesting
-    rank), S unique rows among them.
+    rank), S unique rows among them, which routes for pulls alone do not have.
 
     want_counts, serve_counts [R]; order [W]: positions of the wanted ids in order of their owners, or None when they
     are; requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its
@@ -73,17 +73,24 @@ class Route:
         return cls(channel, counts, counts, None, none, none, none, none, none)
 
     @classmethod
-    def plan_located(cls, owner: np.ndarray, local: np.ndarray, channel: Channel, narrow: bool = True) -> Route:
+    def plan_located(
+        cls, owner: np.ndarray, local: np.ndarray, channel: Channel, narrow: bool = True, pulls_only: bool = False
+    ) -> Route:
         """Collective. Plan the exchange of rows whose owners are known; (owner, local) pairs are unique. narrow: rows
-        are sent in 32 bits, else whole, as numbers that only the owner understands."""
+        are sent in 32 bits, else whole, as numbers that only the owner understands; pulls_only: the route is for
+        ``pull`` alone, and served rows are not looked for."""
         order = None
         if np.any(owner[1:] < owner[:-1]):
-            by_owner = np.argsort(owner, kind="stable")
+            by_owner = order_of_ranks(owner, channel.size)
             order, local = by_owner, local[by_owner]
         want_counts = np.bincount(owner, minlength=channel.size).astype(np.int64)
         serve_counts = channel.counts(want_counts)
         sent = narrow_rows(local) if narrow else local
         requests = channel.array(sent, want_counts, serve_counts).astype(np.int64)
+        if pulls_only and channel.size > 1:
+            none: Any = None
+            rows = None if order is None else torch.from_numpy(order), torch.from_numpy(requests)
+            return cls(channel, want_counts, serve_counts, *rows, none, none, none, none)
         return cls._build(channel, want_counts, serve_counts, order, requests)
 
     @classmethod

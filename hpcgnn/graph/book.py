@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import h5py
 import numpy as np
 
+from hpcgnn import native
 from hpcgnn.graph import files
 
 
@@ -30,8 +31,9 @@ class BlockOwnership:
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the owning rank and the local row of every id, int64 [n]."""
-        owner = np.searchsorted(self.starts, ids, side="right") - 1
-        return owner, ids - self.starts[owner]
+        size = len(self.starts) - 1
+        blocks = np.ascontiguousarray(self.starts[:-1]), np.arange(size), np.zeros(size, np.int64)
+        return native.locate(np.ascontiguousarray(ids, np.int64), blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,7 @@ class Book:
         """Find the owning rank and the owner's local row of every global id, int64 [n]. Ids must be valid."""
         if len(self._starts) == 1:
             return np.zeros(len(ids), np.int64), ids
-        block = np.searchsorted(self._starts, ids, side="right") - 1
-        return block % self.size, ids - self._starts[block] + self._local_base[block]
+        return native.locate(np.ascontiguousarray(ids, np.int64), self.blocks)
 
     def part_of(self, ids: np.ndarray) -> np.ndarray:
         """Find the part of every global id, int64 of the shape of ``ids``."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, order_of_ranks
 from hpcgnn.comm.route import NodeRoute, Route
 from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
@@ -147,9 +147,10 @@ class NodeRows:
         else:
             channel = route.channel
             asks = owner if channel.node is None else owner % channel.node.size  # so that a rank asks few owners
-            pulled = pulled[np.argsort(asks[pulled], kind="stable")]  # as they come: nothing is put in order again
+            pulled = pulled[order_of_ranks(asks[pulled], channel.size)]  # as they come: nothing is put in order again
+            plain = self.wire is None and not any(isinstance(table, GatheredTable) for table in self.tables.values())
             pull = (
-                Route.plan_located(owner[pulled], local[pulled], channel) if channel.node is None
+                Route.plan_located(owner[pulled], local[pulled], channel, pulls_only=plain) if channel.node is None
                 else NodeRoute.plan(self._ownership, ids[pulled], asks[pulled], channel)
             )  # fmt: skip
         near, copied = np.flatnonzero(is_near), np.flatnonzero(is_copied)
