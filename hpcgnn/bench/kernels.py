@@ -156,7 +156,7 @@ class Problems:
         slot = self.ids.int().view(s.roots, s.slots)
         count = torch.full((s.roots,), s.slots, dtype=torch.int32, device=self.device)
         transpose = native.transpose_index(self.ids.int(), s.unique)
-        plan = AttentionPlan(slot, count, self.ids.view_as(slot), slot[:, :1], *transpose)
+        plan = AttentionPlan(slot, count, self.ids.view_as(slot), slot[:, :1].contiguous(), *transpose)
         query = self.numbers(s.roots, s.heads, key).requires_grad_()
         node, phase = self.table.clone().requires_grad_(), torch.zeros(s.width, device=self.device)
         frequency = torch.logspace(0, -9, s.width, dtype=torch.float64, device=self.device)

@@ -22,6 +22,7 @@ from hpcgnn.comm.launch import launched_tasks
 MAX_BYTES = 1 << 30
 REMEDIES = {
     errno.EROFS: "; nothing can be written there: choose another folder, such as by output.dir",
+    errno.ENOSPC: "; make room there, or choose another place, and start again",
     errno.EACCES: "; ask for the permission, or choose another file or folder",
 }  # of system errors, which name the file
 FORWARD_SECONDS = 0.2  # the launcher forwards a message before it kills everything
@@ -131,8 +132,9 @@ class Group:
         stage."""
         verdict = None
         if error is not None:
+            said = str(error) or type(error).__name__
             remedy = REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
-            verdict = f"{str(error) or type(error).__name__}{remedy}", isinstance(error, ValueError)
+            verdict = said if remedy in said else said + remedy, isinstance(error, ValueError)
         job = self.job.mpi
         if not job.allreduce(error is not None, MPI.LOR):
             return

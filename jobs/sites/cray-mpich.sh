@@ -1,7 +1,9 @@
 # shellcheck shell=bash disable=SC2034
 # HPE Cray EX with Cray MPICH and one GPU for each rank. mpi4py has to be built against Cray MPICH
 # (`MPICC=cc pip install --no-binary=mpi4py mpi4py`).
+set +u # module systems read variables that nobody has set
 module load cray-mpich cray-python
+set -u
 activate_venv
 
 # CUDA-aware messages: hpcgnn asks the library by this variable, and sends device tensors without copying them.

@@ -444,7 +444,10 @@ def test_watchdog_knows_the_line_of_the_main_thread(comm):
     assert "threading.py:" in where.line
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(errno.EROFS, "choose another folder"), (errno.EACCES, "permission")])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EROFS, "choose another folder"), (errno.EACCES, "permission"), (errno.ENOSPC, "make room")],
+)
 def test_what_the_system_refuses_comes_with_a_remedy(comm, number, remedy):
     world = World(CommConfig(device="cpu", threads=1), comm)
     error = OSError(number, os.strerror(number), "/gone") if comm.rank == comm.size - 1 else None

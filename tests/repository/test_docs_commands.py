@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import docs_commands
 import pytest
 from conftest import clean_environment
 from docs_commands import NOT_RUN, REPOSITORY, Command, Shell, Shown, commands, pages, parts
@@ -94,6 +95,18 @@ def test_commands_are_taken_word_for_word(tmp_path):
 
 
 @pytest.mark.serial
+def test_files_and_commands_are_blocks_of_their_own():
+    """Markdown joins indented blocks that only an empty line is between: a file's lines are none of the commands."""
+    for page in docs_commands.pages():
+        last = None
+        for line, paragraph in docs_commands._paragraphs(page.read_text()):
+            found = docs_commands._of_paragraph(page.name, line, paragraph)
+            holds_commands = any(isinstance(part, docs_commands.Command) and not part.inline for part in found)
+            kind = holds_commands if paragraph.startswith("    ") else None
+            assert None in (kind, last) or kind == last, f"{page.name}:{line}: {paragraph}"
+            last = kind
+
+
 def test_the_first_block_and_the_rest():
     first, rest = (chosen([REPOSITORY / "README.md"], first) for first in (True, False))
     assert [part.text.split("  ")[0] for part in first[:-1]] == ["bash jobs/quickstart.sh", "bash tests/run.sh"]

@@ -156,7 +156,10 @@ def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, 
     """Take the only part of a scalar column, and its place. Raises FileFormatError for a column of several."""
     if not raw.scalar:
         raise FileFormatError(f"{file}: an id or a time is one column, not {', '.join(raw.labels) or 'an empty range'}")
-    return raw.parts[0], Place(file, raw.labels[0], first_row)
+    part = raw.parts[0]
+    if (not isinstance(part, np.ndarray) and pa.types.is_nested(part.type)) or getattr(part, "ndim", 1) > 1:
+        raise FileFormatError(f"{file}: column {raw.labels[0]}: an id or a time is one value, not a list of them")
+    return part, Place(file, raw.labels[0], first_row)
 
 
 def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:

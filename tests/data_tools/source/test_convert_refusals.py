@@ -335,3 +335,16 @@ def test_an_unknown_preset_lists_the_others_once(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--preset", "nonsense", str(tmp_path / "g.h5")])
     assert capsys.readouterr().err.count("csv-temporal") == 1
+
+
+@pytest.mark.parametrize("ids", ["int", "string"])
+@pytest.mark.parametrize("name", ["u", "t"])
+def test_an_id_or_a_time_is_one_value(tmp_path, capsys, name, ids):
+    """Not a list, as parquet may have."""
+    columns = {"u": [1, 2], "i": [3, 4], "t": [5, 6]} | {name: [[1, 2], [3, 4]]}
+    pa.parquet.write_table(pa.table(columns), tmp_path / "e.parquet")
+    nodes = [{"type": "user", "ids": ids}, {"type": "item"}]
+    spec = {"files": {"events": {"path": "e.parquet"}}, "nodes": nodes, "edges": [EDGE]}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert f"e.parquet: column {name!r}: an id or a time is one value, not a list" in message
