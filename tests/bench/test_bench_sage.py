@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import two_nodes
+from faults import machine
 from run_commands import run
 from static_runs import APART, make_static_parts, plain, static_config
 
@@ -33,6 +35,25 @@ def test_command_prints_the_stages_of_a_step(capsys):
     assert run([["bench", "sage", *small]]) == 0
     printed = capsys.readouterr().out
     assert all(stage in printed for stage in ("plan", "exchange", "compute", "optimizer", "edges sampled"))
+
+
+@pytest.mark.launcher
+@pytest.mark.nightly
+def test_between_two_nodes_a_row_travels_once(comm, tmp_path):
+    """On a real link, whose own counters agree."""
+    parts = make_static_parts(comm, plain, tmp_path)
+    arguments = [f"--data.path={parts}", "--model.hidden=8", "--train.batch_size=64", "--steps=3"]
+    alone = two_nodes.measure(tmp_path / "alone.json", arguments, two_nodes.MPIRUN)
+    try:
+        with machine.two_nodes(tmp_path / "nodes") as nodes:
+            nodes.shape(1)
+            launcher = nodes.launcher(two_nodes.MPIRUN, two_nodes.SLOTS)
+            result = two_nodes.measure(tmp_path / "nodes.json", arguments, launcher)
+    except machine.Missing as missing:
+        pytest.skip(f"needs what this machine does not lend: {missing}")
+    assert alone["row_bytes_sent"] == alone["bytes_between_nodes"] == 0
+    assert result["row_bytes_sent"] == result["row_bytes_expected"] > 0
+    assert 0 < result["bytes_between_nodes"] / 2 < result["wire_bytes"]
 
 
 @pytest.mark.launcher
