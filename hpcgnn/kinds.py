@@ -30,7 +30,7 @@ class Kind:
 
     config: the class of its run files; data: what the built-in graph is called; open: collective, makes a session of a
     configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it;
-    make_slice: writes one part of a graph of any size, None where there is none; check: the configuration that
+    make_slice: writes one part of a graph of any size; check: the configuration that
     ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind; answer: collective,
     writes what was asked; run_baseline and score_baseline: of kinds whose runs may have a heuristic for a model.
     """
@@ -39,7 +39,7 @@ class Kind:
     data: str
     open: Callable[..., Session]
     make: Callable[[Any, Path], None]
-    make_slice: Callable[..., None] | Any
+    make_slice: Callable[..., None]
     check: Callable[[Any, Any], Sections]
     answer: Callable[[Any, Any], None]
     run_baseline: Callable[..., int] | None = None
@@ -79,6 +79,12 @@ def _make_events_slice(*sizes: Any) -> None:
     built_in.write_temporal_slice(*sizes)
 
 
+def _make_snapshots_slice(*sizes: Any) -> None:
+    from data_tools.synthetic import built_in
+
+    built_in.write_snapshot_slice(*sizes)
+
+
 def _make_static_slice(*sizes: Any) -> None:
     from data_tools.synthetic import built_in
 
@@ -108,7 +114,8 @@ KINDS = {
         check=static_answers.check, answer=static_answers.answer,
     ),
     SnapshotConfig.KIND: Kind(
-        config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=None, open=open_snapshots,
+        config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=_make_snapshots_slice,
+        open=open_snapshots,
         check=snapshot_answers.check, answer=snapshot_answers.answer,
     ),
 }  # fmt: skip

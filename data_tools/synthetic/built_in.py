@@ -8,12 +8,13 @@ from data_tools.derive import DeriveOptions, derive
 from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.links import synthesize_links
-from data_tools.synthetic.slice import write_static_slice, write_temporal_slice
+from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice, write_temporal_slice
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
 
 __all__ = [
-    "make_synthetic", "make_synthetic_graph", "make_synthetic_snapshots", "write_static_slice", "write_temporal_slice",
+    "make_synthetic", "make_synthetic_graph", "make_synthetic_snapshots", "write_snapshot_slice", "write_static_slice",
+    "write_temporal_slice",
 ]  # fmt: skip
 PARTS = 64
 

@@ -21,6 +21,7 @@ from hpcgnn.graph import files
 TYPE, RELATION = "node", "node.to.node"
 FRACTIONS = 0.8, 0.9  # of the events: where training, and where validation ends
 SEEDS, CLASSES = 0.1, 16  # of the nodes: those that train, and as many that validate and test; classes of labels
+SNAPSHOTS = 20
 SKEW = 2.0  # power of the uniform numbers that choose nodes: the first ones of a part are chosen more often
 
 
@@ -30,23 +31,40 @@ def write_static_slice(
     """Write a static graph with ``width`` features, a label and a split of every node: the book, and some parts."""
 
     def fill(file: h5py.File, part: int) -> None:
-        rng, sizes = random_stream(0, 0), (num_parts, num_nodes)
+        rng = random_stream(0, 0)
         nodes = _write_nodes(file, part, num_parts, num_nodes)
         columns: dict[str, Any] = {
             "feat": rng.standard_normal((num_nodes, width), dtype=np.float32),
             "label": rng.integers(CLASSES, size=num_nodes),
             "split": np.digitize(rng.random(num_nodes), (SEEDS, 2 * SEEDS)).astype(np.int8),
         }
-        dst = np.sort(_choose(rng, num_nodes, num_edges))
-        edges: dict[str, Any] = {
-            "indptr": np.searchsorted(dst, np.arange(num_nodes + 1)),
-            "src": _node(part + rng.integers(num_parts, size=num_edges), _choose(rng, num_nodes, num_edges), sizes),
-            "row": part * num_edges + np.arange(num_edges),
-        }
+        edges = _in_edges(rng, part, (num_parts, num_nodes), num_edges)
         _write_columns(nodes, columns)
         _write_columns(file.create_group(f"edges/{RELATION}"), edges)
 
     _write_set(folder, "static", num_parts, num_nodes, num_edges, fill, parts, [])
+
+
+def write_snapshot_slice(
+    folder: str | os.PathLike, num_parts: int, num_nodes: int, num_edges: int, width: int, parts: Iterable[int] = (0,)
+) -> None:
+    """Write a graph of SNAPSHOTS snapshots with a target and ``width`` features of every node in each: the book, and
+    some parts. An edge is in one snapshot or in some that follow each other."""
+
+    def fill(file: h5py.File, part: int) -> None:
+        rng = random_stream(0, 2)
+        nodes = _write_nodes(file, part, num_parts, num_nodes)
+        for name, shape in {"target": (), "feat": (width,)}.items():
+            if 0 not in shape:
+                _write_columns(nodes, {name: rng.standard_normal((num_nodes, SNAPSHOTS, *shape), dtype=np.float32)})
+                nodes[name].attrs["per_snapshot"] = True
+        edges = _in_edges(rng, part, (num_parts, num_nodes), num_edges)
+        edges["first"] = rng.integers(SNAPSHOTS, size=num_edges).astype(np.int32)
+        edges["last"] = np.minimum(edges["first"] + rng.integers(4, size=num_edges), SNAPSHOTS - 1).astype(np.int32)
+        _write_columns(file.create_group(f"edges/{RELATION}"), edges)
+
+    sizes = num_parts, num_nodes, num_edges
+    _write_set(folder, "snapshots", *sizes, fill, parts, ["first", "last"], num_snapshots=SNAPSHOTS)
 
 
 def write_temporal_slice(
@@ -96,6 +114,16 @@ def _history(columns: dict[str, np.ndarray], part: int, num_nodes: int) -> dict[
     }
 
 
+def _in_edges(rng: np.random.Generator, part: int, sizes: tuple[int, int], num_edges: int) -> dict[str, Any]:
+    """Draw the in-edges of a part's nodes; sizes: P and n."""
+    dst = np.sort(_choose(rng, sizes[1], num_edges))
+    return {
+        "indptr": np.searchsorted(dst, np.arange(sizes[1] + 1)),
+        "src": _node(part + rng.integers(sizes[0], size=num_edges), _choose(rng, sizes[1], num_edges), sizes),
+        "row": part * num_edges + np.arange(num_edges),
+    }
+
+
 def _choose(rng: np.random.Generator, num_nodes: int, count: int) -> np.ndarray:
     return (num_nodes * rng.random(count) ** SKEW).astype(np.int64)
 
@@ -116,7 +144,9 @@ def _write_columns(group: h5py.Group, columns: dict[str, np.ndarray]) -> None:
         files.create_column(group, name, len(values), values.shape[1:], values.dtype)[:] = values
 
 
-def _write_set(folder, kind: str, num_parts: int, num_nodes: int, num_edges: int, fill, parts, columns) -> None:
+def _write_set(
+    folder, kind: str, num_parts: int, num_nodes: int, num_edges: int, fill, parts, columns, **further: Any
+) -> None:
     set_id, hashes = f"slice-{kind}-{num_parts}-{num_nodes}-{num_edges}", [b""] * num_parts
     sizes = np.zeros(num_parts, np.int64)
     os.makedirs(folder, exist_ok=True)
@@ -126,7 +156,7 @@ def _write_set(folder, kind: str, num_parts: int, num_nodes: int, num_edges: int
             fill(file, part)
         hashes[part], sizes[part] = files.file_hash(path).encode(), os.path.getsize(path)
     attributes: dict[str, Any] = {"seed": 0, "method": "slice", "options": "{}", "quality": "{}"}
-    attributes |= {"source_name": "slice", "source_hash": set_id, "set_id": set_id, "num_parts": num_parts}
+    attributes |= further | {"source_name": "slice", "source_hash": set_id, "set_id": set_id, "num_parts": num_parts}
     with files.writing(files.book_path(folder), files.BOOK, kind=kind, **attributes) as book:
         nodes, edges = book.create_group(f"nodes/{TYPE}"), book.create_group(f"edges/{RELATION}")
         nodes.attrs["num_nodes"], nodes.attrs["type_id"] = num_parts * num_nodes, 0

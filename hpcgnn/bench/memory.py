@@ -99,8 +99,6 @@ def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     config, namespace = configuration.parse(parser, argv)
     options = {field.name: getattr(namespace, field.name) for field in dataclasses.fields(MemoryOptions)}
-    if kinds.kind_of(config).make_slice is None:
-        raise ValueError(f"--kind {config.KIND}: bench memory is for temporal and static")
     if config.KIND == "static" and config.sampling.topology == "replicated":
         raise ValueError("sampling.topology replicated: each node has all edges besides what bench memory counts")
     if config.data.path:

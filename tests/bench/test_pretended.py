@@ -8,13 +8,14 @@ import itertools
 import numpy as np
 import pytest
 
-from data_tools.synthetic.slice import write_static_slice, write_temporal_slice
+from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice, write_temporal_slice
 from data_tools.verify.command import verify
 from hpcgnn import kinds
 from hpcgnn.bench import memory
 from hpcgnn.bench.pretended import pretend
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import RunConfig
 
@@ -38,7 +39,15 @@ def temporal_config(num_ranks):
     return config
 
 
-CASES = {"static": (static_config, write_static_slice), "temporal": (temporal_config, write_temporal_slice)}
+def snapshot_config(num_ranks):
+    return SnapshotConfig(comm=ALONE)
+
+
+CASES = {
+    "snapshots": (snapshot_config, write_snapshot_slice),
+    "static": (static_config, write_static_slice),
+    "temporal": (temporal_config, write_temporal_slice),
+}
 
 
 @contextlib.contextmanager
@@ -54,9 +63,11 @@ def opened(config, folder, world):
     session.close()
 
 
-def routes(steps):
-    """Of their input rows."""
-    return [plan.route if hasattr(plan, "route") else plan.fetches[0].pull for plan in steps]
+def routes(kind, steps):
+    """Of their input rows, or, of snapshots, of the rows of neighbours."""
+    if kind == "snapshots":
+        return [plan.blocks[number][0].route for plan in steps for number in sorted(plan.blocks)]
+    return [plan.route if kind == "temporal" else plan.fetches[0].pull for plan in steps]
 
 
 @pytest.mark.several_ranks
@@ -68,17 +79,17 @@ def test_rank_0_plans_and_holds_what_it_does_among_real_ranks(kind, world, mpi_t
         write(mpi_tmp_path, world.size, NODES, EDGES, 4, range(world.size))
     world.barrier()
     with opened(config, mpi_tmp_path, World(ALONE)) as (run, steps):
-        real, held = routes(steps), memory.structures_of({"run": run})
+        real, held = routes(kind, steps), memory.structures_of({"run": run})
     if world.rank == 0:
         with pretend(world.size, NODES, ALONE) as alone, opened(config, mpi_tmp_path, alone) as (run, steps):
-            for one, other in zip(real, routes(steps), strict=True):
+            for one, other in zip(real, routes(kind, steps), strict=True):
                 np.testing.assert_array_equal(other.want_counts, one.want_counts)
-                if kind == "static":  # negatives are drawn, and other ranks' differ
+                if kind != "temporal":  # negatives are drawn, and other ranks' differ
                     np.testing.assert_array_equal(other.serve_counts, one.serve_counts)
             pretended = memory.structures_of({"run": run})
             assert pretended.keys() == held.keys()
             differ = sum(abs(pretended[name] - held[name]) for name in held)
-            assert differ <= (0 if kind == "static" else 8 * NUMBERS_PER_RANK)  # nodes of a list, divided among ranks
+            assert differ <= (8 * NUMBERS_PER_RANK if kind == "temporal" else 0)  # nodes of a list, divided among ranks
     world.barrier()
 
 
