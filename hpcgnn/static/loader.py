@@ -93,7 +93,8 @@ class SeedLoader:
             options["edges"] = EdgeTables(
                 graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
             )
-        options["with_features"] = self.prefetch > 0 and world.device.type == "cpu"
+        is_padded = options.get("pad") is not None  # input rows with it, which the step gathers
+        options["with_features"] = self.prefetch > 0 and world.device.type == "cpu" and not is_padded
         options["complete"] = seeds.complete and seeds.complete.over(self._channels[0])
         self.samplers = self._make_samplers(seeds.roots, options)
         self.start_epoch(0)
