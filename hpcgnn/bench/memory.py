@@ -94,7 +94,7 @@ def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
     parser.add_argument("--ranks", type=int, default=1024, help="of the job")
     parser.add_argument("--nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
     parser.add_argument("--edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
-    parser.add_argument("--width", type=int, default=0, help="features of a node (static) or of an event (temporal)")
+    parser.add_argument("--width", type=int, default=0, help="features of an event, or, of other kinds, of a node")
     parser.add_argument("--steps", type=int, default=3, help="steps that are trained before arrays are measured")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     config, namespace = configuration.parse(parser, argv)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 
 import numpy as np
 import pytest
+from run_commands import run
 
 from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice, write_temporal_slice
 from data_tools.verify.command import verify
@@ -122,3 +124,32 @@ def test_bytes_that_can_be_reached_are_counted_once():
     base = np.zeros(100)
     held = memory.structures_of({"a": CommConfig(), "b": opened, "c": [base[:10], {"x": base[50:]}]})
     assert sum(held.values()) == base.nbytes
+
+
+@pytest.mark.launcher
+def test_memory_lists_what_a_rank_holds(capsys, tmp_path):
+    sizes = ["--ranks=16", "--nodes=32000", "--edges=640000", "--width=8"]
+    small = ["--kind=static", "--model.hidden=8", "--train.batch_size=160", f"--out={tmp_path / 'memory.json'}"]
+    assert run([["bench", "memory", *small, *sizes]]) == 0
+    report = json.loads((tmp_path / "memory.json").read_text())
+    assert (report["nodes"], report["edges"]) == (2000, 40000)
+    held = report["structures"]
+    assert held["run.graph.partition.edges.src"] == held["run.graph.partition.edges.row"] == 8 * 40000
+    assert held["run.graph.tables._tables.feature"] == 4 * 8 * 2000
+    printed = capsys.readouterr().out
+    assert "a rank of 16: 2,000 nodes, 40,000 edges" in printed
+    assert "MiB  all arrays" in printed
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ranks=1"], "--ranks must be at least 2"),
+        (["--ranks=100", "--nodes=50"], "--nodes and --edges must be at least 1 for each of 100 ranks"),
+        (["--kind=static", "--sampling.topology=replicated"], "sampling.topology replicated"),
+    ],
+)
+def test_wrong_options_are_refused(capsys, options, message):
+    assert run([["bench", "memory", *options]]) == 2
+    assert message in capsys.readouterr().err
