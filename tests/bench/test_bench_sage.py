@@ -15,7 +15,7 @@ from hpcgnn.comm.world import CommConfig, World
 @pytest.mark.parametrize("ratio", [0.0, 0.3])
 def test_rows_that_travel_are_those_expected(comm, mpi_tmp_path, ratio):
     """Unique remote rows without those found among the copies, to the byte."""
-    config = static_config(features__cache_ratio=ratio, **APART)
+    config = static_config(features__cache_ratio=ratio, sampling__prefetch=0, **APART)
     config.data.path = str(make_static_parts(comm, plain, mpi_tmp_path))
     world = World(CommConfig(device="cpu", threads=1, node_ranks=1), comm)
     result = measure(config, mpi_tmp_path, TimingOptions(4, "", "none"), world)
