@@ -79,10 +79,8 @@ def write_temporal_slice(
         source, target = (_choose(rng, num_nodes, num_events) for _ in range(2))
         target = np.where(target == source, (target + 1) % num_nodes, target)
         away, time = rng.integers(num_parts, size=num_events), np.arange(num_events)
-        here: list[Any] = [
-            part,
-            (part - away) % num_parts,
-        ]  # parts of the sources of a time's events from this part, and to it
+        # Of every time this part has two events, one that begins and one that ends here: the parts of their sources.
+        here: list[Any] = [part, (part - away) % num_parts]
         columns: dict[str, Any] = {
             "row": [time * num_parts + start for start in here],
             "src": [_node(start, source, sizes) for start in here],
@@ -147,9 +145,10 @@ def _write_columns(group: h5py.Group, columns: dict[str, np.ndarray]) -> None:
 def _write_set(
     folder, kind: str, num_parts: int, num_nodes: int, num_edges: int, fill, parts, columns, **further: Any
 ) -> None:
+    """Write the parts, each by ``fill(file, part)``, and the book, as if the parts left out were there; columns: names
+    of the edges' columns; further: attributes of the book."""
     set_id, hashes = f"slice-{kind}-{num_parts}-{num_nodes}-{num_edges}", [b""] * num_parts
     sizes = np.zeros(num_parts, np.int64)
-    os.makedirs(folder, exist_ok=True)
     for part in parts:
         path = files.part_path(folder, part)
         with files.writing(path, files.PART, part=part, num_parts=num_parts, set_id=set_id) as file:

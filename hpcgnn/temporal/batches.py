@@ -256,18 +256,19 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
         return events, step
     target = spill(step, sizes, channel)
     stays = target == channel.rank
-    target = target[~stays]
+    leaves = ~stays
+    target = target[leaves]
     feature = events.columns.get(FEATURE)
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
-    came = exchange_columns([column[~stays] for column in columns], target, channel)
+    came = exchange_columns([column[leaves] for column in columns], target, channel)
     by_row = np.argsort(np.concatenate([events.row[stays], came[0]]), kind="stable")
     row, src, dst, time, *columns, step = (  # one after the other: together they are most of what a rank holds
         np.concatenate([column[stays], rows])[by_row] for column, rows in zip(columns, came, strict=True)
     )
     named: dict[str, Any] = dict(zip(plain, columns, strict=True))
     if feature is not None:  # those of events that stay are not copied
-        (more,) = exchange_columns([np.asarray(feature[~stays])], target, channel)
+        (more,) = exchange_columns([np.asarray(feature[leaves])], target, channel)
         index = np.concatenate([feature.index[stays], len(feature.table) + np.arange(len(more))])
         named[FEATURE] = FeatureRows(feature.table, more, index[by_row])
     return Events(row, src, dst, time, named), step

@@ -261,7 +261,8 @@ def _merge_events(pieces: list[Events], features: np.ndarray | None) -> Events:
     if features is not None:
         columns[FEATURE] = FeatureRows(features, features[:0], columns[FEATURE])
     events = Events(row, src, dst, time, columns)
-    return events.take(np.argsort(row, kind="stable")) if len(pieces) > 1 else events
+    is_sorted = bool((row[1:] > row[:-1]).all())  # those of one part are: nothing is copied
+    return events if is_sorted else events.take(np.argsort(row, kind="stable"))
 
 
 def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
