@@ -64,6 +64,7 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
     (layouts,) = each(team, findings, [view], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     each(team, findings, usable, lambda part, problems: CHECK_PART[view.kind](view, part, layouts, problems))
+    usable = [part for part in usable if part not in findings.unusable]
     (attributes,) = each(team, findings, [usable], lambda parts, problems: expected_attributes(view, parts, source))
     each(team, findings, usable, lambda part, problems: check_attributes(view, part, attributes, problems))
     row_of, cuts = {}, {}

@@ -465,3 +465,13 @@ def test_all_measures_are_compared_with_the_graph_file(planted, path, value, nam
     change_quality(folder, path, value)
     (line,) = verify(folder, graph)
     assert re.search(f"quality: {name}, the parts have", line)
+
+
+@pytest.mark.parametrize("group", ["nodes/a", "edges/a.meets.a"])
+def test_a_first_part_that_lacks_a_group_is_a_problem(planted, group):
+    """No part is taken as the measure of others before it is found to be whole."""
+    _, folder = planted
+    with h5py.File(files.part_path(folder, 0), "r+") as file:
+        del file[group]
+    refresh(folder)
+    assert any(group in line for line in verify(folder))
