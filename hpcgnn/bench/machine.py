@@ -24,7 +24,7 @@ from hpcgnn.temporal.session import open_session
 
 # Where one rank can measure no network: a common 100 Gb/s fabric.
 ASSUMED = {"latency": 2e-6, "bandwidth": 12.5e9}
-SMALL_BYTES, LARGE_BYTES = 8, 1 << 22
+SMALL_BYTES, LARGE_BYTES, COPIED_BYTES = 8, 1 << 22, 1 << 26
 REPEATS = 20
 PRODUCT_SIZE = 512
 STEPS, SKIPPED, SHRINK = 30, 5, 8  # real steps to time, not counting the first ones, with whole and with small batches
@@ -66,6 +66,16 @@ def measure_flops() -> float:
         a @ a
         seconds.append(time.perf_counter() - begin)
     return 2 * PRODUCT_SIZE**3 / float(np.median(seconds))
+
+
+def measure_copy() -> float:
+    """Measure the bytes per second that a thread copies from memory to memory."""
+    rows, out, seconds = np.ones(COPIED_BYTES, np.uint8), np.empty(COPIED_BYTES, np.uint8), []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        out[:] = rows
+        seconds.append(time.perf_counter() - begin)
+    return COPIED_BYTES / float(np.median(seconds))
 
 
 def calibrate(config: RunConfig, path: str, threads: int, flops: float) -> dict[str, float]:

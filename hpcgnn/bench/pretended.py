@@ -9,15 +9,19 @@ nodes, and the nodes at such places.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from hpcgnn import kinds
+from hpcgnn.bench.emulated import WHOLE_MESSAGES, Emulated, clock_of, in_place, train_steps
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.pretended import pretended_world
+from hpcgnn.comm.pretended import Recorder, pretended_world
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.static import seeds
@@ -27,9 +31,10 @@ from hpcgnn.temporal.neighbors import Answer, NeighborSource, Queries
 
 
 @contextlib.contextmanager
-def pretend(size: int, num_nodes: int, config: CommConfig) -> Iterator[World]:
+def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | None = None) -> Iterator[World]:
     """Yield a world of ``size`` ranks, of which this process is rank 0. In the block, sessions can be opened in it, of
-    a slice with ``num_nodes`` nodes in each of so many parts."""
+    a slice with ``num_nodes`` nodes in each of so many parts. recorder: keeps a record of what the rank does."""
+    recorder = recorder or Recorder(size)
 
     def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
         """All ranks have as many keys, in turns."""
@@ -52,12 +57,14 @@ def pretend(size: int, num_nodes: int, config: CommConfig) -> Iterator[World]:
 
     def neighbors(source: NeighborSource, queries: Queries, *further: Any, **options: Any) -> Answer:
         answer = ask_histories(source, queries, *further, **options)
-        return replace(answer, other=turned(answer.other, queries.nodes[:, None] // num_nodes))
+        with recorder.pause():
+            return replace(answer, other=turned(answer.other, queries.nodes[:, None] // num_nodes))
 
     def sample(sampler: NeighborSampler, frontier: list[np.ndarray], *further: Any) -> list[Sampled]:
         (drawn,) = ask_lists(sampler, frontier, *further)
-        rank = np.repeat(frontier[0] // num_nodes, np.diff(drawn.indptr))
-        return [replace(drawn, source=turned(drawn.source, rank))]
+        with recorder.pause():
+            rank = np.repeat(frontier[0] // num_nodes, np.diff(drawn.indptr))
+            return [replace(drawn, source=turned(drawn.source, rank))]
 
     ask_histories, ask_lists = NeighborSource.ask, NeighborSampler.ask
     patches: list[tuple[Any, str, Any]] = [
@@ -67,4 +74,20 @@ def pretend(size: int, num_nodes: int, config: CommConfig) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
         for where, name, answer in patches:
             stack.enter_context(mock.patch.object(where, name, answer))
-        yield pretended_world(config, size)
+        yield pretended_world(config, recorder)
+
+
+def pretend_steps(config: Any, sizes: tuple[int, int, int, int], steps: int, skipped: int, folder: Path) -> Emulated:
+    """Train ``skipped`` steps and then ``steps`` more on one rank of many. sizes: ranks, nodes and edges of each, width
+    of features; folder: for its part of the graph and what the run writes."""
+    config, (num_ranks, num_nodes, *_) = copy.deepcopy(config), sizes
+    config.comm.watchdog_seconds, config.comm.max_message_bytes = 0, WHOLE_MESSAGES
+    config.comm.node_ranks = 1
+    if config.KIND == "static":
+        config.sampling.topology = "sharded"
+    kinds.kind_of(config).make_slice(str(folder / "part"), *sizes)
+    recorder = Recorder(num_ranks, clock_of(config))
+    with in_place(), pretend(num_ranks, num_nodes, config.comm, recorder) as world:
+        trained = config, str(folder / "part"), folder / "run", world
+        losses, ahead = train_steps(*trained, recorder.at, steps, skipped)
+    return Emulated(recorder.trace, steps, config.train.batch_size, losses, ahead)

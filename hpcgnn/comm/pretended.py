@@ -3,32 +3,72 @@
 Each of the others is taken to do what rank 0 does, as if the ranks stood in a circle and all looked alike from their
 own place. So what rank 0 gives rank p, it gets from rank R - p: counts are those of its own messages, requests name
 rows that it has, and its own answers come back as those of others. A reduction has R times the rank's own number.
-Every rank is a node of its own.
+Every rank is a node of its own. A record of what rank 0 does can be kept (``hpcgnn.comm.emulated.Trace``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Computed, Meeting, Trace, Waited
 from hpcgnn.comm.world import CommConfig, World
 
 
+class Recorder:
+    """Keeps the record of rank 0: what it computes, and the exchanges in between, whose own time does not count."""
+
+    def __init__(self, size: int, clock: Callable[[], float] = time.perf_counter):
+        self.trace, self._clock, self._began = Trace(size), clock, clock()
+
+    def at(self, stage: str) -> None:
+        """Say what the rank is at from now on; an empty word: nothing that is to be noted."""
+        self._computed()
+        self.trace.stages[0] = stage
+
+    @contextlib.contextmanager
+    def exchange(self, kind: str, sent: np.ndarray | None = None, num_bytes: int = 0) -> Iterator[None]:
+        """Note an exchange, which the block makes. sent [R]: bytes to each rank, of ROWS; num_bytes: of SUM."""
+        self._computed()
+        row = None if sent is None else np.where(np.arange(self.trace.size) > 0, sent, 0)
+        meeting = Meeting(np.arange(self.trace.size), self.trace.stages[0], kind, row, num_bytes)
+        self.trace.add(meeting)
+        self.trace.add(Waited(0, meeting))
+        yield
+        self._began = self._clock()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave out what the block computes: no real rank does."""
+        self._computed()
+        yield
+        self._began = self._clock()
+
+    def _computed(self) -> None:
+        now = self._clock()
+        self.trace.add(Computed(0, now - self._began, self.trace.stages[0]))
+        self._began = self._clock()
+
+
 class PretendedComm:
-    """Takes the place of an ``MPI.Comm`` of ``size`` ranks, of which this process is rank 0."""
+    """Takes the place of an ``MPI.Comm`` of ``size`` ranks, of which this process is rank 0. recorder: of all
+    communicators that come from this one."""
 
     rank = 0
 
-    def __init__(self, size: int):
-        self.size = size
+    def __init__(self, size: int, recorder: Recorder):
+        self.size, self.recorder = size, recorder
         self._posted: dict[int, list[np.ndarray]] = defaultdict(list)
 
     def Dup(self) -> PretendedComm:
         """Return another communicator of the same ranks."""
-        return PretendedComm(self.size)
+        return PretendedComm(self.size, self.recorder)
 
     def Free(self) -> None:
         """Do nothing."""
@@ -50,23 +90,27 @@ class PretendedComm:
 
     def gather(self, value: Any) -> list:
         """Return the value once for every rank."""
-        return [value] * self.size
+        with self.recorder.exchange(MEET):
+            return [value] * self.size
 
     allgather = gather
 
     def allreduce(self, value: Any, operation: MPI.Op = MPI.SUM) -> Any:
         """Return the sum of the value over all ranks; of other operations, the value."""
-        return value * self.size if operation == MPI.SUM else value
+        with self.recorder.exchange(MEET):
+            return value * self.size if operation == MPI.SUM else value
 
     def Allreduce(self, send: Any, out: Any, operation: MPI.Op = MPI.SUM) -> None:
         """Sum ``out`` in place over all ranks; other operations leave it."""
         assert send is MPI.IN_PLACE
-        if operation == MPI.SUM:
-            out *= self.size
+        with self.recorder.exchange(SUM, num_bytes=np.asarray(out).nbytes):
+            if operation == MPI.SUM:
+                out *= self.size
 
     def Allgather(self, send: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` [R, ...]."""
-        out.reshape(self.size, -1)[:] = send.reshape(-1)
+        with self.recorder.exchange(MEET):
+            out.reshape(self.size, -1)[:] = send.reshape(-1)
 
     def Gatherv(self, send: list, receive: list) -> None:
         """Fill the rows of all ranks."""
@@ -75,7 +119,8 @@ class PretendedComm:
 
     def Alltoall(self, send: np.ndarray, out: np.ndarray) -> None:
         """Fill what rank R - p gave into the place of rank p."""
-        out[:] = send[-np.arange(self.size)]
+        with self.recorder.exchange(COUNTS):
+            out[:] = send[-np.arange(self.size)]
 
     def Ialltoall(self, send: np.ndarray, out: np.ndarray) -> MPI.Request:
         """Like Alltoall; done at once."""
@@ -86,9 +131,10 @@ class PretendedComm:
         """Copy bytes to rank R - p into those from rank p; where they are fewer they repeat."""
         rows, out = (np.frombuffer(message[0], np.uint8) for message in (send, receive))
         (counts, starts), (wanted, places) = send[1], receive[1]
-        for peer in np.flatnonzero(wanted).tolist():
-            other = -peer % self.size
-            _fill(out[places[peer] :][: wanted[peer]], rows[starts[other] :][: counts[other]])
+        with self.recorder.exchange(ROWS, counts):
+            for peer in np.flatnonzero(wanted).tolist():
+                other = -peer % self.size
+                _fill(out[places[peer] :][: wanted[peer]], rows[starts[other] :][: counts[other]])
 
     def Ialltoallv(self, send: list, receive: list) -> MPI.Request:
         """Like Alltoallv; done at once."""
@@ -115,6 +161,6 @@ def _fill(out: np.ndarray, rows: np.ndarray) -> None:
         out[:] = 0
 
 
-def pretended_world(config: CommConfig, size: int) -> World:
-    """Make a world of ``size`` ranks, of which this process is rank 0 and the others are pretended."""
-    return World(config, PretendedComm(size))  # type: ignore[arg-type]
+def pretended_world(config: CommConfig, recorder: Recorder) -> World:
+    """Make a world of which this process is rank 0 and the others are pretended."""
+    return World(config, PretendedComm(recorder.trace.size, recorder))  # type: ignore[arg-type]

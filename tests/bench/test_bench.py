@@ -183,6 +183,34 @@ def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
         assert picture.stat().st_size > 10_000
 
 
+@pytest.mark.launcher
+@pytest.mark.parametrize("kind", ["static", "snapshots"])
+def test_scale_simulates_steps_of_other_kinds(jobs, tmp_path, kind):
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
+    drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
+    job = [f"--kind={kind}", "--comm.threads=1", "--steps=2"]
+    jobs(1, "bench", "scale", *job, "--max_ranks=4", f"--out={out}", *drawn)
+    points = json.loads(out.read_text())["points"]
+    assert [(p["ranks"], p["counted"]) for p in points] == [(1, True), (2, True), (4, True)]
+    assert points[0]["bytes_per_rank"] == 0 < points[1]["bytes_per_rank"] <= points[1]["bytes_busiest"]
+    for point in points:
+        assert point["seconds"]["compute"] > 0
+        front, behind = sum(point["seconds"].values()), sum(point["plan_seconds"].values())
+        assert point["step_seconds"] == pytest.approx(max(front, behind))
+
+
+@pytest.mark.launcher
+def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path):
+    out = tmp_path / "scale.json"
+    graph = ["--kind=static", "--nodes=20000", "--edges=200000", "--width=8"]
+    job = ["--train.batch_size=20", "--per_rank=true", "--max_ranks=8", "--steps=2", "--comm.threads=1"]
+    result = jobs(1, "bench", "scale", *graph, *job, f"--out={out}")
+    points = json.loads(out.read_text())["points"]
+    assert [(p["ranks"], p["batch_size"]) for p in points] == [(2, 40), (4, 80), (8, 160)]
+    assert points[0]["bytes_per_rank"] < points[2]["bytes_per_rank"]
+    assert "20,000 nodes and 200,000 edges, made up, batch 20, 2 steps counted" in result.stdout
+
+
 def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, num_events=300) and None)
@@ -215,6 +243,10 @@ def test_help_of_every_word(jobs, words):
     [
         (1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"),
         (1, ["scale", "--model.layers=2"], "the cost model knows model.layers 1 only, got 2"),
+        (1, ["scale", "--copy=1e9"], "--copy says nothing in the cost model of kind temporal"),
+        (1, ["scale", "--kind=static", "--flops=1e9"], "--flops says nothing in the cost model of kind static"),
+        (1, ["scale", "--kind=static", "--nodes=100"], "--nodes and --edges are the sizes of a graph: give both"),
+        (1, ["scale", "--kind=static", "--comm.sampler_ranks=1"], "leave comm.sampler_ranks 0"),
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),
         (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
         (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),

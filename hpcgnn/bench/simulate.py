@@ -1,0 +1,71 @@
+"""Predicts steps on static and snapshot graphs from simulated jobs: of all ranks of a partition set, as threads, or of
+one rank of a graph that is made up, in a world that pretends the others."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.bench.emulated import Emulated, emulate_steps
+from hpcgnn.bench.pretended import pretend_steps
+from hpcgnn.bench.price import Links, make_report
+from hpcgnn.comm.world import PLANS_AHEAD
+from hpcgnn.graph import files
+
+LARGEST = 128_000_000  # edges of a part that is made up
+SKIPPED = 1  # steps that warm up
+
+
+@dataclass(frozen=True, slots=True)
+class GivenGraph:
+    """Sizes of a graph that is made up; width: features of a node."""
+
+    nodes: int = 0
+    edges: int = 0
+    width: int = 0
+
+    def share(self, ranks: int) -> tuple[int, int, int, int]:
+        """Return ranks, nodes and edges of a rank, and width, as a slice takes them."""
+        return ranks, max(2, self.nodes // ranks), self.edges // ranks, self.width
+
+
+def check_simulated(config: Any, graph: GivenGraph) -> None:
+    """Raise ValueError for a job that cannot be simulated."""
+    if config.comm.sampler_ranks or config.comm.time_parallel > 1 or config.train.epoch_parallel > 1:
+        raise ValueError(
+            "the cost model knows jobs whose ranks all do the same: leave comm.sampler_ranks 0, comm.time_parallel and "
+            "train.epoch_parallel 1"
+        )
+    if min(graph.nodes, graph.edges, graph.width) < 0 or (graph.nodes > 0) != (graph.edges > 0):
+        raise ValueError("--nodes and --edges are the sizes of a graph: give both, or data.path")
+    if graph.nodes and config.data.path:
+        raise ValueError("--nodes and --edges are of a graph that is made up: leave data.path out")
+
+
+def simulate(
+    config: Any, sizes: list[int], steps: int, graph: GivenGraph, links: Links, speed: float, per_rank: bool,
+    folder: Path,
+) -> dict:  # fmt: skip
+    """Simulate ``steps`` steps on each number of ranks that can be, and predict all of ``sizes``. per_rank: the batch
+    is that of a rank."""
+    parts = 0
+    if graph.nodes:
+        simulated = [size for size in sizes if size > 1 and graph.edges // size <= LARGEST]
+    else:
+        with files.reading(files.book_path(config.data.path), files.BOOK, "partition again") as book:
+            parts = int(book.attrs["num_parts"])
+        simulated = [size for size in sizes if size <= parts]
+    if not simulated:
+        raise ValueError(f"a rank of {max(sizes)} has more than {LARGEST} edges: give a larger --max_ranks")
+    jobs: list[Emulated] = []
+    for size in simulated:
+        job, place = copy.deepcopy(config), folder / f"run-{size}"
+        job.train.batch_size *= size if per_rank else 1
+        job.sampling.prefetch = PLANS_AHEAD if config.sampling.prefetch < 0 else config.sampling.prefetch
+        if graph.nodes:
+            jobs.append(pretend_steps(job, graph.share(size), steps, SKIPPED, place))
+        else:
+            jobs.append(emulate_steps(job, config.data.path, size, steps, SKIPPED, place))
+    return make_report(config, jobs, sizes, links, speed) | {"parts": parts}
