@@ -24,8 +24,8 @@ ASSUMPTIONS = (
     "within a node bytes / copy, without latency",
     "all-reduce is a ring with logarithmic latency: 2 (R - 1) / R bytes / bandwidth + 2 log2(R) latency",
     "links are full duplex, and no congestion is seen",
-    "plans are made ahead, for which a rank has a core besides its threads, unless sampling.prefetch is 0: planning and "
-    "its exchanges overlap with execution, and a step takes the longer of the two",
+    "plans are made ahead, for which a rank has a core besides its threads, unless sampling.prefetch is 0: planning "
+    "and its exchanges overlap with execution, and a step takes the longer of the two",
     "extrapolated: the busiest rank's computing and bytes are powers of the number of ranks, as many exchanges a step",
 )
 

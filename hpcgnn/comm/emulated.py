@@ -8,7 +8,7 @@ Applications with SMPI (IPDPS 2011), simulate jobs so.
 
 from __future__ import annotations
 
-import pickle
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -241,13 +241,13 @@ class EmulatedComm:
 
     def allgather(self, value: Any) -> list:
         """Collective. Return one object of each rank."""
-        return [pickle.loads(piece) for piece in self.share(pickle.dumps(value))]
+        return copy.deepcopy(self.share(copy.deepcopy(value)))
 
     gather = allgather
 
     def bcast(self, value: Any = None, root: int = 0) -> Any:
         """Collective. Return the object of ``root``."""
-        return pickle.loads(self.share(pickle.dumps(value if self.rank == root else None))[root])
+        return self.allgather(value if self.rank == root else None)[root]
 
     def allreduce(self, value: Any, operation: MPI.Op = MPI.SUM) -> Any:
         """Collective. Reduce one number of each rank."""
