@@ -104,7 +104,7 @@ main() {
     pip_install 'pip>=22.1' # knows --config-settings; Ubuntu 22.04 has an older one
     install_torch
     install_package
-    .venv/bin/python -c "import hpcgnn.native"
+    .venv/bin/python -c "import hpcgnn.native.build"
     echo "$sum $([[ $PURPOSE == run ]] || echo test and) run" >"$STAMP"
     say ".venv is ready"
 }

@@ -46,13 +46,13 @@ preload() {
     echo "$(g++ -print-file-name="lib$1.so") $(g++ -print-file-name=libstdc++.so)"
 }
 
-# What Python keeps to its end is no leak of ours.
+# What Python keeps to its end is no leak of ours. --capture=sys: what a sanitizer says as it ends the process is seen.
 address() {
     HPCGNN_NATIVE=$(build address address,undefined) || return 1
     export HPCGNN_NATIVE
     patiently env UCX_MEM_EVENTS=n LD_PRELOAD="$(preload asan)" ASAN_OPTIONS=detect_leaks=0 \
         UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=tests \
-        python -m pytest -p sanitized -p no:cacheprovider -q "${SKIPS[@]}" "${ADDRESS_TESTS[@]}"
+        python -m pytest -p sanitized -p no:cacheprovider -q --capture=sys "${SKIPS[@]}" "${ADDRESS_TESTS[@]}"
 }
 
 # Of all reports only those count that name the module: Python, torch and OpenMP are built without the sanitizer.

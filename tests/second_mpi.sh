@@ -22,7 +22,7 @@ install() {
     [[ -e .venv-mpich/bin/pip ]] || python3 -m venv .venv-mpich
     # shellcheck source=/dev/null
     source .venv-mpich/bin/activate
-    ! .venv-mpich/bin/python -c "import hpcgnn.native" 2>/dev/null || return 0
+    ! .venv-mpich/bin/python -c "import hpcgnn.native.build, pytest" 2>/dev/null || return 0
     pip install -q -c constraints.txt torch scikit-build-core nanobind ninja
     pip install -q -c constraints.txt --no-build-isolation -e ".[mpich,test]"
 }

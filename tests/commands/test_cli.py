@@ -438,11 +438,11 @@ def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     command = ["bash", "d/train_tgn.slurm", *SMALL]
     run, epochs = tmp_path / "runs" / "tgn-mine", 0
     if ending:  # more epochs than there are seconds for
-        command += ["--data.synthetic_events=20000", "--train.epochs=1000", "--train.patience=0"]
-        left = start(*command, cwd=tmp_path, env=environment | job_end(14))
+        command += ["--data.synthetic_events=4000", "--train.epochs=10000", "--train.patience=0"]
+        left = start(*command, cwd=tmp_path, env=environment | job_end(40))
         assert left.returncode == ending, left.stdout + left.stderr
         epochs = (run / "metrics.jsonl").read_text().count('"kind": "epoch"')
-    ended = start(*command, cwd=tmp_path, env=environment | (job_end(14) if ending else {}))
+    ended = start(*command, cwd=tmp_path, env=environment | (job_end(40) if ending else {}))
     assert ended.returncode == ending, ended.stdout + ended.stderr
     assert ("--resume" in ended.stdout) == bool(ending)
     assert (run / "metrics.jsonl").read_text().count('"kind": "epoch"') > epochs

@@ -316,8 +316,9 @@ EDGES = st.lists(st.tuples(COUNT, st.sampled_from([0, 1, 900]), COUNT), max_size
 @pytest.mark.serial
 @given(edges=EDGES, asked=EDGES)
 def test_known_edges(edges, asked):
-    known = KnownAnswers(BlockOwnership(np.array([0, (1 << 53) + 4])), 0, *np.array(edges, np.int64).reshape(-1, 3).T)
-    asked = [*asked, *edges, *[(query, kind, node + 1) for query, kind, node in edges]]
+    num_nodes = (1 << 53) + 4
+    known = KnownAnswers(BlockOwnership(np.array([0, num_nodes])), 0, *np.array(edges, np.int64).reshape(-1, 3).T)
+    asked = [*asked, *edges, *[(query, kind, (node + 1) % num_nodes) for query, kind, node in edges]]
     query, kind, node = np.array(asked, np.int64).reshape(-1, 3).T
     assert known._hold_here(query, kind, node).tolist() == [edge in edges for edge in asked]
     number, answers = known.of(query, kind)

@@ -9,16 +9,16 @@
 
 namespace hpcgnn {
 
-// 2^n for |n| within the normal exponents.
+// 2^n for |n| within the normal exponents; 1 for NaN, which no integer stands for.
 HPCGNN_HD float power_of_two(float n) {
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  const int32_t bits = (static_cast<int32_t>(n == n ? n : 0.0f) + 127) << 23;
   float result;
   memcpy(&result, &bits, sizeof result);
   return result;
 }
 
 HPCGNN_HD double power_of_two(double n) {
-  const int64_t bits = (static_cast<int64_t>(n) + 1023) << 52;
+  const int64_t bits = (static_cast<int64_t>(n == n ? n : 0.0) + 1023) << 52;
   double result;
   memcpy(&result, &bits, sizeof result);
   return result;

@@ -36,7 +36,7 @@ class PyHpcgnn(PythonPackage):
     depends_on("py-h5py@3.10:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-pymetis@2025.2.1:2025", type=("build", "run"))
-    depends_on("py-jsonargparse@4.40: +signatures", type=("build", "run"))
+    depends_on("py-jsonargparse@4.48: +signatures", type=("build", "run"))
     depends_on("py-pyyaml@6:", type=("build", "run"))
     depends_on("py-pyarrow@16:", type=("build", "run"))
     depends_on("py-safetensors@0.4.5:", type=("build", "run"))
