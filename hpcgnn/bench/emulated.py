@@ -109,7 +109,7 @@ def train_steps(
             result = trainer.train_step(plan)
             losses.append(float("nan") if result is None else result[0])
         at("")
-        return losses[skipped:], session.loaders["train"].prefetch > 0
+        return losses[skipped:], getattr(session.loaders["train"], "prefetch", 0) > 0
 
 
 def _plans(session: Any, trainer: Any, at: Callable[[str], None], skipped: int) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from hpcgnn.bench.price import Links, make_report
 from hpcgnn.comm.world import PLANS_AHEAD
 from hpcgnn.graph import files
 
-LARGEST = 128_000_000  # edges of a part that is made up
+LARGEST = 6 << 30  # bytes of a part that is made up
+EDGE_BYTES, FEATURE_BYTES = 24, 4  # while it is read
 SKIPPED = 1  # steps that warm up
 
 
@@ -29,6 +30,11 @@ class GivenGraph:
     def share(self, ranks: int) -> tuple[int, int, int, int]:
         """Return ranks, nodes and edges of a rank, and width, as a slice takes them."""
         return ranks, max(2, self.nodes // ranks), self.edges // ranks, self.width
+
+    def share_bytes(self, ranks: int) -> int:
+        """Return about how much memory the part of a rank takes."""
+        _, nodes, edges, width = self.share(ranks)
+        return EDGE_BYTES * edges + FEATURE_BYTES * width * nodes
 
 
 def check_simulated(config: Any, graph: GivenGraph) -> None:
@@ -52,13 +58,13 @@ def simulate(
     is that of a rank."""
     parts = 0
     if graph.nodes:
-        simulated = [size for size in sizes if size > 1 and graph.edges // size <= LARGEST]
+        simulated = [size for size in sizes if size > 1 and graph.share_bytes(size) <= LARGEST]
     else:
         with files.reading(files.book_path(config.data.path), files.BOOK, "partition again") as book:
             parts = int(book.attrs["num_parts"])
         simulated = [size for size in sizes if size <= parts]
     if not simulated:
-        raise ValueError(f"a rank of {max(sizes)} has more than {LARGEST} edges: give a larger --max_ranks")
+        raise ValueError(f"a part of {max(sizes)} takes more than {LARGEST >> 30} GiB: give a larger --max_ranks")
     jobs: list[Emulated] = []
     for size in simulated:
         job, place = copy.deepcopy(config), folder / f"run-{size}"

@@ -40,6 +40,13 @@ def cached_config():
     return config
 
 
+def whole_config():
+    """The whole graph in every step: rows of ghosts are under way while inner nodes are computed."""
+    config = StaticConfig()
+    config.sampling.mode = "whole"
+    return config
+
+
 def temporal_config():
     config = RunConfig()
     config.train.batch_size = 200
@@ -48,7 +55,7 @@ def temporal_config():
 
 CASES = {
     "static": (static_config, 1), "static, two a node": (static_config, 2), "cached": (cached_config, 2),
-    "snapshots": (SnapshotConfig, 1), "temporal": (temporal_config, 2),
+    "whole": (whole_config, 1), "snapshots": (SnapshotConfig, 1), "temporal": (temporal_config, 2),
 }  # fmt: skip
 
 
