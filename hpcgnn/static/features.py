@@ -343,6 +343,10 @@ class NodeTables:
         """Whether the ranks of a machine read each other's rows."""
         return bool(self._shared)
 
+    def near(self, kind: int, name: str) -> NodeTable | None:
+        """Return a type's table of all ranks of this machine; None where they do not share it."""
+        return self._near[kind].get(name)
+
     @property
     def wants_copies(self) -> bool:
         """Whether copies are configured and some rows are not near."""

@@ -1,8 +1,9 @@
 """Infers the outputs of a static graph's nodes exactly: layer by layer, every node once, with all its neighbours.
 
-A layer's rows lie at the owners of their nodes; a chunk of nodes pulls those of its neighbours. Input rows that stay in
-files are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all types one behind the
-other; W width of a layer's rows.
+A layer's rows lie at the owners of their nodes; a chunk of nodes reads those of its neighbours: in place where ranks of
+a node share memory, which then holds the rows between two layers; else it pulls them. Input rows that stay in files
+are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all types one behind the other;
+W width of a layer's rows.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.shared import NodeColumns, NodeTable, share_columns
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import WHOLE
-from hpcgnn.static.features import FEATURE
+from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 
+IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
 NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 
@@ -45,17 +48,79 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
         outputs = session.task.rows()
         between()
         return outputs
-    model, partition = session.model, session.partition
+    model, partition, device = session.model, session.partition, session.world.device
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
-    device = session.world.device
-    identity, degree = (torch.from_numpy(table).to(device) for table in (partition.flat_row, partition.in_degree()))
-    rows: Any = None
+    tables = SharedTables(session)
+    columns = [torch.from_numpy(column) for column in (partition.flat_row, partition.in_degree())]
+    identity, degree = (tables.put(name, column) for name, column in zip((IDENTITY, DEGREE), columns, strict=True))
     if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
-        rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
+        rows = model.first(_batch(Block((), counts, counts), identity.to(device), degree.to(device)), _inputs(session))
+        tables.put_first(rows)
     for number in range(model.num_hops):
-        rows = _layer(session, number, rows, identity, degree, between)
-    return _layer(session, NO_LAYER, rows, identity, degree, between) if rows is None else rows
+        rows = _layer(session, number, tables, number + 1 < model.num_hops, between)
+    if ROWS not in tables.own:
+        rows = _layer(session, NO_LAYER, tables, False, between)
+    tables.close()
+    return rows
+
+
+class SharedTables:
+    """Columns [n, ...] of all local nodes that chunks read, by name in ``own``: IDENTITY, DEGREE, and ROWS between two
+    layers. Where the ranks of a machine read each other's features, they read these in place, too. Collective."""
+
+    def __init__(self, session: Session):
+        self._session, self._shares = session, session.graph.tables.is_shared
+        self.own: dict[str, torch.Tensor] = {}
+        self._near: dict[str, NodeTable] = {}
+        self._columns: dict[str, NodeColumns] = {}
+
+    def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, NodeColumns | None]:
+        """Make a column of this rank, and, where it is shared, that of its node."""
+        columns = share_columns(self._session.world, [(shape, dtype)]) if self._shares else None
+        if columns is None:
+            return torch.empty(shape, dtype=dtype, device=self._session.world.device), None
+        return columns.own[0], columns
+
+    def keep(self, name: str, column: torch.Tensor, columns: NodeColumns | None) -> None:
+        """Let chunks read a column that was made and filled, in the place of the one with its name."""
+        self._near.pop(name, None)
+        self.own[name] = column
+        if name in self._columns:
+            self._columns.pop(name).close()
+        if columns is not None:
+            self._columns[name], self._near[name] = columns, columns.tables[0]
+
+    def put(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Copy values into a new column, which is returned."""
+        column, columns = self.make(tuple(values.shape), values.dtype)
+        self.keep(name, column.copy_(values), columns)
+        return column
+
+    def put_first(self, rows: torch.Tensor) -> None:
+        """Let chunks read what the first layer takes: where it is the features themselves, where these lie."""
+        features, own = self._session.graph.tables.near(0, FEATURE), self._session.graph.rows[0].tables.get(FEATURE)
+        if features is not None and isinstance(own, torch.Tensor) and rows.data_ptr() == own.data_ptr():
+            self.own[ROWS], self._near[ROWS] = rows, features
+        elif self._shares:
+            self.put(ROWS, rows)
+        else:
+            self.own[ROWS] = rows
+
+    def readable(self) -> NodeRows:
+        """Return what plans and makes the reads of other nodes' columns. What was filled is seen by all ranks then."""
+        for columns in self._columns.values():
+            columns.publish()
+        tables: dict[str, Any] = dict(self.own)
+        shared = self._near if self._near.keys() == tables.keys() else None
+        none = np.empty(0, np.int64)
+        return NodeRows(self._session.partition.book, tables, none, self._session.graph.channel, shared=shared)
+
+    def close(self) -> None:
+        """Free what is shared; no column may be used any more."""
+        self.own, self._near = {}, {}
+        while self._columns:
+            self._columns.popitem()[1].close()
 
 
 def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
@@ -75,28 +140,43 @@ def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch
     return inputs
 
 
-def _layer(session: Session, number: int, rows: torch.Tensor | Any, identity, degree, between) -> torch.Tensor:
-    """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows of the layer before, or, where
-    these are None, from input rows; NO_LAYER: what layers would take."""
-    partition, world, size = session.partition, session.world, session.config.eval.chunk
+def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, between) -> torch.Tensor:
+    """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows in the tables, or, where there are
+    none, from input rows; NO_LAYER: what layers would take. goes_on: a layer follows, and finds them in the tables."""
+    partition, world, channel = session.partition, session.world, session.graph.channel
+    size, source = session.config.eval.chunk, tables.readable()
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
-    out: Any = None
+    out: Any = tables.own.get(ROWS)
+    columns: NodeColumns | None = None
     relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
         block, ids = _full_block(partition, first, last, relabel, with_edges=number != NO_LAYER)
-        block = block_on(identity.device, block)
-        route = Route.plan(partition.book, np.concatenate(ids), session.graph.channel).to(identity.device)
-        keys, degrees, *pulled = route.pull(identity, degree, *([] if rows is None else [rows]))
-        batch = _batch(block, keys, degrees)
-        sources = session.model.first(batch, _inputs(session, ids)) if rows is None else pulled[0]
+        block = block_on(world.device, block)
+        fetch = source.plan(np.concatenate(ids), channel).to(world.device, channel)
+        batch = _batch(block, source.fetch(fetch, IDENTITY), source.fetch(fetch, DEGREE))
+        sources = source.fetch(fetch, ROWS) if ROWS in tables.own else session.model.first(batch, _inputs(session, ids))
         outputs = sources if number == NO_LAYER else session.model.step(number, batch, block, sources)
-        if out is None:
-            out = outputs.new_empty((partition.num_nodes, outputs.shape[1]))
+        if chunk == 0:
+            shape = partition.num_nodes, outputs.shape[1]
+            out, columns = tables.make(shape, outputs.dtype) if goes_on else (outputs.new_empty(shape), None)
         out[first:last] = outputs
+        _pause(between, tables, columns)
+    if goes_on and chunks:
+        tables.keep(ROWS, out, columns)
+    return out
+
+
+def _pause(between: Callable[[], None], tables: SharedTables, columns: NodeColumns | None) -> None:
+    """Collective. Call ``between``; where it ends the computation, what is shared is given back."""
+    try:
         between()
-    return rows if out is None else out
+    except BaseException:
+        tables.close()
+        if columns is not None:
+            columns.close()
+        raise
 
 
 def _full_block(

@@ -80,6 +80,35 @@ def test_features_come_with_plans_that_are_made_ahead(comm, mpi_tmp_path, case):
     assert sent > sent_by_steps == 0
 
 
+class Enough(Exception):
+    """Ends an inference."""
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("case", ["narrow", "learnt"])
+def test_exact_inference_sends_rows_of_other_nodes_only(comm, mpi_tmp_path, case):
+    """In every layer; one that was ended after a chunk leaves nothing behind."""
+    make, changes = CASES[case]
+    parts, sent, rows = make_static_parts(comm, make, mpi_tmp_path), [], []
+
+    def enough():
+        raise Enough
+
+    for node_ranks in (1, 2, 0):
+        config = static_config(**changes, comm__node_ranks=node_ranks, eval__chunk=7)
+        session = open_graph_session(comm, parts, config)
+        with pytest.raises(Enough):
+            infer(session, enough)
+        before = session.graph.channel.sent_bytes
+        rows.append(infer(session))
+        sent.append(session.world.total(session.graph.channel.sent_bytes - before))
+        session.close()
+    assert sent[0] > sent[2] == 0
+    assert sent[1] < sent[0]
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[2])
+
+
 @pytest.mark.several_ranks
 def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
     """Fewer the more ranks a node has, and none where there is one node."""
