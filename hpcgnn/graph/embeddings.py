@@ -16,6 +16,7 @@ from hpcgnn import native
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.shared import NodeColumns
 from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.native import Random, Stream
 
@@ -115,11 +116,29 @@ def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Te
 class EmbeddingStore(NodeRowStore):
     """The embeddings of some node types, all of one width, as the run loop saves and restores them.
 
-    tables: by node type; first_row: first local row of every type, as the partition counts them.
+    tables: by node type; first_row: first local row of every type, as the partition counts them; shared: the memory in
+    which the rows lie where the ranks of a machine read each other's.
     """
 
     def __init__(self, tables: dict[int, SparseEmbedding], first_row: np.ndarray):
         self.tables, self._first_row = tables, first_row
+        self.shared: NodeColumns | None = None
+
+    def lie_in(self, shared: NodeColumns) -> None:
+        """Collective. Move the rows into memory that ranks share, which has a column for every table."""
+        for table, own in zip(self.tables.values(), shared.own, strict=True):
+            table.weight = own.copy_(table.weight)
+        self.shared = shared
+        self.publish()
+
+    def publish(self) -> None:
+        """Collective. Let the ranks that read this rank's rows see what was written; none of them reads meanwhile."""
+        if self.shared is not None:
+            self.shared.publish()
+
+    def share(self, channel: Channel) -> None:
+        """Collective. Let other ranks see the rows that were put."""
+        self.publish()
 
     def saved(self) -> list[SavedRows]:
         """Return all rows of this rank."""

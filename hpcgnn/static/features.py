@@ -24,6 +24,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.columns import FileTable, GatheredTable, Table, gather, load, load_pinned
+from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition, Ranking
 from hpcgnn.native.dispatch import upload
 from hpcgnn.native.workspace import empty_like_rows
@@ -77,7 +78,8 @@ class NodeRows:
 
     Rows are *near* where this rank reads the memory that they lie in: its own and, where ranks share memory, theirs.
     num_copies: C. wire: dtype that floating rows travel in, to which all are rounded, or None. remote, hits: rows that
-    were not near among those planned so far, and those of them that were copied.
+    were not near among those planned so far, and those of them that were copied. near_learnt: the learnt rows of all
+    ranks that share memory, where these read them in place.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class NodeRows:
             self._near_tables[name], self._first = of_node.table, of_node.first
         self.hits = self.remote = 0
         self._is_learnt = is_learnt
+        self.near_learnt: torch.Tensor | None = None
         self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()  # several threads may plan
         self._hot, self.num_copies = np.sort(hot), len(hot)
@@ -184,6 +187,18 @@ class NodeRows:
         native.scatter_rows(out, fetch.near, self._gather(near, fetch.row))
         if self.num_copies:
             native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
+        return out
+
+    def fetch_learnt(self, fetch: Fetch, own: torch.Tensor) -> torch.Tensor:
+        """Collective. Fetch the learnt rows [U, Z] of the wanted nodes; own: those of this rank's nodes."""
+        if self.near_learnt is None:
+            return fetch.route.pull(own)[0]
+        if fetch.index is not None:
+            return native.gather_rows(self.near_learnt, fetch.index)
+        rows = fetch.pull.pull(own)[0]
+        out = empty_like_rows(rows, fetch.num_wanted)
+        native.scatter_rows(out, fetch.pulled, rows)
+        native.scatter_rows(out, fetch.near, native.gather_rows(self.near_learnt, fetch.row))
         return out
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
@@ -295,6 +310,17 @@ class NodeTables:
         """Collective. Say of which node types steps learn rows besides these, which then have no copies."""
         self._learnt = kinds
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
+
+    def share_learnt(self, learnt: EmbeddingStore) -> None:
+        """Collective. Let the ranks of a machine read each other's learnt rows, too, where they read the features."""
+        shapes: list[Shape] = [(tuple(table.weight.shape), table.weight.dtype) for table in learnt.tables.values()]
+        columns = share_columns(self._world, shapes) if self.is_shared and shapes else None
+        if columns is None:
+            return
+        self._shared.append(columns)
+        learnt.lie_in(columns)
+        for kind, of_node in zip(learnt.tables, columns.tables, strict=True):
+            self.rows[kind].near_learnt = of_node.table
 
     def _share(self, shapes: list[dict[str, Shape]]) -> list[dict[str, torch.Tensor]]:
         """Collective. Make tables of this rank's rows, by type and name, in memory that the ranks of a machine share;

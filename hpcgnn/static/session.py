@@ -171,7 +171,9 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
                 f"sampling.mode whole takes a model layer by layer: model.class_path {config.model.class_path} "
                 f"lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
             )
-    return model.to(device=device, dtype=graph.dtype), EmbeddingStore(tables, partition.type_start)
+    embeddings = EmbeddingStore(tables, partition.type_start)
+    graph.tables.share_learnt(embeddings)
+    return model.to(device=device, dtype=graph.dtype), embeddings
 
 
 class WholeLoader:

@@ -63,6 +63,7 @@ class GraphTask(StepTask):
             for kind, rows in learnt.items():
                 gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
+            self._embeddings.publish()
         return loss.detach(), None if scores is None else scores.detach()
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
@@ -89,7 +90,7 @@ class GraphTask(StepTask):
             for rows, fetch, fetched in zip(self._rows, plan.fetches, plan.features, strict=True):
                 features.append(rows.wanted(fetch, FEATURE) if fetched is None else fetched)
             learnt = {
-                kind: plan.fetches[kind].route.pull(table.weight)[0]
+                kind: self._rows[kind].fetch_learnt(plan.fetches[kind], table.weight)
                 for kind, table in sorted(self._embeddings.tables.items())
             }
         return features, learnt

@@ -80,6 +80,26 @@ def test_features_come_with_plans_that_are_made_ahead(comm, mpi_tmp_path, case):
     assert sent > sent_by_steps == 0
 
 
+@pytest.mark.several_ranks
+def test_learnt_rows_are_read_where_they_lie(comm, mpi_tmp_path):
+    """A step sends their gradients alone to ranks of its node; each epoch reads what the one before has learnt."""
+    parts = make_static_parts(comm, typed, mpi_tmp_path)
+    changes = {"embedding__types": ["paper"], "sampling__prefetch": 0, "train__batch_size": 20}
+    losses, sent = [], []
+    for node_ranks in (1, 0):
+        trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(**changes, comm__node_ranks=node_ranks))
+        before, losses_of_run = trainer.session.graph.channel.sent_bytes, []
+        for epoch in range(3):
+            trainer.start_epoch(epoch)
+            with trainer.session.plans("train", epoch) as plans:
+                losses_of_run += [trainer.train_step(plan)[0] for plan in plans]
+        sent.append(trainer.session.world.total(trainer.session.graph.channel.sent_bytes - before))
+        losses.append(losses_of_run)
+        trainer.session.close()
+    assert losses[0] == losses[1]
+    assert sent[1] < sent[0] / 2
+
+
 class Enough(Exception):
     """Ends an inference."""
 
