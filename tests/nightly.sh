@@ -26,7 +26,7 @@ fuzz() {
     .venv/bin/python tests/fuzz.py --minutes "${FUZZ_MINUTES:-60}" --jobs "$(nproc)" --seed "$(date +%Y%m%d)"
 }
 properties() {
-    local command=(-m pytest -q -p no:cacheprovider "--hypothesis-seed=$(date +%Y%m%d)" tests/properties)
+    local command=(-m pytest -q -p no:cacheprovider --timeout 5400 "--hypothesis-seed=$(date +%Y%m%d)" tests/properties)
     export HPCGNN_EXAMPLES=${HPCGNN_EXAMPLES:-500}
     .venv/bin/python "${command[@]}" && bash jobs/clean_start.sh .venv/bin/mpirun -np 3 --oversubscribe \
         --allow-run-as-root .venv/bin/python "${command[@]}" --with-mpi -m "not serial"
