@@ -1,15 +1,15 @@
 """A node's rows and how they are fetched: features, row ids and degrees, from memory that the ranks of a machine share,
 from their owners, or from copies a rank keeps.
 
-The remote rows that a rank needs most are counted over an epoch of plans, or were stored with the parts. n nodes of a
-type at this rank, N at the ranks that it shares memory with, U wanted nodes, C copies.
+The remote rows that a rank needs most are counted beforehand (presample.py), or were stored with the parts. n nodes of
+a type at this rank, N at the ranks that it shares memory with, U wanted nodes, C copies.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -25,16 +25,14 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.columns import FileTable, GatheredTable, Table, gather, load, load_pinned
 from hpcgnn.graph.embeddings import EmbeddingStore
-from hpcgnn.graph.partition import GraphPartition, Ranking
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.dispatch import upload
 from hpcgnn.native.workspace import empty_like_rows
 from hpcgnn.static.config import WIRES, FeatureConfig
 from hpcgnn.static.model.blocks import IndexedRows
+from hpcgnn.static.presample import InputIds, presample
 
 FEATURE = "feature"  # the table of input rows
-MOST_PRESAMPLED = 1000  # steps
-MOST_ADDED = 1 << 22  # ids that wait to be counted
-InputIds = Callable[[int], Sequence[np.ndarray]]  # collective: the global ids that a step needs, by node type
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +180,25 @@ class NodeRows:
         if fetch.index is not None:
             return self._gather(near, fetch.index)
         rows = self._pull(fetch.pull, self._on(device, name, self.tables[name]))
-        out = empty_like_rows(rows, fetch.num_wanted)
-        native.scatter_rows(out, fetch.pulled, rows)
-        native.scatter_rows(out, fetch.near, self._gather(near, fetch.row))
+        return self._put_together(fetch, name, self._gather(near, fetch.row), rows)
+
+    def fetch_exact(self, fetch: Fetch, names: Sequence[str]) -> list[torch.Tensor]:
+        """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, those of other nodes in one
+        message."""
+        device = (fetch.pulled if fetch.index is None else fetch.index).device
+        near: list[Any] = [self._on(device, name, self._near_tables[name]) for name in names]
+        if fetch.index is not None:
+            return [gather(table, fetch.index) for table in near]
+        own: list[Any] = [self._on(device, name, self.tables[name]) for name in names]
+        gathered = [gather(table, fetch.row) for table in near]
+        pieces = zip(names, gathered, fetch.pull.pull(*own), strict=True)
+        return [self._put_together(fetch, *each) for each in pieces]
+
+    def _put_together(self, fetch: Fetch, name: str, near: torch.Tensor, pulled: torch.Tensor) -> torch.Tensor:
+        """Bring near, copied and pulled rows of a table to their places among the wanted ones."""
+        out = empty_like_rows(pulled, fetch.num_wanted)
+        native.scatter_rows(out, fetch.pulled, pulled)
+        native.scatter_rows(out, fetch.near, near)
         if self.num_copies:
             native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
@@ -239,48 +253,6 @@ class NodeRows:
             return route.pull(table)[0]
         rows = gather(table, route.served)
         return route.pull_served(rows.to(self.wire) if is_narrow else rows)[0].to(table.dtype)
-
-
-class IdCounts:
-    """Counts how often ids are added; memory grows with the different ones."""
-
-    def __init__(self):
-        self._ids, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._added: list[np.ndarray] = []
-        self._num_added = 0
-
-    def add(self, ids: np.ndarray) -> None:
-        """Count ids [n] once more."""
-        self._added.append(ids)
-        self._num_added += len(ids)
-        if self._num_added > max(MOST_ADDED, len(self._ids)):
-            self.totals()
-
-    def totals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the different ids, increasing, and how often each was added."""
-        ids, place = np.unique(np.concatenate([self._ids, *self._added]), return_inverse=True)
-        counts = np.bincount(place[len(self._ids) :], minlength=len(ids))
-        counts[place[: len(self._ids)]] += self._counts
-        self._ids, self._counts, self._added, self._num_added = ids, counts, [], 0
-        return ids, counts
-
-
-def presample(input_ids: InputIds, num_steps: int, rows: Sequence[NodeRows], world: World) -> tuple[Ranking, ...]:
-    """Collective. Rank the nodes of each type whose rows are not near by how often the steps of an epoch need them, or
-    so many of these steps, at equal distances; probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes
-    so)."""
-    count = min(num_steps, MOST_PRESAMPLED)
-    wanted = [IdCounts() for _ in rows]
-    for number in range(count):
-        world.working("presample", number)
-        for of_type, counts, ids in zip(rows, wanted, input_ids(number * num_steps // count), strict=True):
-            counts.add(ids[~of_type.is_near(ids)])
-    rankings = []
-    for counts in wanted:
-        unique, uses = counts.totals()
-        order = np.argsort(-uses, kind="stable")
-        rankings.append(Ranking(unique[order], (uses[order] / max(1, count)).astype(np.float32)))
-    return tuple(rankings)
 
 
 class NodeTables:
@@ -403,7 +375,7 @@ class NodeTables:
                 for ranking, rows in zip(partition.ranking, self.rows, strict=True)
             )
         else:
-            rankings = presample(input_ids, num_steps, self.rows, self._world)
+            rankings = presample(input_ids, num_steps, [rows.is_near for rows in self.rows], self._world)
         counts = np.diff(partition.book.type_base())
         room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in self._learnt)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip

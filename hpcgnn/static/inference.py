@@ -48,14 +48,14 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
         outputs = session.task.rows()
         between()
         return outputs
-    model, partition, device = session.model, session.partition, session.world.device
+    model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     tables = SharedTables(session)
     columns = [torch.from_numpy(column) for column in (partition.flat_row, partition.in_degree())]
     identity, degree = (tables.put(name, column) for name, column in zip((IDENTITY, DEGREE), columns, strict=True))
     if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
-        rows = model.first(_batch(Block((), counts, counts), identity.to(device), degree.to(device)), _inputs(session))
+        rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
         tables.put_first(rows)
     for number in range(model.num_hops):
         rows = _layer(session, number, tables, number + 1 < model.num_hops, between)
@@ -147,7 +147,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     size, source = session.config.eval.chunk, tables.readable()
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: Any = tables.own.get(ROWS)
-    columns: NodeColumns | None = None
+    made: NodeColumns | None = None
     relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
@@ -155,27 +155,28 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
         block, ids = _full_block(partition, first, last, relabel, with_edges=number != NO_LAYER)
         block = block_on(world.device, block)
         fetch = source.plan(np.concatenate(ids), channel).to(world.device, channel)
-        batch = _batch(block, source.fetch(fetch, IDENTITY), source.fetch(fetch, DEGREE))
-        sources = source.fetch(fetch, ROWS) if ROWS in tables.own else session.model.first(batch, _inputs(session, ids))
+        columns = dict(zip(tables.own, source.fetch_exact(fetch, tuple(tables.own)), strict=True))
+        batch = _batch(block, columns[IDENTITY], columns[DEGREE])
+        sources = columns[ROWS] if ROWS in columns else session.model.first(batch, _inputs(session, ids))
         outputs = sources if number == NO_LAYER else session.model.step(number, batch, block, sources)
         if chunk == 0:
             shape = partition.num_nodes, outputs.shape[1]
-            out, columns = tables.make(shape, outputs.dtype) if goes_on else (outputs.new_empty(shape), None)
+            out, made = tables.make(shape, outputs.dtype) if goes_on else (outputs.new_empty(shape), None)
         out[first:last] = outputs
-        _pause(between, tables, columns)
+        _pause(between, tables, made)
     if goes_on and chunks:
-        tables.keep(ROWS, out, columns)
+        tables.keep(ROWS, out, made)
     return out
 
 
-def _pause(between: Callable[[], None], tables: SharedTables, columns: NodeColumns | None) -> None:
+def _pause(between: Callable[[], None], tables: SharedTables, made: NodeColumns | None) -> None:
     """Collective. Call ``between``; where it ends the computation, what is shared is given back."""
     try:
         between()
     except BaseException:
         tables.close()
-        if columns is not None:
-            columns.close()
+        if made is not None:
+            made.close()
         raise
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import OUTCOMES, TAKEN, fuzz, isolated, make_source
+from fuzz import OUTCOMES, SECONDS, TAKEN, Tally, fuzz, isolated, make_source
 from fuzz_readers import READERS
 
 # It starts processes that need the cores.
@@ -29,3 +29,16 @@ def test_changed_inputs_are_taken_or_refused(sources):
     assert not tally.findings
     assert tally.outcomes.total() == CASES * len(sources)
     assert min(tally.outcomes["refused"], tally.outcomes["taken"]) > len(sources) // 4
+
+
+@pytest.mark.parametrize(
+    ("reader", "innermost", "is_finding"),
+    [("graph static", "h5py/_hl/attrs.py", False), ("graph static", "data_tools/inspect.py", True),
+     ("part static", "h5py/_hl/attrs.py", True)],
+)  # fmt: skip
+def test_a_hang_is_no_finding_only_inside_hdf5_on_a_file_without_a_hash(reader, innermost, is_finding):
+    tally = Tally()
+    log = f'Thread 0x1 (most recent call first):\n  File "/x/{innermost}", line 7 in f\n  File "/x/cli.py", line 9'
+    tally.add(reader, 3, SECONDS + 1000, log)
+    assert bool(tally.findings) == is_finding
+    assert tally.outcomes.total() == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -37,7 +36,7 @@ from hpcgnn.graph.columns import (
     load,
     seen_from,
 )
-from hpcgnn.static import features
+from hpcgnn.static import presample
 from hpcgnn.static.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
@@ -169,14 +168,14 @@ def test_hot_rows_are_taken_from_the_device(device, hot):
 @pytest.mark.parametrize(("most_steps", "most_added"), [(1000, 1 << 22), (4, 10), (1, 0)])
 def test_rows_that_steps_want_are_counted(monkeypatch, most_steps, most_added):
     """Of all steps, or of some at equal distances; ids that were counted early are counted on."""
-    monkeypatch.setattr(features, "MOST_PRESAMPLED", most_steps)
-    monkeypatch.setattr(features, "MOST_ADDED", most_added)
+    monkeypatch.setattr(presample, "MOST_PRESAMPLED", most_steps)
+    monkeypatch.setattr(presample, "MOST_ADDED", most_added)
     rng, world = np.random.default_rng(0), World.alone(CommConfig(device="cpu"))
     wanted = [[rng.choice(40, 15, replace=False), rng.choice(9, size)] for size in rng.integers(0, 2, 12)]
-    rows = [SimpleNamespace(is_near=lambda ids: ids < 10), SimpleNamespace(is_near=lambda ids: ids < 0)]
+    is_near = [lambda ids: ids < 10, lambda ids: ids < 0]
     some = [wanted[number * 12 // min(12, most_steps)] for number in range(min(12, most_steps))]
-    for kind, ranking in enumerate(features.presample(wanted.__getitem__, 12, rows, world)):
-        uses = Counter(int(node) for step in some for node in step[kind] if not rows[kind].is_near(node))
+    for kind, ranking in enumerate(presample.presample(wanted.__getitem__, 12, is_near, world)):
+        uses = Counter(int(node) for step in some for node in step[kind] if not is_near[kind](node))
         assert np.array_equal(ranking.id, sorted(uses, key=lambda node: (-uses[node], node)))
         assert ranking.probability == pytest.approx([uses[node] / len(some) for node in ranking.id])
 
