@@ -120,13 +120,12 @@ def extrapolated_point(ranks: int, emulated: list[Emulated], links: Links, speed
 
 
 def _exchange_seconds(need: Demand, ranks: int, links: Links) -> float:
+    """Return what the exchanges of a stage take, as ``Links.seconds`` does one by one."""
     machine, several = links.machine, need.meetings.get(ROWS, 0) + need.meetings.get(COUNTS, 0)
     others = sum(count for kind, count in need.meetings.items() if kind not in (ROWS, COUNTS))
-    return (
-        several * max(0, ranks - links.node_ranks) * machine.latency + need.between / machine.bandwidth
-        + need.within / links.copy + machine.allreduce(ranks, need.summed) + 2 * (others - 1) * math.log2(ranks)
-        * machine.latency
-    )  # fmt: skip
+    latencies = several * max(0, ranks - links.node_ranks) + 2 * others * math.log2(ranks)
+    between = need.between + 2 * (ranks - 1) / ranks * need.summed
+    return latencies * machine.latency + between / machine.bandwidth + need.within / links.copy
 
 
 def _point(ranks: int, batch_size: int, counted: bool, ahead: bool, needs: dict, seconds: dict) -> dict[str, Any]:

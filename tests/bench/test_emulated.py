@@ -12,10 +12,10 @@ from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice
 from hpcgnn import kinds
 from hpcgnn.bench import command
 from hpcgnn.bench.cost import Machine
-from hpcgnn.bench.emulated import PLAN, STEP, emulate_steps
+from hpcgnn.bench.emulated import PLAN, STEP, Emulated, emulate_steps
 from hpcgnn.bench.pretended import pretend_steps
-from hpcgnn.bench.price import Links, busiest
-from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, Computed, Meeting, Trace, Waited, emulate
+from hpcgnn.bench.price import Links, busiest, emulated_point, extrapolated_point
+from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Computed, Meeting, Trace, Waited, emulate
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
@@ -157,6 +157,30 @@ def test_rows_within_a_node_are_no_load_of_the_network():
     assert links.seconds(meeting) == pytest.approx(2e-3 + 30 / 100 + 700 / 1000)
     assert links.seconds(Meeting(np.array([2, 3]), STEP, MEET)) == 0
     assert links.seconds(Meeting(np.arange(4), STEP, COUNTS)) == pytest.approx(2e-3)
+
+
+@pytest.mark.serial
+def test_beyond_the_parts_computing_and_bytes_are_powers_of_the_ranks():
+    """The price of what was never recorded is that of a record of such ranks."""
+
+    def job(ranks):
+        trace, members = Trace(ranks), np.arange(ranks)
+        trace.stages = [STEP] * ranks
+        rows = Meeting(members, STEP, ROWS, np.where(members > 0, 1000 // ranks, 0))
+        for meeting in (Meeting(members, STEP, COUNTS), rows, Meeting(members, STEP, SUM, num_bytes=800)):
+            for rank in range(ranks):
+                trace.add(Computed(rank, 8 / ranks, STEP))
+            trace.add(meeting)
+            for rank in range(ranks):
+                trace.add(Waited(rank, meeting))
+        return Emulated(trace, 1, 64, [0.0], False)
+
+    links = Links(Machine(latency=1e-3, bandwidth=1e4, flops=1.0), copy=1e9, node_ranks=1)
+    expected = emulated_point(job(16), links, 2.0)
+    found = extrapolated_point(16, [job(4), job(8)], links, 2.0)
+    assert found["seconds"]["compute"] == pytest.approx(expected["seconds"]["compute"])
+    assert found["seconds"]["exchange"] == pytest.approx(expected["seconds"]["exchange"], rel=0.1)  # (R - 1) / R
+    assert (found["counted"], expected["counted"], found["batch_size"]) == (False, True, 64)
 
 
 @pytest.mark.serial
