@@ -63,12 +63,13 @@ class MemoryOptions:
 @dataclass(frozen=True, slots=True)
 class Held:
     """What a rank holds with a share of so many edges: bytes by structure; MiB of its process before it opens the run
-    (start), at most meanwhile (opening), and what steps take besides (steps)."""
+    (start), at most meanwhile (opening) and then (opened), and what steps take besides (steps)."""
 
     edges: int
     structures: dict[str, int]
     start: float
     opening: float
+    opened: float
     steps: float
 
 
@@ -142,7 +143,7 @@ def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> He
                 for _, plan in zip(range(options.steps), plans, strict=False):
                     trainer.train_step(plan)
                 structures = structures_of({"run": session, "trainer": trainer, "plan": plan})
-            return Held(num_edges, structures, start, opening, _process("VmHWM") - opened)
+            return Held(num_edges, structures, start, opening, opened, _process("VmHWM") - opened)
 
 
 def _process(what: str) -> float:
@@ -223,11 +224,13 @@ def predict(options: MemoryOptions, held: list[Held]) -> dict:
     for name in last.structures.keys() - plans.keys():
         sizes[name] = round(_at(share, [(one.edges, one.structures.get(name, 0)) for one in held]))
     arrays = [sum(size for name, size in of.items() if name not in plans) for of in (sizes, last.structures)]
-    opening = last.start + (last.opening - last.start) * arrays[0] / max(1, arrays[1])
+    opening, opened = (last.start + (size - last.start) * arrays[0] / max(1, arrays[1])
+                       for size in (last.opening, last.opened))  # fmt: skip
     return {
         "options": dataclasses.asdict(options), "edges": share, "nodes": options.nodes // options.ranks,
         "structures": dict(sorted(sizes.items(), key=lambda item: -item[1])),
         "start_mib": last.start, "opening_mib": opening, "steps_mib": last.steps,
+        "peak_mib": max(opening, opened + last.steps),
         "measured": [dataclasses.asdict(one) for one in held],
     }  # fmt: skip
 
@@ -250,5 +253,6 @@ def table(result: dict) -> str:
         f"{result['start_mib']:12,.1f} MiB  the process before it opens the run: Python and its packages",
         f"{result['opening_mib']:12,.1f} MiB  the process at most while it opens the run",
         f"{result['steps_mib']:12,.1f} MiB  what steps take besides",
+        f"{result['peak_mib']:12,.1f} MiB  the process at most, with steps",
     ]
     return "\n".join(lines)
