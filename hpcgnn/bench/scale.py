@@ -41,7 +41,6 @@ GIVEN = {
     "overhead": "seconds of a step that more ranks do not shorten", "plan_root": "seconds of planning per root",
     "plan_overhead": "seconds of planning per step",
 }  # fmt: skip
-TEMPORAL_ONLY = ("flops", "efficiency", "overhead", "plan_root", "plan_overhead")
 CALIBRATED = ("efficiency", "overhead", "plan_root", "plan_overhead")
 
 
@@ -99,9 +98,10 @@ def _parse(argv: list[str]) -> tuple[RunConfig, ScaleOptions]:
         raise ValueError("--max_ranks must be at least 1, --steps at least 0, --speed positive")
     is_temporal = config.KIND == RunConfig.KIND
     graph = GivenGraph(namespace.nodes, namespace.edges, namespace.width)
-    others = {"copy": "copy" in parameters, "nodes": graph.nodes, "per_rank": namespace.per_rank}
+    others = {"copy": "copy" in parameters, "nodes": graph != GivenGraph(), "per_rank": namespace.per_rank,
+              "speed": namespace.speed != 1}  # fmt: skip
     if not is_temporal:
-        others = {name: name in parameters for name in TEMPORAL_ONLY}
+        others = {name: name in parameters for name in ("flops", *CALIBRATED)}
     for name in (name for name, is_given in others.items() if is_given):
         raise ValueError(f"--{name} says nothing in the cost model of kind {config.KIND}")
     if is_temporal:

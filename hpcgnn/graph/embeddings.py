@@ -131,6 +131,12 @@ class EmbeddingStore(NodeRowStore):
         self.shared = shared
         self.publish()
 
+    def leave(self) -> None:
+        """Move the rows back, before the shared memory is freed."""
+        for table in self.tables.values():
+            table.weight = table.weight.clone()
+        self.shared = None
+
     def publish(self) -> None:
         """Collective. Let the ranks that read this rank's rows see what was written; none of them reads meanwhile."""
         if self.shared is not None:

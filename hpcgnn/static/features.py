@@ -276,6 +276,7 @@ class NodeTables:
         self._publish()
         self.predicted_hits = 0.0
         self._learnt: Collection[int] = ()
+        self._in_shared: EmbeddingStore | None = None
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
     def learn(self, kinds: Collection[int]) -> None:
@@ -291,6 +292,7 @@ class NodeTables:
             return
         self._shared.append(columns)
         learnt.lie_in(columns)
+        self._in_shared = learnt
         for kind, of_node in zip(learnt.tables, columns.tables, strict=True):
             self.rows[kind].near_learnt = of_node.table
 
@@ -317,6 +319,8 @@ class NodeTables:
 
     def close(self) -> None:
         """Collective. Free what ranks share; the tables must not be used any more."""
+        if self._in_shared is not None:
+            self._in_shared.leave()
         self.rows, self._near, self._tables = (), [], []
         while self._shared:
             self._shared.pop().close()

@@ -100,7 +100,7 @@ class SharedTables:
     def put_first(self, rows: torch.Tensor) -> None:
         """Let chunks read what the first layer takes: where it is the features themselves, where these lie."""
         features, own = self._session.graph.tables.near(0, FEATURE), self._session.graph.rows[0].tables.get(FEATURE)
-        if features is not None and isinstance(own, torch.Tensor) and rows.data_ptr() == own.data_ptr():
+        if features is not None and rows is own:  # on all ranks or on none: what a model returns is for it to say
             self.own[ROWS], self._near[ROWS] = rows, features
         elif self._shares:
             self.put(ROWS, rows)

@@ -244,6 +244,7 @@ def test_help_of_every_word(jobs, words):
         (1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"),
         (1, ["scale", "--model.layers=2"], "the cost model knows model.layers 1 only, got 2"),
         (1, ["scale", "--copy=1e9"], "--copy says nothing in the cost model of kind temporal"),
+        (1, ["scale", "--speed=2"], "--speed says nothing in the cost model of kind temporal"),
         (1, ["scale", "--kind=static", "--flops=1e9"], "--flops says nothing in the cost model of kind static"),
         (1, ["scale", "--kind=static", "--nodes=100"], "--nodes and --edges are the sizes of a graph: give both"),
         (1, ["scale", "--kind=static", "--comm.sampler_ranks=1"], "leave comm.sampler_ranks 0"),

@@ -95,7 +95,10 @@ def test_learnt_rows_are_read_where_they_lie(comm, mpi_tmp_path):
                 losses_of_run += [trainer.train_step(plan)[0] for plan in plans]
         sent.append(trainer.session.world.total(trainer.session.graph.channel.sent_bytes - before))
         losses.append(losses_of_run)
+        before = [table.weight.clone() for table in trainer.session.memory.tables.values()]
         trainer.session.close()
+        after = [table.weight for table in trainer.session.memory.tables.values()]
+        assert all(map(torch.equal, before, after))  # the rows outlive what is shared
     assert losses[0] == losses[1]
     assert sent[1] < sent[0] / 2
 
