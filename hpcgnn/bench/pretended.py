@@ -20,6 +20,7 @@ import numpy as np
 
 from hpcgnn import kinds
 from hpcgnn.bench.emulated import WHOLE_MESSAGES, Emulated, clock_of, in_place, train_steps
+from hpcgnn.comm.emulated import Trace
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.pretended import Recorder, pretended_world
 from hpcgnn.comm.world import CommConfig, World
@@ -34,7 +35,7 @@ from hpcgnn.temporal.neighbors import Answer, NeighborSource, Queries
 def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | None = None) -> Iterator[World]:
     """Yield a world of ``size`` ranks, of which this process is rank 0. In the block, sessions can be opened in it, of
     a slice with ``num_nodes`` nodes in each of so many parts. recorder: keeps a record of what the rank does."""
-    recorder = recorder or Recorder(size)
+    recorder = recorder or Recorder(Trace(size))
 
     def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:
         """All ranks have as many keys, in turns."""
@@ -86,7 +87,7 @@ def pretend_steps(config: Any, sizes: tuple[int, int, int, int], steps: int, ski
     if config.KIND == "static":
         config.sampling.topology = "sharded"
     kinds.kind_of(config).make_slice(str(folder / "part"), *sizes)
-    recorder = Recorder(num_ranks, clock_of(config))
+    recorder = Recorder(Trace(num_ranks, clock_of(config)))
     with in_place(), pretend(num_ranks, num_nodes, config.comm, recorder) as world:
         trained = config, str(folder / "part"), folder / "run", world
         losses, ahead = train_steps(*trained, recorder.at, steps, skipped)

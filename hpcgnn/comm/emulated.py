@@ -61,11 +61,26 @@ class Waited:
 
 class Trace:
     """What the ranks of a job did, in order: ``Computed``, ``Meeting`` and ``Waited``. stages [R]: a word for what each
-    rank is at; nothing is noted while it is empty."""
+    rank is at; nothing is noted while it is empty. clock: the seconds that a rank computes are read from."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, clock: Callable[[], float] = time.perf_counter):
         self.size, self.stages = size, [""] * size
         self.events: list[Computed | Meeting | Waited] = []
+        self._clock, self._began = clock, clock()
+
+    def compute(self) -> None:
+        """Begin to time what a rank computes."""
+        self._began = self._clock()
+
+    def computes(self, rank: int) -> None:
+        """Note what the rank has computed since then, and time on."""
+        self.add(Computed(rank, self._clock() - self._began, self.stages[rank]))
+        self.compute()
+
+    def at(self, rank: int, stage: str) -> None:
+        """Say what the rank, which computes, is at from now on."""
+        self.computes(rank)
+        self.stages[rank] = stage
 
     def add(self, event: Computed | Meeting | Waited) -> None:
         """Note an event."""
@@ -123,20 +138,14 @@ class _Job:
     for itself."""
 
     def __init__(self, size: int, clock: Callable[[], float]):
-        self._clock, self._random = clock, [torch.get_rng_state()] * size
-        self.trace, self._turn = Trace(size), threading.Lock()
+        self.trace, self._random = Trace(size, clock), [torch.get_rng_state()] * size
         self.barriers: list[threading.Barrier] = []
-        self._began, self._running = 0.0, -1
-
-    def note(self, rank: int) -> None:
-        """Note what the rank has computed since its turn began, or since this was last asked for."""
-        self.trace.add(Computed(rank, self._clock() - self._began, self.trace.stages[rank]))
-        self._began = self._clock()
+        self._turn, self._running = threading.Lock(), -1
 
     def stop(self, rank: int) -> None:
         """End the rank's turn, if it has one."""
         if self._running == rank:
-            self.note(rank)
+            self.trace.computes(rank)
             self._random[rank] = torch.get_rng_state()
             self._running = -1
             self._turn.release()
@@ -145,7 +154,8 @@ class _Job:
         """Wait for a turn."""
         self._turn.acquire()
         torch.set_rng_state(self._random[rank])
-        self._running, self._began = rank, self._clock()
+        self._running = rank
+        self.trace.compute()
 
 
 class _Request:
@@ -205,13 +215,12 @@ class EmulatedComm:
 
     def note_wait(self, meeting: Meeting) -> None:
         """Note that this rank waits for the end of a meeting."""
-        self._room.job.note(self._member)
+        self.trace.computes(self._member)
         self.trace.add(Waited(self._member, meeting))
 
     def at(self, stage: str) -> None:
         """Say what this rank is at from now on; an empty word: nothing that is to be noted."""
-        self._room.job.note(self._member)
-        self.trace.stages[self._member] = stage
+        self.trace.at(self._member, stage)
 
     def Split(self, color: int, key: int) -> Any:
         """Collective. Return the communicator of the ranks with this color, in the order of this one."""

@@ -9,51 +9,44 @@ Every rank is a node of its own. A record of what rank 0 does can be kept (``hpc
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Computed, Meeting, Trace, Waited
+from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Meeting, Trace, Waited
 from hpcgnn.comm.world import CommConfig, World
 
 
 class Recorder:
     """Keeps the record of rank 0: what it computes, and the exchanges in between, whose own time does not count."""
 
-    def __init__(self, size: int, clock: Callable[[], float] = time.perf_counter):
-        self.trace, self._clock, self._began = Trace(size), clock, clock()
+    def __init__(self, trace: Trace):
+        self.trace = trace
 
     def at(self, stage: str) -> None:
         """Say what the rank is at from now on; an empty word: nothing that is to be noted."""
-        self._computed()
-        self.trace.stages[0] = stage
+        self.trace.at(0, stage)
 
     @contextlib.contextmanager
     def exchange(self, kind: str, sent: np.ndarray | None = None, num_bytes: int = 0) -> Iterator[None]:
         """Note an exchange, which the block makes. sent [R]: bytes to each rank, of ROWS; num_bytes: of SUM."""
-        self._computed()
+        self.trace.computes(0)
         row = None if sent is None else np.where(np.arange(self.trace.size) > 0, sent, 0)
         meeting = Meeting(np.arange(self.trace.size), self.trace.stages[0], kind, row, num_bytes)
         self.trace.add(meeting)
         self.trace.add(Waited(0, meeting))
         yield
-        self._began = self._clock()
+        self.trace.compute()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Leave out what the block computes: no real rank does."""
-        self._computed()
+        self.trace.computes(0)
         yield
-        self._began = self._clock()
-
-    def _computed(self) -> None:
-        now = self._clock()
-        self.trace.add(Computed(0, now - self._began, self.trace.stages[0]))
-        self._began = self._clock()
+        self.trace.compute()
 
 
 class PretendedComm:
