@@ -289,7 +289,8 @@ class Mpirun:
         version = subprocess.run([self.path, "--version"], capture_output=True, text=True, timeout=60).stdout
         self.command = ["bash", str(REPOSITORY / "jobs" / "clean_start.sh"), self.path]
         self.flags, self.environment = [], {}
-        if "Open MPI" in version:
+        self.is_open_mpi = "Open MPI" in version
+        if self.is_open_mpi:
             # Libfabric, of no use on one machine, sleeps a second in every start.
             self.environment = {"OMPI_MCA_btl": "^ofi"}
             # Not bound to cores: test machines are shared, and two jobs would be bound to the same first core.

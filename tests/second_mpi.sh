@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Minutes without any output after which a pytest is ended: longer than the limit of any single test.
 readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 # MPICH has 2,048 communicators in a process, and sessions that tests leave behind keep theirs.
-readonly FILES_AT_ONCE=12
+readonly FILES_AT_ONCE=6
 readonly SKIPS=(
     "--allow-skip=built without HPCGNN_EMULATE_CUDA" "--allow-skip=only Open MPI must answer"
     "--allow-skip=needs a ParMETIS that is built for the MPI in use"

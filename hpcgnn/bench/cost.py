@@ -21,7 +21,8 @@ ASSUMPTIONS = (
     "a step ends with its slowest rank: every stage costs what the busiest rank needs, and no two overlap",
     "alltoallv is pairwise: (R - 1) latency + bytes / bandwidth, bytes being the most that a rank sends or receives",
     "all-reduce is a ring with logarithmic latency: 2 (R - 1) / R bytes / bandwidth + 2 log2(R) latency",
-    "links are full duplex, and neither congestion nor the difference between nodes and sockets is seen",
+    "links are full duplex, and neither congestion nor the difference between nodes and sockets is seen: no two ranks "
+    "share memory",
     "with plans made ahead, planning and its exchanges overlap with execution: a step takes the longer of the two",
     "compute is overhead + flops / (flops per second x efficiency), flops being the products of the default TGN, "
     "forward and backward, as if no two roots shared a node and no products were joined; the overhead does not shrink "

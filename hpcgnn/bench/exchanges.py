@@ -70,7 +70,8 @@ def exchanges(session: Session) -> list[StepExchange]:
         StepExchange("reply", "requests", reply, by_asker=False, planned=True),
         StepExchange("event features", "features", FEATURE_BYTES * features, by_asker=False, planned=True, agrees=True),
         StepExchange("row ids", "rows", ROW_ID_BYTES, by_asker=True, planned=True, agrees=True),
-        StepExchange("memory", "rows", (state if at_owner else whole) + node_feature, by_asker=False, planned=False),
+        StepExchange("node features", "rows", node_feature, by_asker=False, planned=True),
+        StepExchange("memory", "rows", state if at_owner else whole, by_asker=False, planned=False),
         StepExchange("gradients of rows", "rows", state, by_asker=True, planned=False),
         StepExchange("mail", "mails", mail if at_owner else state + mail, by_asker=True, planned=False),
     ]
@@ -81,6 +82,7 @@ def exchanges(session: Session) -> list[StepExchange]:
             StepExchange("features told", "told", features * item, by_asker=True, planned=False),
         ]
     without = ["features told"] * (features == 0) + ["gradients of rows"] * (not at_owner)
+    without += ["node features"] * (node_feature == 0)
     return [e for e in listed if e.name not in without and (e.kind != "features" or features)]
 
 

@@ -192,13 +192,8 @@ class Route:
         return ordered
 
     def _deliver(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        packed = rows[0]
-        if len(rows) > 1:  # side by side as bytes [n, total], as dtypes differ
-            packed = torch.cat([r.reshape(r.shape[0], _width(r)).view(torch.uint8) for r in rows], dim=1)
-        received = self.channel.rows(packed, self.serve_counts, self.want_counts)
-        if self.order is not None:
-            received = self.reorder(received)
-        return (received,) if len(rows) == 1 else _unpack(received, rows)
+        received = self.channel.rows(pack(rows), self.serve_counts, self.want_counts)
+        return unpack(received if self.order is None else self.reorder(received), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +255,17 @@ def _count_groups(mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return (below[stops] - below[stops - counts]).astype(np.int64)
 
 
-def _unpack(packed: torch.Tensor, like: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def pack(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Lay rows [n, ...] of several tables side by side, as bytes [n, total] where there are several."""
+    if len(rows) == 1:
+        return rows[0]
+    return torch.cat([r.reshape(r.shape[0], _width(r)).view(torch.uint8) for r in rows], dim=1)
+
+
+def unpack(packed: torch.Tensor, like: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the rows of each table, of the widths and dtypes of ``like``, from what ``pack`` made."""
+    if len(like) == 1:
+        return (packed,)
     out, begin = [], 0
     for rows in like:
         size = _width(rows) * rows.element_size()

@@ -149,6 +149,12 @@ class World(Group):
         part.rank, part.size, part.job, part._channels = part._comm.rank, part._comm.size, part, []
         return part
 
+    def apart(self) -> World:
+        """Return this world as a job of its own: its verdicts stay within it."""
+        part = copy.copy(self)
+        part.job = part
+        return part
+
     @property
     def can_prefetch(self) -> bool:
         """Whether MPI granted calls from several threads."""

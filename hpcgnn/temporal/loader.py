@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.board import Board
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.world import World
@@ -21,7 +22,9 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig, SamplingConfig
+from hpcgnn.temporal.features import NodeFeatures
 from hpcgnn.temporal.mail import Mailing
+from hpcgnn.temporal.memory import Layout
 from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_pool
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
@@ -29,16 +32,33 @@ from hpcgnn.temporal.sides import Needs, Placement
 
 
 class TemporalGraph:
-    """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events."""
+    """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events; board: on
+    which the ranks of a node read each other's node memory, if they do; features: of nodes, if they have any."""
 
     def __init__(self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0):
         """Raises DistributedError for a partition set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
+        self.board: Board | None = None
+        self.features: NodeFeatures | None = None
         self.partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel)
 
     def close(self) -> None:
-        """Collective. Free the channel; neither graph nor loaders may be used any more."""
+        """Collective. Free the channel and what ranks share; neither graph nor loaders may be used any more."""
+        for shared in (self.board, self.features):
+            if shared is not None:
+                shared.close()
         self.channel.close()
+
+    def share_features(self, dtype: torch.dtype, layout: Layout | None = None) -> None:
+        """Collective. Have plans bring the features of nodes, if they have any, once for all loaders. layout: of the
+        node memory, where ranks keep that of others."""
+        columns = self.partition.node_feature
+        if columns is None or self.features is not None:
+            return
+        table = torch.from_numpy(columns).to(dtype)
+        if layout is not None:
+            table = layout.spread(table.to(self.world.device), self.channel).cpu()
+        self.features = NodeFeatures(table, self.world, alone=layout is not None and layout.first_copy == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +109,11 @@ class TemporalLoader:
         self.batches = self._make_batches(batch_size)
         if planning is None:
             channel, training = world.channel(polite=self.prefetch > 0), split == "train"
+            graph.share_features(dtype)
             sampler = TemporalSampler(
                 partition, graph.splits.history if training else partition.history, self._sampling,
-                Needs(hops, mailing, nearby), graph.seed, Placement(channel, graph.channel, world.device, dtype),
+                Needs(hops, mailing, nearby), graph.seed,
+                Placement(channel, graph.channel, world.device, dtype, features=graph.features),
                 evaluation=not training,
             )  # fmt: skip
             planning = Planning(sampler, channel)

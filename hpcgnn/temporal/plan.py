@@ -136,7 +136,7 @@ class StepPlan:
     roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
     label, and count, how many negatives of each count, if not all; write, hot, delivery: None without memory; hot: of
     the hot nodes, where there are any; delivery: None when mails are but the winners' own; final: no further plan of
-    this step scores more negatives."""
+    this step scores more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none."""
 
     step: int
     epoch: int
@@ -154,6 +154,7 @@ class StepPlan:
     delivery: Delivery | None
     columns: dict[str, torch.Tensor]
     final: bool = True
+    node_feature: torch.Tensor | None = None
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:
@@ -165,7 +166,9 @@ def pad_plan(plan: StepPlan) -> StepPlan:
     nodes = plan.route.num_wanted
     query = _pad_query(plan.query, padded_length(nodes))
     assert not isinstance(plan.write, Announcement)
-    return replace(plan, route=_pad_route(plan.route), query=query, write=_pad_winners(plan.write))
+    feature = None if plan.node_feature is None else _repeat(plan.node_feature, padded_length(nodes))
+    write = _pad_winners(plan.write)
+    return replace(plan, route=_pad_route(plan.route), query=query, write=write, node_feature=feature)
 
 
 def _pad_route(route: Route) -> Route:

@@ -86,7 +86,7 @@ class TemporalSampler:
             self._windows(Queries(roots, times, identity)), limit, writing, epoch, step
         )  # fmt: skip
         lowest = [queries[-1].nodes, answers[-1].other.reshape(-1)] if needs.hops else [roots]
-        inverse, route, unique = side.route(side.lib.concatenate(lowest))
+        inverse, route, unique, node_feature = side.route(side.lib.concatenate(lowest))
         root = inverse[: len(roots)]
         query = Query(
             self._index(root), self._transpose(root, len(unique)), self._move(times), self._move(identity),
@@ -97,7 +97,7 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
             (self._move(roots), self._move(answers[0].other)) if needs.slots else None, side.event_feature(events),
-            *writes, {name: self._move(values) for name, values in labels.items()}, write,
+            *writes, {name: self._move(values) for name, values in labels.items()}, write, node_feature,
         )  # fmt: skip
         return pad_plan(plan) if self._padded else plan
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.comm.board import make_board
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
@@ -41,16 +42,20 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     graph = TemporalGraph(path, world, config.data, config.train.seed)
     goal = make_goal(config, graph.partition, world)
     model = _build_model(config, graph, goal, dtype)
-    memory, feature, hot = _make_memory(config, graph, model, dtype)
+    memory, hot = _make_memory(config, graph, model, dtype)
+    graph.share_features(dtype, memory.layout)
     ahead, own = world.plans_ahead(config.sampling.prefetch), None
     if memory.layout is not None and hot is None:  # every rank keeps the memory of all nodes
         own = world.own_channel()
-    channels = world.channel(polite=ahead > 0), graph.channel
-    place = Placement(*channels, world.device, dtype, own, hot, 1 if ahead else world.threads)
+    elif model.has_memory:
+        graph.board = make_board(world)
+    channels = world.channel(polite=ahead > 0, by_node=True), graph.channel
+    threads = 1 if ahead else world.threads
+    place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, graph.features)
     loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
     task = goal.task(
-        loaders["train"].batches, model, memory, feature, config.memory.update_at, config.train.seed, timers,
-        graph.channel, config.task.freeze, config.memory.staleness,
+        loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
+        config.task.freeze, config.memory.staleness,
     )  # fmt: skip
     if config.train.cuda_graphs:
         task.use_graphs(lambda step: StepGraphs(step, timers))
@@ -90,9 +95,9 @@ def _time_scale(graph: TemporalGraph) -> float:
 
 def _make_memory(
     config: RunConfig, graph: TemporalGraph, model: TemporalModel, dtype: torch.dtype
-) -> tuple[NodeMemory, torch.Tensor | None, HotNodes | None]:
-    """Collective. Make node memory and node features, each of this rank's nodes, of these and copies of the hot ones,
-    or of all nodes by global id; and which are hot."""
+) -> tuple[NodeMemory, HotNodes | None]:
+    """Collective. Make the memory of this rank's nodes, of these and copies of the hot ones, or of all nodes by global
+    id; and say which are hot."""
     partition, world, settings = graph.partition, graph.world, config.memory
     book, ids, hot, layout = partition.book, partition.book.local_to_global(world.rank), None, None
     mib = book.num_nodes * (model.state_width + model.mail_width) * dtype.itemsize / (1 << 20)
@@ -103,11 +108,7 @@ def _make_memory(
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
     widths = model.state_width, model.mail_width
-    memory = NodeMemory(num_rows, *widths, dtype, world.device, model.mailbox_slots, layout)
-    if partition.node_feature is None:
-        return memory, None, hot
-    feature = torch.from_numpy(partition.node_feature).to(device=world.device, dtype=dtype)
-    return memory, feature if layout is None else layout.spread(feature, graph.channel), hot
+    return NodeMemory(num_rows, *widths, dtype, world.device, model.mailbox_slots, layout), hot
 
 
 def _make_loaders(

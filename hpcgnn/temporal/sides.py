@@ -14,12 +14,14 @@ import numpy as np
 import torch
 
 from hpcgnn import native
+from hpcgnn.comm.board import Board, BoardRoute
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.native import Random
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.features import NodeFeatures
 from hpcgnn.temporal.graph import FEATURE, Events, History, TemporalPartition
 from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.temporal.memory import HotNodes
@@ -46,7 +48,8 @@ class Placement:
     """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
-    hot: nodes whose rows every rank keeps behind its own. threads: of planning.
+    hot: nodes whose rows every rank keeps behind its own. threads: of planning. board: on which the ranks of a node
+    read each other's rows. features: of nodes.
     """
 
     plan_channel: Channel
@@ -56,6 +59,8 @@ class Placement:
     own_channel: Channel | None = None
     hot: HotNodes | None = None
     threads: int = 1
+    board: Board | None = None
+    features: NodeFeatures | None = None
 
 
 class HostSide:
@@ -83,13 +88,26 @@ class HostSide:
         """Return this rank's events of a step, and some columns of their negatives."""
         return batches.events.take(batches.at(step)), of_step(negatives, batches, step, columns, self._channel)
 
-    def route(self, ids: Array) -> tuple[Array, Route, Array]:
+    def route(self, ids: Array) -> tuple[Array, Route, Array, torch.Tensor | None]:
         """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
-        and the unique ids [U] themselves, sorted by owner, so that the route's rows need no reordering."""
+        the unique ids [U] themselves, sorted by owner, so that the route's rows need no reordering, and their features
+        [U, .]."""
+        inverse, unique, owner, local = self._locate(ids)
+        place = self._place
+        route = Route.plan_located(owner, local, place.own_channel or self._channel)
+        feature = None
+        if place.features is not None:
+            feature = upload(place.features.fetch(owner, local, route), place.device)
+        if place.board is not None:
+            route = BoardRoute.upon(place.board, route)
+        return inverse, route.over(place.own_channel or place.move_channel), unique, feature
+
+    def _locate(self, ids: Array) -> tuple[Array, Array, Array, Array]:
+        """Make inverse [n] of ids, the unique ids [U], and their owners and rows there."""
         book, place = self._book, self._place
         if place.own_channel is not None:  # the row of a node is its global id
             unique, inverse = native.unique_relabel(ids)
-            return inverse, Route.plan_located(np.zeros_like(unique), unique, place.own_channel), unique
+            return inverse, unique, np.zeros_like(unique), unique
         if self._channel.size == 1:
             unique, inverse = native.unique_relabel(ids)
             owner, local = book.locate(unique)
@@ -98,7 +116,7 @@ class HostSide:
             owner = np.repeat(np.arange(book.size), counts)
         if place.hot is not None:
             unique, inverse, owner, local = place.hot.at_home(self._channel.rank, unique, inverse, owner, local)
-        return inverse, Route.plan_located(owner, local, self._channel).over(place.move_channel), unique
+        return inverse, unique, owner, local
 
     def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
         """Collective. Plan who writes which memory after the step; root [N] rows of the roots among the unique ids."""
@@ -148,6 +166,7 @@ class DeviceSide:
         self._histories = Histories(partition, history, config, 0, put=put)
         features = np.empty((0, 0), np.float32) if partition.features is None else partition.features
         self._features = put(features, place.dtype)
+        self._node_features = None if partition.node_feature is None else put(partition.node_feature, place.dtype)
         self._events: dict[str, tuple[Batches, Events]] = {}
         self._negatives: tuple[Negatives, Negatives] | None = None
 
@@ -187,11 +206,13 @@ class DeviceSide:
     def _put(self, values: np.ndarray) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
-    def route(self, ids: Array) -> tuple[Array, Route, Array]:
-        """Make inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, and the unique ids
-        [U]."""
+    def route(self, ids: Array) -> tuple[Array, Route, Array, torch.Tensor | None]:
+        """Make inverse [n] int32 into the unique ids (-1 for padding), the route to their rows, the unique ids [U] and
+        their features."""
         unique, inverse = native.unique_relabel(ids)
-        return inverse, Route.alone(self._channel, unique), unique
+        nodes = self._node_features
+        feature = None if nodes is None else native.gather_rows(nodes, unique)
+        return inverse, Route.alone(self._channel, unique), unique, feature
 
     def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
         """Find the winners: of every node among the endpoints that of its last event, in order of the unique nodes."""
@@ -216,5 +237,5 @@ def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
     histories."""
     history = partition.history
     columns = (history.indptr, history.other, history.time, history.event, history.feature)
-    features = 0 if partition.features is None else partition.features.size * itemsize
+    features = sum(table.size * itemsize for table in (partition.features, partition.node_feature) if table is not None)
     return features + 2 * sum(column.nbytes for column in columns if column is not None)

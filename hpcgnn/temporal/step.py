@@ -38,12 +38,11 @@ from hpcgnn.temporal.plan import Announcement, Delivery, StepPlan, WritePlan
 @dataclass(slots=True)
 class Reading:
     """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), times [U] of
-    the last mails (where the model needs them), node features [U, .]."""
+    the last mails (where the model needs them)."""
 
     memory: torch.Tensor
     served: torch.Tensor | Any
     last: torch.Tensor | None
-    feature: torch.Tensor | None
 
 
 class TemporalTask(StepTask):
@@ -58,7 +57,6 @@ class TemporalTask(StepTask):
         self,
         model: TemporalModel,
         memory: NodeMemory,
-        node_feature: torch.Tensor | None,
         update_at: str,
         seed: int,
         timers: Timers,
@@ -68,8 +66,7 @@ class TemporalTask(StepTask):
     ):
         super().__init__()
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
-        self._node_feature, self._channel, self._freeze = node_feature, channel, freeze
-        self._staleness = staleness
+        self._channel, self._freeze, self._staleness = channel, freeze, staleness
         self._at_owner = update_at == "owner" and model.has_memory
         if freeze:
             model.requires_grad_(False)
@@ -135,39 +132,33 @@ class TemporalTask(StepTask):
 
     def _read(self, plan: StepPlan, update: Callable[..., torch.Tensor] | None = None) -> Reading:
         """Collective. Read what a step needs. ``update`` works the mails in; None: the model does."""
-        features = () if self._node_feature is None else (self._node_feature,)
         if not self._at_owner:
-            return self._read_at_user(plan, features, update)
+            return self._read_at_user(plan, update)
         table, served_rows = self.memory.table, plan.route.served
         with self._timers("compute"):
             work_in: Callable[..., torch.Tensor] = update or self.model.update
             served = work_in(*table.tensors(), index=served_rows)
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
-            own_features = tuple(native.gather_rows(f, served_rows) for f in features)
-            memory, *rest = plan.route.pull_served(served.detach(), *times, *own_features)
+            memory, *last = plan.route.pull_served(served.detach(), *times)
         if torch.is_grad_enabled():
             memory.requires_grad_()
-        return Reading(memory, served, rest.pop(0) if times else None, rest[0] if features else None)
+        return Reading(memory, served, last[0] if times else None)
 
-    def _read_at_user(self, plan: StepPlan, features: tuple[torch.Tensor, ...], update) -> Reading:
+    def _read_at_user(self, plan: StepPlan, update) -> Reading:
         if not self.model.has_memory:
-            with self._timers("exchange"):
-                pulled = plan.route.pull(*features) if features else ()
-            memory = self.memory.table.state.new_empty((plan.route.num_wanted, 0))
-            return Reading(memory, None, None, pulled[0] if features else None)
+            return Reading(self.memory.table.state.new_empty((plan.route.num_wanted, 0)), None, None)
         with self._timers("exchange"):
-            pulled = plan.route.pull(*self.memory.table.tensors(), *features)
-            rows, feature = pulled[:5], pulled[5] if features else None
+            rows = plan.route.pull(*self.memory.table.tensors())
         with self._timers("compute"):
             memory = (update or self.model.update)(*rows)
         _, _, _, mailed, delivered = rows
         last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, NEVER))
-        return Reading(memory, None, last, feature)
+        return Reading(memory, None, last)
 
     def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute embeddings [N, Z], and what they put into mails (None: memory does)."""
-        node, model = self.model.base(reading.memory, reading.feature), self.model
+        node, model = self.model.base(reading.memory, plan.node_feature), self.model
         embedding = model.embed(node, plan.query, reading.last, self._dropout(plan))
         if plan.write is None or model.config.message_from == "memory":
             return embedding, None

@@ -38,7 +38,7 @@ def make_case(comm, folder: Path, name: str):
     write, shape, changes = CASES[name]
     graph = folder / "graph.h5"
     on_rank_0(comm, lambda: write(graph, **shape) and None)
-    return make_parts(comm, graph, folder / "parts", parts=8), make_config(**changes)
+    return make_parts(comm, graph, folder / "parts", parts=8), make_config(**changes, comm__node_ranks=1)
 
 
 def epoch_bytes(comm, parts: Path, config) -> np.ndarray:

@@ -43,9 +43,9 @@ def test_between_two_nodes_a_row_travels_once(comm, tmp_path):
     """On a real link, whose own counters agree."""
     parts = make_static_parts(comm, plain, tmp_path)
     arguments = [f"--data.path={parts}", "--model.hidden=8", "--train.batch_size=64", "--steps=3"]
-    alone = two_nodes.measure(tmp_path / "alone.json", arguments, two_nodes.MPIRUN)
     try:
         with machine.two_nodes(tmp_path / "nodes") as nodes:
+            alone = two_nodes.measure(tmp_path / "alone.json", arguments, two_nodes.MPIRUN)
             nodes.shape(1)
             launcher = nodes.launcher(two_nodes.MPIRUN, two_nodes.SLOTS)
             result = two_nodes.measure(tmp_path / "nodes.json", arguments, launcher)

@@ -45,7 +45,8 @@ def environment(mpirun, tmp_path) -> dict[str, str]:
     launcher = ("OMPI_", "PMIX_", "SLURM_", "PBS_", "FLUX_", "HPCGNN_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
     kept["PATH"] = f"{tmp_path}:{Path(mpirun.path).parent}:{kept['PATH']}"
-    return kept | mpirun.environment | {"FAKE": str(tmp_path), "MPIRUN_FLAGS": " ".join(mpirun.flags)}
+    root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")  # of .venv, which jobs use
+    return kept | root | mpirun.environment | {"FAKE": str(tmp_path), "MPIRUN_FLAGS": " ".join(mpirun.flags)}
 
 
 PBS = {"PBS_JOBID": "12[3].server", "PBS_ARRAY_INDEX": "3"}

@@ -118,7 +118,7 @@ def make_config(**changes) -> RunConfig:
 
 def open_session(comm, parts: Path, config: RunConfig) -> Session:
     """Collective. A session on a communicator."""
-    world = World(CommConfig(device="cpu", threads=1), comm)
+    world = World(CommConfig(device="cpu", threads=1, node_ranks=config.comm.node_ranks), comm)
     return sessions.open_session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
 
 

@@ -168,7 +168,7 @@ def epoch_bytes(comm, parts: Path, config: RunConfig) -> int:
 def test_copies_of_hubs_save_bytes(comm, mpi_tmp_path, update_at):
     """Few items that every batch asks for, many users."""
     parts = make_case(comm, mpi_tmp_path, num_events=1500, num_users=300)
-    config = {"memory__update_at": update_at, "model__memory_dim": 64}
+    config = {"memory__update_at": update_at, "model__memory_dim": 64, "comm__node_ranks": 1}
     none, some = (epoch_bytes(comm, parts, make_config(memory__hot_nodes=share, **config)) for share in (0, 0.2))
     assert some < 0.9 * none
 
