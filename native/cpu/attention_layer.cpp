@@ -11,22 +11,41 @@
 namespace hpcgnn {
 namespace {
 
+// A weight of every head [depth, width], for products.
+template <typename Real> class PackedHeads {
+public:
+  PackedHeads(const AttentionLayer<Real> &layer, int64_t depth, int64_t width) {
+    for (int32_t head = 0; head < layer.heads; ++head) {
+      heads_.emplace_back(depth, width);
+    }
+  }
+  PackedBuffer<Real> &of(int64_t head) { return heads_[head]; }
+
+private:
+  std::vector<PackedBuffer<Real>> heads_;
+};
+
 // Forward of one layer, shared by the threads.
 template <typename Real> class Forward {
 public:
   Forward(const AttentionLayer<Real> &layer, AttentionSaved<Real> &saved, Real *out)
       : layer_(layer), saved_(saved), out_(out), table_(layer.frequency, layer.phase, layer.time_width),
-        weights_(layer, table_), query_(layer.node_width + 1, layer.query_width()),
-        merge_(layer.query_width(), layer.out_width), own_(layer.node_width + 1, layer.out_width),
+        weights_(layer, table_), asks_(layer.node_width + 1, layer.out_width),
+        own_(layer.node_width + 1, layer.out_width), merge_(layer.out_width, layer.out_width),
+        key_(layer, layer.head_width(), layer.width()), value_(layer, layer.width(), layer.head_width()),
         merged_(saved.owners, layer.out_width), owner_blocks_(saved.owners), root_blocks_(layer.roots),
         threshold_(dropout_threshold(layer.dropout)), scale_(static_cast<Real>(1.0 / (1.0 - layer.dropout))) {}
 
   void operator()(const Team &team, RootAttention<Real> &attention) {
     weights_.compose(team);
     team.barrier();
-    query_.fill_transposed(team, weights_.query());
-    merge_.fill_transposed(team, weights_.out());
+    asks_.fill_transposed(team, weights_.asks());
     own_.fill_transposed(team, weights_.own());
+    merge_.fill_transposed(team, weights_.merge());
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      key_.of(head).fill(team, weights_.key(head));
+      value_.of(head).fill_transposed(team, weights_.value(head));
+    }
     team.barrier();
     owner_blocks_.each([&](Range block) { ask(block); });
     team.barrier();
@@ -43,20 +62,30 @@ private:
       copy_row(own.at(i), layer_.node + saved_.node.data()[block.begin + i] * depth, depth);
       own.at(i)[depth] = Real(1);
     }
-    gemm::multiply<Real>(own, block.size(), query_.packed, {saved_.query.rows().from(block.begin)});
+    const gemm::Rows<Real> asked = saved_.asked.rows().from(block.begin), query = saved_.query.rows().from(block.begin);
+    gemm::multiply<Real>(own, block.size(), asks_.packed, {asked});
     gemm::multiply<Real>(own, block.size(), own_.packed, {merged_.rows().from(block.begin)});
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      gemm::multiply<Real>(asked.from(0, head * layer_.head_width()), block.size(), key_.of(head).packed,
+                           {query.from(0, head * layer_.width())});
+    }
   }
 
   void run(Range block, RootAttention<Real> &attention) {
     const gemm::Rows<Real> rows = saved_.row.rows().from(block.begin);
     const gemm::Rows<Real> hidden = saved_.hidden.rows().from(block.begin);
+    const gemm::Rows<Real> valued = saved_.valued.rows().from(block.begin);
     for (int64_t i = 0; i < block.size(); ++i) {
       const int64_t root = block.begin + i, owner = saved_.owner.data()[root];
       copy_row(hidden.at(i), merged_.rows().at(owner), layer_.out_width);
       attention.forward(root, saved_.query.rows().at(owner), rows.at(i),
                         saved_.weight.data() + root * layer_.heads * layer_.slots);
     }
-    gemm::multiply<Real>(rows, block.size(), merge_.packed, {hidden, nullptr, true});
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      gemm::multiply<Real>(rows.from(0, head * layer_.width()), block.size(), value_.of(head).packed,
+                           {valued.from(0, head * layer_.head_width())});
+    }
+    gemm::multiply<Real>(valued, block.size(), merge_.packed, {hidden, nullptr, true});
     for (int64_t i = 0; i < block.size(); ++i) {
       finish(block.begin + i, hidden.at(i));
     }
@@ -80,7 +109,8 @@ private:
   Real *out_;
   TimeTable table_;
   AttentionWeights<Real> weights_;
-  PackedBuffer<Real> query_, merge_, own_;
+  PackedBuffer<Real> asks_, own_, merge_;
+  PackedHeads<Real> key_, value_;
   RowBuffer<Real> merged_; // [V, Z] the own row's part of hidden
   RowBlocks owner_blocks_, root_blocks_;
   uint32_t threshold_;
@@ -92,31 +122,36 @@ public:
   Backward(const AttentionLayer<Real> &layer, const AttentionSaved<Real> &saved, const Real *gradient, bool with_phase)
       : layer_(layer), saved_(saved), gradient_(gradient), with_phase_(with_phase),
         table_(layer.frequency, layer.phase, layer.time_width), weights_(layer, table_),
-        merge_(layer.out_width, layer.query_width()), own_(layer.out_width, layer.node_width),
-        query_(layer.query_width(), layer.node_width), grad_hidden_(layer.roots, layer.out_width),
+        merge_(layer.out_width, layer.out_width), own_(layer.out_width, layer.node_width),
+        asks_(layer.out_width, layer.node_width), key_(layer, layer.width(), layer.head_width()),
+        value_(layer, layer.head_width(), layer.width()), grad_hidden_(layer.roots, layer.out_width),
         grad_row_(layer.roots, layer.query_width()), grad_query_(layer.roots, layer.query_width()),
         grad_own_(saved.owners, layer.node_width), grad_score_(layer.roots * layer.heads * layer.slots),
-        by_root_(layer.roots), by_owner_(saved.owners),
-        owner_size_((layer.query_width() + layer.out_width) * (layer.node_width + 1)),
-        root_size_(layer.out_width * (layer.query_width() + 2) + (with_phase ? layer.time_width : 0)),
+        by_root_(layer.roots), by_owner_(saved.owners), owner_size_(Gradients<Real>(layer, nullptr).of_owners()),
+        root_size_(Gradients<Real>(layer, nullptr).of_roots(with_phase, layer.time_width)),
         owner_sums_(by_owner_.count() * owner_size_), root_sums_(by_root_.count() * root_size_),
         sum_(owner_size_ + root_size_) {}
 
   // Thread-private memory of a block.
   struct Scratch {
-    RowBuffer<Real> hidden, query;
+    RowBuffer<Real> hidden, query, asked, valued;
     RootAttention<Real> attention;
     Scratch(const AttentionLayer<Real> &layer, const TimeTable &table)
-        : hidden(kBlockRows, layer.out_width), query(kBlockRows, layer.query_width()), attention(layer, table) {}
+        : hidden(kBlockRows, layer.out_width), query(kBlockRows, layer.query_width()),
+          asked(kBlockRows, layer.out_width), valued(kBlockRows, layer.out_width), attention(layer, table) {}
   };
 
   void operator()(const Team &team, Scratch &scratch, const AttentionTranspose &transpose, Real *grad_node,
                   Real *grad_weights) {
     weights_.compose(team);
     team.barrier();
-    merge_.fill(team, weights_.out());
+    merge_.fill(team, weights_.merge());
     own_.fill(team, weights_.own());
-    query_.fill(team, weights_.query());
+    asks_.fill(team, weights_.asks());
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      key_.of(head).fill_transposed(team, weights_.key(head));
+      value_.of(head).fill(team, weights_.value(head));
+    }
     team.barrier();
     by_root_.each([&](int64_t group, Range block, bool first) {
       Real *sums = root_sums_.data() + group * root_size_;
@@ -124,7 +159,7 @@ public:
       if (first) {
         std::fill(to.norm_weight, sums + root_size_, Real(0));
       }
-      run(block, scratch.attention, to, !first);
+      run(block, scratch, to, !first);
     });
     team.barrier();
     by_owner_.each([&](int64_t group, Range block, bool first) {
@@ -141,15 +176,21 @@ public:
   const TimeTable &table() const { return table_; }
 
 private:
-  void run(Range block, RootAttention<Real> &attention, const Gradients<Real> &to, bool add) {
-    const int64_t width = layer_.query_width(), count = block.size();
-    const gemm::Rows<Real> hidden = grad_hidden_.rows().from(block.begin);
-    const gemm::Rows<Real> grad_row = grad_row_.rows().from(block.begin);
+  void run(Range block, Scratch &scratch, const Gradients<Real> &to, bool add) {
+    const int64_t width = layer_.width(), out = layer_.out_width, count = block.size();
+    const gemm::Rows<Real> hidden = grad_hidden_.rows().from(block.begin), valued = scratch.valued.rows();
+    const gemm::Rows<Real> grad_row = grad_row_.rows().from(block.begin), row = saved_.row.rows().from(block.begin);
     finish(block, hidden, to);
-    gemm::multiply_transposed<Real>(hidden, layer_.out_width, saved_.row.rows().from(block.begin), width, count,
-                                    {{to.out, width}, nullptr, add});
-    gemm::multiply<Real>(hidden, count, merge_.packed, {grad_row});
-    attend(block, attention, grad_row, to);
+    gemm::multiply_transposed<Real>(hidden, out, saved_.valued.rows().from(block.begin), out, count,
+                                    {{to.merge, out}, nullptr, add});
+    gemm::multiply<Real>(hidden, count, merge_.packed, {valued});
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      const int64_t first = head * layer_.head_width();
+      gemm::multiply_transposed<Real>(valued.from(0, first), layer_.head_width(), row.from(0, head * width), width,
+                                      count, {{to.value + first * width, width}, nullptr, add});
+      gemm::multiply<Real>(valued.from(0, first), count, value_.of(head).packed, {grad_row.from(0, head * width)});
+    }
+    attend(block, scratch.attention, grad_row, to);
   }
 
   void finish(Range block, gemm::Rows<Real> hidden, const Gradients<Real> &to) {
@@ -178,7 +219,7 @@ private:
   // Own rows: the gradients of their roots are summed first, then go through the products.
   void own(Range block, Scratch &scratch, const AttentionTranspose &transpose, const Gradients<Real> &to, bool add) {
     const int64_t width = layer_.query_width(), depth = layer_.node_width + 1, count = block.size();
-    const gemm::Rows<Real> hidden = scratch.hidden.rows(), query = scratch.query.rows();
+    const gemm::Rows<Real> hidden = scratch.hidden.rows(), query = scratch.query.rows(), asked = scratch.asked.rows();
     const gemm::Rows<Real> rows = saved_.own.rows().from(block.begin), grad = grad_own_.rows().from(block.begin);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t node = saved_.node.data()[block.begin + i];
@@ -187,10 +228,17 @@ private:
       sum_rows<Real>(grad_hidden_.rows(), roots, number, layer_.out_width, hidden.at(i));
       sum_rows<Real>(grad_query_.rows(), roots, number, width, query.at(i));
     }
+    for (int32_t head = 0; head < layer_.heads; ++head) {
+      const int64_t first = head * layer_.head_width(), key = layer_.width();
+      const gemm::Rows<Real> of_head = query.from(0, head * key);
+      gemm::multiply_transposed<Real>(saved_.asked.rows().from(block.begin, first), layer_.head_width(), of_head, key,
+                                      count, {{to.key + first * key, key}, nullptr, add});
+      gemm::multiply<Real>(of_head, count, key_.of(head).packed, {asked.from(0, first)});
+    }
     gemm::multiply<Real>(hidden, count, own_.packed, {grad});
-    gemm::multiply<Real>(query, count, query_.packed, {grad, nullptr, true});
+    gemm::multiply<Real>(asked, count, asks_.packed, {grad, nullptr, true});
     gemm::multiply_transposed<Real>(hidden, layer_.out_width, rows, depth, count, {{to.own, depth}, nullptr, add});
-    gemm::multiply_transposed<Real>(query, width, rows, depth, count, {{to.query, depth}, nullptr, add});
+    gemm::multiply_transposed<Real>(asked, layer_.out_width, rows, depth, count, {{to.asks, depth}, nullptr, add});
   }
 
   // Gradients of the unique rows, each over the roots and slots that show it, in their order. Pieces are about equal
@@ -263,7 +311,8 @@ private:
   bool with_phase_;
   TimeTable table_;
   AttentionWeights<Real> weights_;
-  PackedBuffer<Real> merge_, own_, query_;
+  PackedBuffer<Real> merge_, own_, asks_;
+  PackedHeads<Real> key_, value_;
   RowBuffer<Real> grad_hidden_, grad_row_, grad_query_, grad_own_;
   Buffer<Real> grad_score_;
   RowGroups by_root_, by_owner_;
@@ -296,8 +345,10 @@ std::unique_ptr<AttentionSaved<Real>> attention_layer_forward(const AttentionLay
   auto saved = std::make_unique<AttentionSaved<Real>>();
   find_owners(layer, *saved);
   saved->own = {saved->owners, layer.node_width + 1};
+  saved->asked = {saved->owners, layer.out_width};
   saved->query = {saved->owners, layer.query_width()};
   saved->row = {layer.roots, layer.query_width()};
+  saved->valued = {layer.roots, layer.out_width};
   saved->hidden = {layer.roots, layer.out_width};
   saved->weight = Buffer<Real>(layer.roots * layer.heads * layer.slots);
   saved->statistics = Buffer<Real>(2 * layer.roots);

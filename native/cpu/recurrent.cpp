@@ -66,8 +66,8 @@ template <typename Real> class Forward {
 public:
   Forward(const Recurrent<Real> &cell, RecurrentSaved<Real> &saved, const TimeTable &table, Real *out)
       : cell_(cell), saved_(saved), table_(table), out_(out), weight_(cell.gate_width(), cell.row_width()),
-        bias_(cell.gate_width()), given_(cell.row_width(), cell.gate_width()), own_(cell.state_width, cell.own_width()),
-        blocks_(saved.count) {}
+        bias_(cell.gate_width()), first_bias_(cell.gate_width()), given_(cell.row_width(), cell.gate_width()),
+        own_(cell.state_width, cell.own_width()), blocks_(saved.whole), first_blocks_(saved.count - saved.whole) {}
 
   struct Scratch {
     RowBuffer<Real> given, own;
@@ -82,13 +82,18 @@ public:
     team.barrier();
     given_.fill_transposed(team, weight_.rows());
     team.barrier();
-    blocks_.each([&](Range block) { run(block, scratch); });
+    blocks_.each([&](Range block) { run(block, false, scratch); });
+    first_blocks_.each(
+        [&](Range block) { run({saved_.whole + block.begin, saved_.whole + block.end}, true, scratch); });
   }
 
 private:
   // Weights of a whole row, and biases: those of the mail and, for gates that add both products, those of the state.
+  // That of first mails has the part of the time 0, too.
   void join(const Team &team) {
     const Range part = team.share(cell_.gate_width());
+    const RowBuffer<Real> now(1, table_.width());
+    table_.encode(0, now.rows().at(0));
     const int64_t in = cell_.in_width(), state = cell_.state_width;
     for (int64_t gate = part.begin; gate < part.end; ++gate) {
       Real *weight = weight_.rows().at(gate), *of_state = weight + cell_.state_at();
@@ -98,7 +103,12 @@ private:
       if (added) {
         add_row(cell_.weight_hh + gate * state, state, of_state);
       }
-      bias_.data()[gate] = cell_.bias_ih[gate] + (added ? cell_.bias_hh[gate] : Real(0));
+      Real bias = cell_.bias_ih[gate] + (added ? cell_.bias_hh[gate] : Real(0));
+      bias_.data()[gate] = bias;
+      for (int32_t j = 0; j < cell_.time_width; ++j) {
+        bias += weight[cell_.mail_width + j] * now.rows().at(0)[j];
+      }
+      first_bias_.data()[gate] = bias;
     }
   }
 
@@ -112,7 +122,7 @@ private:
     }
   }
 
-  void run(Range block, const Scratch &scratch) {
+  void run(Range block, bool are_first, const Scratch &scratch) {
     const int64_t width = cell_.state_width;
     const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, cell_.state_at());
     const gemm::Rows<Real> given = scratch.given.rows(), own = scratch.own.rows();
@@ -120,9 +130,15 @@ private:
       prefetch(block.begin + i + 4);
       gather(block.begin + i, row.at(i));
     }
-    gemm::multiply<Real>(row, block.size(), given_.packed, {given, bias_.data()});
+    if (are_first) {
+      gemm::multiply<Real>(row.from(0, width), block.size(), given_.packed, width, cell_.mail_width - width,
+                           {given, first_bias_.data()});
+    } else {
+      gemm::multiply<Real>(row, block.size(), given_.packed, {given, bias_.data()});
+    }
     if (cell_.own_width() > 0) {
-      gemm::multiply<Real>(state, block.size(), own_.packed, {own, cell_.bias_hh + cell_.added_width()});
+      gemm::multiply<Real>(state, block.size(), own_.packed, 0, are_first ? 0 : width,
+                           {own, cell_.bias_hh + cell_.added_width()});
     }
     for (int64_t i = 0; i < block.size(); ++i) {
       Real *gate = saved_.gate.rows().at(block.begin + i), *out = out_ + saved_.place.data()[block.begin + i] * width;
@@ -145,8 +161,7 @@ private:
   }
 
   void gather(int64_t i, Real *row) {
-    const int64_t from = cell_.row(saved_.place.data()[i]);
-    const int64_t dt = cell_.mailed[from] - (cell_.updated == nullptr ? 0 : cell_.updated[from]);
+    const int64_t from = cell_.row(saved_.place.data()[i]), dt = cell_.dt(from);
     saved_.dt.data()[i] = dt;
     copy_row(row, cell_.mail + from * cell_.mail_width, cell_.mail_width);
     table_.encode(dt, row + cell_.mail_width); // writes a little too far
@@ -160,9 +175,9 @@ private:
   const TimeTable &table_;
   Real *out_;
   RowBuffer<Real> weight_; // [gates D, row_width]
-  Buffer<Real> bias_;
+  Buffer<Real> bias_, first_bias_;
   PackedBuffer<Real> given_, own_;
-  RowBlocks blocks_;
+  RowBlocks blocks_, first_blocks_;
 };
 
 template <typename Real> class Backward {
@@ -170,7 +185,7 @@ public:
   Backward(const Recurrent<Real> &cell, const RecurrentSaved<Real> &saved, const TimeTable &table, const Real *gradient,
            bool with_phase)
       : cell_(cell), saved_(saved), table_(table), gradient_(gradient), with_phase_(with_phase),
-        time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_(saved.count),
+        time_(cell.gate_width(), with_phase ? cell.time_width : 0), groups_(saved.whole),
         size_(Sums(cell, nullptr).end(cell, with_phase) - Sums(cell, nullptr).row), sums_(groups_.count() * size_),
         sum_(size_) {}
 
@@ -190,6 +205,12 @@ public:
         std::fill(to.bias, to.row + size_, Real(0));
       }
       run(block, scratch, to, !first);
+      if (first) { // the group's share of the first mails, too
+        const Range part = part_of(saved_.count - saved_.whole, group, groups_.count(), kRowUnit);
+        for (int64_t begin = part.begin; begin < part.end; begin += kBlockRows) {
+          run_first({saved_.whole + begin, saved_.whole + std::min(begin + kBlockRows, part.end)}, scratch, to);
+        }
+      }
     });
     team.barrier();
     sum_groups(team, sums_.data(), groups_.count(), size_, false, sum_.data());
@@ -199,12 +220,13 @@ public:
 
 private:
   // Where the gradients of the joined weights lie: of a whole row [gates D, row_width], of the state for the candidate
-  // [own_width, D], of the biases [gates D], [own_width], of the phase.
+  // [own_width, D], of the biases [gates D], [own_width], of the former from first mails alone [gates D], of the phase.
   struct Sums {
-    Real *row, *own, *bias, *own_bias, *phase;
+    Real *row, *own, *bias, *own_bias, *first_bias, *phase;
     Sums(const Recurrent<Real> &cell, Real *at)
         : row(at), own(row + cell.gate_width() * cell.row_width()), bias(own + cell.own_width() * cell.state_width),
-          own_bias(bias + cell.gate_width()), phase(own_bias + cell.own_width()) {}
+          own_bias(bias + cell.gate_width()), first_bias(own_bias + cell.own_width()),
+          phase(first_bias + cell.gate_width()) {}
     Real *end(const Recurrent<Real> &cell, bool with_phase) const { return phase + (with_phase ? cell.time_width : 0); }
   };
 
@@ -227,18 +249,41 @@ private:
     }
   }
 
+  // First mails: their rows are 0 before what the mail adds, and behind it the same time.
+  void run_first(Range block, const Scratch &scratch, const Sums &to) {
+    const int64_t state = cell_.state_width, gates = cell_.gate_width(), count = block.size();
+    const gemm::Rows<Real> grad = scratch.grad.rows(), row = saved_.row.rows().from(block.begin, state);
+    through_gates(block, grad);
+    gemm::multiply_transposed<Real>(grad, gates, row, cell_.mail_width - state, count,
+                                    {{to.row + state, cell_.row_width()}, nullptr, true});
+    add_rows<Real>(grad, count, gates, to.first_bias);
+    if (cell_.own_width() > 0) {
+      add_rows<Real>(grad.from(0, gates), count, state, to.own_bias);
+    }
+    if (with_phase_) {
+      add_phase(block, scratch, to.phase);
+    }
+  }
+
   // From the joined weights to weight_ih, weight_hh, bias_ih, bias_hh, phase.
   void add(const Team &team, const Sums &from, Real *grad_weights) const {
     const int64_t in = cell_.in_width(), state = cell_.state_width, gates = cell_.gate_width();
     const Range part = team.share(gates);
     Real *to_hh = grad_weights + gates * in, *bias_ih = to_hh + gates * state, *bias_hh = bias_ih + gates;
+    const RowBuffer<Real> now(1, table_.width());
+    table_.encode(0, now.rows().at(0));
     for (int64_t gate = part.begin; gate < part.end; ++gate) {
       const Real *row = from.row + gate * cell_.row_width();
       const int64_t own = gate - cell_.added_width();
+      const Real bias = from.bias[gate] + from.first_bias[gate];
       add_row(row, in, grad_weights + gate * in);
+      Real *time = grad_weights + gate * in + cell_.mail_width;
+      for (int32_t j = 0; j < cell_.time_width; ++j) {
+        time[j] += from.first_bias[gate] * now.rows().at(0)[j];
+      }
       add_row(own < 0 ? row + cell_.state_at() : from.own + own * state, state, to_hh + gate * state);
-      bias_ih[gate] += from.bias[gate];
-      bias_hh[gate] += own < 0 ? from.bias[gate] : from.own_bias[own];
+      bias_ih[gate] += bias;
+      bias_hh[gate] += own < 0 ? bias : from.own_bias[own];
     }
     if (with_phase_ && team.rank == 0) {
       add_row(from.phase, cell_.time_width, bias_hh + gates);
@@ -289,10 +334,15 @@ template <typename Real>
 std::unique_ptr<RecurrentSaved<Real>> recurrent_forward(const Recurrent<Real> &cell, Real *out, int threads) {
   auto saved = std::make_unique<RecurrentSaved<Real>>();
   saved->place = Buffer<int64_t>(cell.rows);
+  int64_t last = cell.rows; // from which on first mails come, in the opposite order
   for (int64_t i = 0; i < cell.rows; ++i) {
-    saved->place.data()[saved->count] = i;
-    saved->count += cell.has_mail(i);
+    if (cell.has_mail(i)) {
+      const bool is_first = cell.is_first(i);
+      saved->place.data()[is_first ? --last : saved->whole++] = i;
+    }
   }
+  saved->count = saved->whole + cell.rows - last;
+  std::copy(saved->place.data() + last, saved->place.data() + cell.rows, saved->place.data() + saved->whole);
   const TimeTable table(cell.frequency, cell.phase, cell.time_width);
   saved->dt = Buffer<int64_t>(saved->count);
   saved->row = {saved->count, std::max(cell.row_width(), cell.mail_width + table.width())};

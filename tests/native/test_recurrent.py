@@ -63,16 +63,39 @@ def test_recurrent_update_equals_composition(updater_type, shape, dtype, toleran
 
 @PRECISIONS
 @UPDATERS
-@pytest.mark.parametrize("shape", [RECURRENT[0], (300, None, 33, 50, 1), (30, 70, 4, 4, 17)])
-def test_recurrent_update_where_mails_begin_with_the_state(updater_type, shape, dtype, tolerance):
-    updater, (state, mail, *times), has_mail, index = recurrent_case(updater_type, shape, dtype)
-    mail[:, : state.shape[1]] = state
-    tables, updater.state_first = (state, mail, *times), True
+@pytest.mark.parametrize("shape", [RECURRENT[0], (300, None, 33, 50, 1), (30, 70, 4, 4, 17), (2000, None, 8, 12, 6)])
+@pytest.mark.parametrize("share", [0, 0.4, 1])
+def test_recurrent_update_where_mails_begin_with_the_state(updater_type, shape, share, dtype, tolerance):
+    """share: of rows whose mail is their first, so that they have had no state, and for no time; of others some have
+    one of both."""
+    updater, tables, has_mail, index = first_mails(updater_type, shape, share, dtype)
     ours = updater.update_rows(index, *tables, has_mail.long())
     theirs = update_plainly(updater, tables, has_mail, index)
     assert_alike([ours], [theirs], tolerance)
     inputs = list(updater.parameters())
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
+def first_mails(updater_type, shape, share, dtype):
+    """The case with some first mails, and mails that begin with the state."""
+    updater, (state, mail, mailed, updated), has_mail, index = recurrent_case(updater_type, shape, dtype)
+    updater.state_first = True
+    without_state, without_time = torch.rand((2, len(state))) < (0.1 if share < 1 else 1)
+    is_first = torch.rand(len(state)) < share
+    state[without_state | is_first] = 0
+    updated = torch.where(without_time | is_first, mailed, updated)
+    mail[:, : state.shape[1]] = state
+    return updater, (state, mail, mailed, updated), has_mail, index
+
+
+@PRECISIONS
+@UPDATERS
+def test_a_row_does_not_depend_on_the_others(updater_type, dtype, tolerance):
+    """Bit for bit, whether their mails are first ones or not."""
+    updater, tables, has_mail, _ = first_mails(updater_type, (500, None, 33, 50, 11), 0.3, dtype)
+    whole = updater.update_rows(None, *tables, has_mail.long())
+    for rows in (torch.arange(0, 500, 3), torch.arange(100, 231), torch.tensor([7])):
+        assert torch.equal(updater.update_rows(rows, *tables, has_mail.long()), whole[rows])
 
 
 @UPDATERS

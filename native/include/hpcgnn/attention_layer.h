@@ -33,6 +33,7 @@ template <typename Real> struct AttentionLayer {
 
   int64_t width() const { return node_width + edge_width + time_width; }
   int64_t query_width() const { return heads * width(); }
+  int64_t head_width() const { return out_width / heads; }
   // key, value, query_weight, query_bias, merge_weight, merge_bias, norm_weight, norm_bias, phase (if wanted)
   int64_t gradient_size(bool with_phase) const {
     return out_width * (2 * width() + out_width + 2 * node_width + time_width + 4) + (with_phase ? time_width : 0);
@@ -45,8 +46,10 @@ template <typename Real> struct AttentionSaved {
   Buffer<int32_t> owner;   // [N] which of the V
   Buffer<int64_t> node;    // [V] row of the unique nodes
   RowBuffer<Real> own;     // [V, D + 1] own row, 1
-  RowBuffer<Real> query;   // [V, H W]
+  RowBuffer<Real> asked;   // [V, Z] query, all heads
+  RowBuffer<Real> query;   // [V, H W] query times the keys' weights
   RowBuffer<Real> row;     // [N, H W] weighted sums
+  RowBuffer<Real> valued;  // [N, Z] weighted sums times the values' weights
   RowBuffer<Real> hidden;  // [N, Z] after relu
   Buffer<Real> weight;     // [N, H, K]
   Buffer<Real> statistics; // [N, 2] mean and 1 / deviation of hidden

@@ -3,6 +3,7 @@
 // are added to one array, in the order given here. Matrices are contiguous rows.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "hpcgnn/workspace.h"
@@ -34,14 +35,22 @@ template <typename Real> struct Recurrent {
   int64_t row_width() const { return in_width() + (state_first ? 0 : state_width); }
   int64_t row(int64_t i) const { return index == nullptr ? i : index[i]; }
   bool has_mail(int64_t i) const { return delivered[row(i)] > 0; }
+  int64_t dt(int64_t row) const { return mailed[row] - (updated == nullptr ? 0 : updated[row]); }
+  // Whether a row's mail begins with a state of zeros, which it has had for no time.
+  bool is_first(int64_t i) const {
+    const Real *own = mail + row(i) * mail_width;
+    return state_first && dt(row(i)) == 0 && std::all_of(own, own + state_width, [](Real x) { return x == Real(0); });
+  }
   // weight_ih, weight_hh, bias_ih, bias_hh, phase (if wanted)
   int64_t gradient_size(bool with_phase) const {
     return gate_width() * (in_width() + state_width + 2) + (with_phase ? time_width : 0);
   }
 };
 
+// Rows whose mail is their first have no state yet and no time since it: their products leave both out.
 template <typename Real> struct RecurrentSaved {
   int64_t count = 0;     // rows with mail
+  int64_t whole = 0;     // of these, rows whose products leave out nothing; they come first
   Buffer<int64_t> place; // [count] among the r rows
   Buffer<int64_t> dt;    // [count]
   RowBuffer<Real> row;   // [count, row_width] what went in

@@ -27,11 +27,11 @@ HPCGNN_HD double power_of_two(double n) {
 // exp(x) as 2^n exp(r), |r| <= ln 2 / 2, Taylor's polynomial of degree 7 (float) or 13 (double). Clamped at |x| = 80.
 template <typename Real> HPCGNN_HD Real exponential(Real x) {
   x = x < Real(-80) ? Real(-80) : (x > Real(80) ? Real(80) : x);
-  const Real n = static_cast<Real>(rint(x * Real(1.44269504088896340736)));
+  const Real n = std::rint(x * Real(1.44269504088896340736));
   // ln 2 as a rounded value and what the rounding left.
   const Real ln2 = Real(6.93147180559945309417e-01);
   const Real rest = sizeof(Real) == 8 ? Real(2.31904681384629955842e-17) : Real(-1.90465429995776804525e-9);
-  const Real r = static_cast<Real>(fma(-n, rest, fma(-n, ln2, x)));
+  const Real r = std::fma(-n, rest, std::fma(-n, ln2, x));
   Real sum = Real(1) / 5040;
   if (sizeof(Real) == 8) {
     sum += r * (Real(1) / 40320 +
@@ -39,14 +39,13 @@ template <typename Real> HPCGNN_HD Real exponential(Real x) {
                      r * (Real(1) / 3628800 +
                           r * (Real(1) / 39916800 + r * (Real(1) / 479001600 + r * (Real(1) / 6227020800.0))))));
   }
-  sum = Real(1) / 720 + r * sum;
-  sum = Real(1) / 120 + r * sum;
-  sum = Real(1) / 24 + r * sum;
-  sum = Real(1) / 6 + r * sum;
-  sum = Real(1) / 2 + r * sum;
-  sum = Real(1) + r * sum;
-  sum = Real(1) + r * sum;
-  return sum * power_of_two(n);
+  sum = std::fma(r, sum, Real(1) / 720);
+  sum = std::fma(r, sum, Real(1) / 120);
+  sum = std::fma(r, sum, Real(1) / 24);
+  sum = std::fma(r, sum, Real(1) / 6);
+  sum = std::fma(r, sum, Real(1) / 2);
+  sum = std::fma(r, sum, Real(1));
+  return std::fma(r, sum, Real(1)) * power_of_two(n);
 }
 
 template <typename Real> HPCGNN_HD Real logistic(Real x) { return Real(1) / (Real(1) + exponential(-x)); }

@@ -142,13 +142,20 @@ template <typename Real> void pack_transposed(const Packed<Real> &to, Rows<const
   }
 }
 
-// C [m, width] from A [m, depth] and a packed B.
+// C [m, width] from A [m, depth] and rows [first, first + depth) of a packed B.
+template <typename Real>
+void multiply(Rows<const Real> a, int64_t m, const Packed<Real> &b, int64_t first, int64_t depth,
+              const Target<Real> &target) {
+  for (int64_t p = 0; p < b.panels(); ++p) {
+    const int64_t columns = b.columns(p), stride = simd::padded<Real>(columns);
+    panel<Real, false>(a, m, b.at(p) + first * stride, stride, columns, depth, target, p * kPanel<Real>);
+  }
+}
+
+// The same with all rows of B.
 template <typename Real>
 void multiply(Rows<const Real> a, int64_t m, const Packed<Real> &b, const Target<Real> &target) {
-  for (int64_t p = 0; p < b.panels(); ++p) {
-    const int64_t columns = b.columns(p);
-    panel<Real, false>(a, m, b.at(p), simd::padded<Real>(columns), columns, b.depth, target, p * kPanel<Real>);
-  }
+  multiply(a, m, b, 0, b.depth, target);
 }
 
 // The same with plain rows B [depth, width], which must be readable up to whole registers.
