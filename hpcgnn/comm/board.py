@@ -82,7 +82,7 @@ class Board:
         """Collective. Find the slabs of a use; make them the first time."""
         key = use, shapes
         if key not in self._slabs:
-            columns = share_columns(self._world, shapes) if self.has_room else None
+            columns = share_columns(self._world, shapes)
             if columns is None:
                 self.close()
                 self.has_room = False
@@ -161,8 +161,10 @@ class BoardRoute(Route):
 
     def pull_served(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective. Fetch values [S, ...] that owners have for their served rows only."""
+        if not self.board.hold(self.need):
+            return Route.pull_served(self, *values)
         pieces = [[value] for value in values]
-        if self.board.hold(self.need) and self.board.has_far:
+        if self.board.has_far:
             asked = [native.gather_rows(value, self.far_position) for value in values]
             received = self._move_far(pack(asked), self.serve_counts, self.want_counts)
             pieces = [[value, far] for value, far in zip(values, unpack(received, asked), strict=True)]
@@ -175,11 +177,12 @@ class BoardRoute(Route):
     def push_sum(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective. Give rows [W, D] to their owners, who sum over the users, in rank order: [S, D] in order of
         ``served``."""
+        if not self.board.hold(self.need):
+            return Route.push_sum(self, rows)
         pieces = [rows]
-        if self.board.hold(self.need) and self.board.has_far:
-            pieces.append(
-                self._move_far(native.gather_rows(rows, self.far_wanted), self.want_counts, self.serve_counts)
-            )
+        if self.board.has_far:
+            far = native.gather_rows(rows, self.far_wanted)
+            pieces.append(self._move_far(far, self.want_counts, self.serve_counts))
         tables = self.board.lay("push", [pieces])
         if tables is None:
             return Route.push_sum(self, rows)

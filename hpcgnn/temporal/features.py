@@ -20,11 +20,11 @@ class NodeFeatures:
     """Features [n, F] of the nodes whose memory a rank keeps, in the rows of that memory. Collective to create, to
     fetch and to close."""
 
-    def __init__(self, table: torch.Tensor, world: World, alone: bool):
-        """table: on the host; alone: this rank has the rows of all nodes."""
+    def __init__(self, table: torch.Tensor, world: World, is_replicated: bool):
+        """table: on the host; is_replicated: every rank has the rows of all nodes."""
         self._table = table
         self._shared: NodeColumns | None = None
-        if not alone and has_neighbors(world):
+        if not is_replicated and has_neighbors(world):
             self._shared = share_columns(world, [((*table.shape,), table.dtype)])
         if self._shared is not None:
             self._table = self._shared.own[0].copy_(table)

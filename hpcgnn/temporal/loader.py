@@ -49,16 +49,16 @@ class TemporalGraph:
                 shared.close()
         self.channel.close()
 
-    def share_features(self, dtype: torch.dtype, layout: Layout | None = None) -> None:
+    def share_features(self, dtype: torch.dtype, layout: Layout | None = None, is_replicated: bool = False) -> None:
         """Collective. Have plans bring the features of nodes, if they have any, once for all loaders. layout: of the
-        node memory, where ranks keep that of others."""
+        node memory, where ranks keep that of others; is_replicated: where each keeps that of all nodes."""
         columns = self.partition.node_feature
         if columns is None or self.features is not None:
             return
         table = torch.from_numpy(columns).to(dtype)
         if layout is not None:
             table = layout.spread(table.to(self.world.device), self.channel).cpu()
-        self.features = NodeFeatures(table, self.world, alone=layout is not None and layout.first_copy == 0)
+        self.features = NodeFeatures(table, self.world, is_replicated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,10 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     goal = make_goal(config, graph.partition, world)
     model = _build_model(config, graph, goal, dtype)
     memory, hot = _make_memory(config, graph, model, dtype)
-    graph.share_features(dtype, memory.layout)
+    is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes
+    graph.share_features(dtype, memory.layout, is_replicated)
     ahead, own = world.plans_ahead(config.sampling.prefetch), None
-    if memory.layout is not None and hot is None:  # every rank keeps the memory of all nodes
+    if is_replicated:
         own = world.own_channel()
     elif model.has_memory:
         graph.board = make_board(world)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session, record_epoch, train_steps
+from training_runs import (
+    bipartite,
+    homogeneous,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    record_epoch,
+    train_steps,
+)
 
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
@@ -52,6 +61,17 @@ def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, node_ranks):
         assert np.array_equal(shared.parameters, sent.parameters)
         for name, column in shared.memory.items():
             assert np.array_equal(column, sent.memory[name]), name
+
+
+@pytest.mark.several_ranks
+def test_ranks_without_nodes_take_part(comm, mpi_tmp_path):
+    """On four ranks there are some."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: homogeneous(graph, num_events=60, num_nodes=3, **RICH) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", 8, "random")
+    changes = {"memory__hot_nodes": 0.5}
+    shared, sent = (record_epoch(comm, parts, make_config(**changes, comm__node_ranks=each)) for each in (0, 1))
+    assert comm.rank or shared.losses == sent.losses
 
 
 def bytes_of_steps(comm, parts: Path, **changes) -> int:
