@@ -215,8 +215,8 @@ def _pad_winners(write: WritePlan | None) -> WritePlan | None:
 
 
 def _repeat(values: torch.Tensor, length: int) -> torch.Tensor:
-    """Pad with the first value."""
-    return torch.cat([values, values[:1].expand(length - len(values))])
+    """Pad with the first row."""
+    return torch.cat([values, values[:1].expand(length - len(values), *values.shape[1:])])
 
 
 def _fill(values: torch.Tensor, length: int, value: int) -> torch.Tensor:
