@@ -33,9 +33,12 @@ class Lane:
         self.num_held()
         length = np.array([len(message)], np.int64)
         requests = [self._comm.Isend(length, rank, LENGTH)]
-        for begin in range(0, len(message), self._max_bytes):
-            requests.append(self._comm.Isend(message[begin : begin + self._max_bytes], rank, PIECE))
-        self._sending.append((length, message, requests))
+        self._sending.append((length, message, requests + self._pieces(self._comm.Isend, message, rank)))
+
+    def send_sized(self, message: np.ndarray, rank: int) -> None:
+        """Begin to send bytes as ``send`` does, to a rank that knows how many come (``receive_into``)."""
+        self.num_held()
+        self._sending.append((message, message, self._pieces(self._comm.Isend, message, rank)))
 
     def receive(self, rank: int) -> np.ndarray:
         """Wait for the next message [n] uint8 from a rank."""
@@ -43,12 +46,18 @@ class Lane:
         request = self._comm.Irecv(length, rank, LENGTH)
         _wait(request.Test)
         message = np.empty(int(length[0]), np.uint8)
-        pieces = [
-            self._comm.Irecv(message[begin : begin + self._max_bytes], rank, PIECE)
-            for begin in range(0, len(message), self._max_bytes)
-        ]
-        _wait(lambda: MPI.Request.Testall(pieces))
+        self.receive_into(message, rank)
         return message
+
+    def receive_into(self, message: np.ndarray, rank: int) -> None:
+        """Wait for the next message from a rank, which is as long as ``message`` [n] uint8."""
+        pieces = self._pieces(self._comm.Irecv, message, rank)
+        _wait(lambda: MPI.Request.Testall(pieces))
+
+    def _pieces(self, begin: Callable[..., MPI.Request], message: np.ndarray, rank: int) -> list[MPI.Request]:
+        """Begin to send or to receive a message in pieces."""
+        firsts = range(0, len(message), self._max_bytes)
+        return [begin(message[first : first + self._max_bytes], rank, PIECE) for first in firsts]
 
     def num_held(self) -> int:
         """Count the messages that are not sent yet; the memory of the others is freed."""

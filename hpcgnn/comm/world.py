@@ -42,6 +42,7 @@ class CommConfig:
         max_message_bytes: size of one round of an exchange.
         sampler_ranks: of training on static graphs: so many of the ranks, the last ones, hold the graph's edges and
             draw neighbours; the others hold all else and train. 0: every rank does both.
+        sampler_features: sampler ranks hold the features, too, and send the rows of the nodes that they draw.
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
         overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
@@ -58,6 +59,7 @@ class CommConfig:
     watchdog_seconds: float = 1800.0
     max_message_bytes: int = MAX_BYTES
     sampler_ranks: int = 0
+    sampler_features: bool = False
     sampler_buffer: int = 2
     overlap: bool = True
     node_ranks: int = 0
@@ -69,6 +71,8 @@ class CommConfig:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
             raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
+        if self.sampler_features and not self.sampler_ranks:
+            raise ValueError("comm.sampler_features: there are no sampler ranks; set comm.sampler_ranks, too")
         if self.node_ranks < 0:
             raise ValueError(f"comm.node_ranks must be at least 0, got {self.node_ranks}")
         if self.time_parallel < 1:

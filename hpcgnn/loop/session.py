@@ -184,10 +184,9 @@ def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dt
     """Collective. Timers of a run's steps and of their planning, and the type of its numbers, of which matrices are
     multiplied as ``train.matmul`` says."""
     mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
-    dtype = torch.float64 if config.precision == "float64" else torch.float32
     with together(world, "choose how matrices are multiplied"):
-        choose_products(config.matmul, world.device, dtype)
-    return Timers(mark), Timers(mark), dtype
+        choose_products(config.matmul, world.device, config.dtype)
+    return Timers(mark), Timers(mark), config.dtype
 
 
 def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:

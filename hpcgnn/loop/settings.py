@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.native.random import MOST_EPOCHS
@@ -95,6 +97,11 @@ class TrainConfig:
     profile: str = ""
     checkpoint_every: int = 200
     leave_seconds: float = 60.0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the run's numbers."""
+        return torch.float64 if self.precision == "float64" else torch.float32
 
     def __post_init__(self):
         check_choices("train", self)

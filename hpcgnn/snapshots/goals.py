@@ -116,7 +116,7 @@ class LabelGoal(SnapshotGoal):
         """Collective. Count the classes, and weigh them, from all labels of this rank."""
         self.classes = count_classes(label.ravel(), config.task.classes, world)
         with together(world, "read task.class_weights"):
-            dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+            dtype = config.train.dtype
             self.weights = class_weights(config.task.class_weights, self.classes, dtype, world.device)
 
 
@@ -139,7 +139,7 @@ class RegressionGoal(LabelGoal):
         self._scale = partition.scales.get(task.target, 1.0)
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
-        self._dtype = torch.float64 if config.train.precision == "float64" else torch.float32
+        self._dtype = config.train.dtype
         counts = [
             len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)
         ]

@@ -384,6 +384,8 @@ class StaticConfig(Sections):
             raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
         if self.comm.sampler_ranks and self.sampling.edge_columns:
             raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
+        if self.comm.sampler_features:
+            _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
             raise ValueError("sampling.direction out is for task.kind node: links are learnt along in-edges")
         if self.sampling.mode == WHOLE:
@@ -393,6 +395,21 @@ class StaticConfig(Sections):
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
             )
+
+
+def _check_sampler_features(config: StaticConfig) -> None:
+    """Raise ValueError for settings of features that the ranks that train have themselves."""
+    settings = {
+        "eval.exact": config.eval.exact,
+        "eval.ranking": config.eval.ranking,
+        "features.cache_ratio": config.features.cache_ratio > 0,
+        "features.storage pinned": config.features.storage == "pinned",
+    }
+    used = ", ".join(name for name, is_used in settings.items() if is_used)
+    if used:
+        raise ValueError(
+            f"comm.sampler_features: ranks that train hold no features: leave out {used}, or comm.sampler_features"
+        )
 
 
 def _check_whole(config: StaticConfig) -> None:

@@ -35,11 +35,13 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 class Drawn:
     """What a step draws. places: by group, positions [s] int64 of its nodes among the last block's destination nodes of
     their type; blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
-    host, or all on the device."""
+    host, or all on the device. features: by type, these nodes' rows [U, F] or None, where what draws has them; else
+    empty."""
 
     places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
     input_ids: list[np.ndarray] | list[torch.Tensor]
+    features: tuple[torch.Tensor | None, ...] = ()
 
 
 class Steps:

@@ -23,7 +23,7 @@ from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, sha
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.columns import FileTable, GatheredTable, Table, gather, load, load_pinned
+from hpcgnn.graph.columns import FileTable, GatheredTable, StoredColumn, Table, gather, load, load_pinned
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.dispatch import upload
@@ -33,6 +33,7 @@ from hpcgnn.static.model.blocks import IndexedRows
 from hpcgnn.static.presample import InputIds, presample
 
 FEATURE = "feature"  # the table of input rows
+Stored = tuple[StoredColumn | None, ...]  # features by type
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +263,19 @@ class NodeTables:
 
     def __init__(
         self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype,
-        shares: bool = True,
+        shares: bool = True, loads_features: bool = True,
     ):  # fmt: skip
-        """shares: in memory of the machine, where its ranks read each other's rows."""
+        """shares: in memory of the machine, where its ranks read each other's rows; loads_features: there is a table of
+        them."""
         self._partition, self._config, self._world, self._channel = partition, config, world, channel
         self._shared: list[NodeColumns] = []
         self.lacks_room = False
         self._near: list[dict[str, NodeTable]] = [{} for _ in partition.types]
         self._shares = shares and config.storage == "memory" and not world.any(world.device.type != "cpu")
-        places = self._share(_shapes(partition, dtype))
+        stored = partition.features if loads_features else (None,) * len(partition.types)
+        places = self._share(_shapes(partition, stored, dtype))
         with together(world, "read the features"):
-            self._tables = _make_tables(partition, config, dtype, world, places)
+            self._tables = _make_tables(partition, stored, config, dtype, world, places)
         self._publish()
         self.predicted_hits = 0.0
         self._learnt: Collection[int] = ()
@@ -405,10 +408,10 @@ class NodeTables:
         return hits / max(1, needed)
 
 
-def _shapes(partition: GraphPartition, dtype: torch.dtype) -> list[dict[str, Shape]]:
+def _shapes(partition: GraphPartition, stored: Stored, dtype: torch.dtype) -> list[dict[str, Shape]]:
     """Return shape and dtype of the tables of this rank's nodes, by type and name."""
     shapes: list[dict[str, Shape]] = []
-    for kind, features in enumerate(partition.features):
+    for kind, features in enumerate(stored):
         nodes = partition.of_type(kind)
         ids: Shape = ((nodes.stop - nodes.start,), torch.int64)
         shapes.append({"identity": ids, "degree": ids})
@@ -418,12 +421,12 @@ def _shapes(partition: GraphPartition, dtype: torch.dtype) -> list[dict[str, Sha
 
 
 def _make_tables(
-    partition: GraphPartition, config: FeatureConfig, dtype: torch.dtype, world: World,
+    partition: GraphPartition, stored: Stored, config: FeatureConfig, dtype: torch.dtype, world: World,
     places: list[dict[str, torch.Tensor]],
 ) -> list[dict[str, Table]]:  # fmt: skip
     """Load the tables of this rank's nodes, by type and name, into ``places`` where they have one."""
     degree, tables = partition.in_degree(), []
-    for kind, (features, place) in enumerate(zip(partition.features, places, strict=True)):
+    for kind, (features, place) in enumerate(zip(stored, places, strict=True)):
         nodes = partition.of_type(kind)
         of_type: dict[str, Table] = {}
         for name, column in (("identity", partition.flat_row[nodes]), ("degree", degree[nodes])):

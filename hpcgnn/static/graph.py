@@ -21,7 +21,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
-from hpcgnn.static.features import FEATURE, NodeRows, NodeTables
+from hpcgnn.static.features import NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
 from hpcgnn.static.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.plan import block_on
@@ -53,12 +53,14 @@ class StaticGraph:
         self, path: str | os.PathLike, world: World, features: FeatureConfig | None = None,
         dtype: torch.dtype = torch.float32, check_hash: bool = True, direction: Direction = IN, *,
         channel: Channel | None = None, opened: GraphPartition | None = None, shares: bool = True,
+        loads_features: bool = True,
     ):  # fmt: skip
         """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
         when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
         sampling follows; of a graph opened "out", ``partition`` has all edges the other way. opened: the partition,
         where it was read before and its edges are in that direction; channel: of exchanges; shares: the ranks of a
-        machine read each other's input rows in memory that they share, where it has room.
+        machine read each other's input rows in memory that they share, where it has room; loads_features: without it,
+        features come with what is drawn.
 
         Raises DistributedError for a partition set that cannot be used.
         """
@@ -74,7 +76,8 @@ class StaticGraph:
             if direction == OUT:
                 partition = outward(partition, self.channel)
         self.partition = partition
-        self.tables = NodeTables(partition, features or FeatureConfig(), world, self.channel, dtype, shares)
+        features = features or FeatureConfig()
+        self.tables = NodeTables(partition, features, world, self.channel, dtype, shares, loads_features)
         self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
@@ -152,8 +155,7 @@ class StaticGraph:
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of the input rows by type, the same on all ranks; 0: no features."""
-        tables = [rows.tables for rows in self.rows]
-        return tuple(columns[FEATURE].shape[1] if FEATURE in columns else 0 for columns in tables)
+        return tuple(0 if features is None else features.shape[1] for features in self.partition.features)
 
     def nodes(self, node_type: str) -> np.ndarray:
         """Return the rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""

@@ -100,7 +100,9 @@ class GraphSampler:
                 tables = (rows.fetch(fetch, name) for rows, fetch in zip(self._rows, fetches, strict=True))
                 of_nodes[name] = tuple(upload(table, self._device) for table in tables)
         features: tuple[Any, ...] = (None,) * len(fetches)
-        if self._with_features:
+        if drawn.features:
+            features = tuple(None if of_type is None else upload(of_type, self._device) for of_type in drawn.features)
+        elif self._with_features:
             features = tuple(rows.wanted(fetch, FEATURE) for rows, fetch in zip(self._rows, fetches, strict=True))
         blocks = drawn.blocks if self._edges is None else self._edges.attach(drawn.blocks, self._channel)
         blocks = tuple(block_on(self._device, block) for block in blocks)

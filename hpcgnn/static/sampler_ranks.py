@@ -1,7 +1,8 @@
 """Sampler ranks: they hold the graph's edges and draw what trainer ranks ask for, until these leave.
 
-A message is bytes: a header of int64, then what it announces. A trainer asks ahead, for no more steps than
-``comm.sampler_buffer`` besides the one it plans; so neither side ever holds more drawn steps than that.
+A message is bytes: a header of int64, then what it announces. Where samplers hold the features, too
+(``comm.sampler_features``), the rows of the nodes drawn follow, a message for each type. A trainer asks ahead, for no
+more steps than ``comm.sampler_buffer`` besides the one it plans; so neither side ever holds more drawn steps than that.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.crew import Crew, Lane
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.native.workspace import empty_rows
 from hpcgnn.static.config import LINK, StaticConfig
 from hpcgnn.static.draw import BlockSampler, Drawn, Groups, Steps
+from hpcgnn.static.features import FEATURE, NodeTables
 from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
@@ -32,6 +36,7 @@ from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # that rows travel in
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,10 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
     """Pack the bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as
-    int64."""
+    int64, and of features their widths and dtype."""
     places, input_ids = drawn.places, drawn.input_ids
     header = [len(places), len(input_ids), len(drawn.blocks), *map(len, places), *map(len, input_ids)]
+    header += [len(drawn.features), *(number for rows in drawn.features for number in _form(rows))]
     narrow = [*places]
     for block in drawn.blocks:
         header += [len(block.relations), *block.num_src, *block.num_dst]
@@ -93,7 +99,7 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
-    """Read what ``pack_drawn`` packed."""
+    """Read what ``pack_drawn`` packed; of features there is room for the rows, which follow."""
     length = int(message[:8].view(np.int64)[0])
     header = iter(message[8 : 8 + 8 * length].view(np.int64).tolist())
     at = 8 + 8 * length
@@ -106,6 +112,8 @@ def read_drawn(message: np.ndarray) -> Drawn:
     num_places, num_types, num_blocks = (next(header) for _ in range(3))
     place_sizes, sizes = ([next(header) for _ in range(count)] for count in (num_places, num_types))
     input_ids = [take(size, np.int64) for size in sizes]
+    forms = [(next(header), next(header)) for _ in range(next(header))]
+    features = tuple(_empty_rows(size, *form) for size, form in zip(sizes, forms, strict=False))
     places = [take(size, np.int32) for size in place_sizes]
     blocks = []
     for _ in range(num_blocks):
@@ -117,7 +125,22 @@ def read_drawn(message: np.ndarray) -> Drawn:
             indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
             relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
         blocks.append(Block(tuple(relations), num_src, num_dst))
-    return Drawn(places, tuple(blocks), input_ids)
+    return Drawn(places, tuple(blocks), input_ids, features)
+
+
+def _form(rows: torch.Tensor | None) -> tuple[int, int]:
+    """Return width and number of the dtype of rows that follow; -1 where none do."""
+    return (-1, 0) if rows is None else (rows.shape[1], DTYPES.index(rows.dtype))
+
+
+def _empty_rows(count: int, width: int, dtype: int) -> torch.Tensor | None:
+    """Make room for rows of a form, in memory that earlier steps have given back."""
+    return None if width < 0 else empty_rows(torch.empty(0, dtype=DTYPES[dtype]), count, width)
+
+
+def _bytes_of(rows: torch.Tensor) -> np.ndarray:
+    """View the bytes of rows [n, F]."""
+    return rows.view(torch.uint8).flatten().numpy()
 
 
 def _bytes(*arrays: np.ndarray) -> np.ndarray:
@@ -129,9 +152,9 @@ class RemoteDraw:
 
     on_device = False
 
-    def __init__(self, crew: Crew, lane: Lane, ahead: int):
-        """ahead: steps asked for besides the one that is taken."""
-        self._lane, self._ahead, trainer = lane, ahead, crew.job.rank
+    def __init__(self, crew: Crew, lane: Lane, ahead: int, dtype: torch.dtype):
+        """ahead: steps asked for besides the one that is taken; dtype: of features that come along."""
+        self._lane, self._ahead, self._dtype, trainer = lane, ahead, dtype, crew.job.rank
         self._sampler = crew.rank_of(crew.mapping.sampler_of(trainer))
         self._followers = [crew.rank_of(sampler) for sampler in crew.mapping.followers(trainer)]
         self._pending: deque[tuple[str, int, int]] = deque()
@@ -152,7 +175,7 @@ class RemoteDraw:
             steps.groups(step)
         while self.num_pending <= self._ahead and (after := self._pending[-1][2] + stride) < steps.batches.num_steps:
             self._ask(steps, after)
-        return read_drawn(self._take())
+        return self._take()
 
     def settle(self) -> None:
         """Take what was asked for plans that were then given up."""
@@ -170,9 +193,13 @@ class RemoteDraw:
         self._send(Request(epoch, step, training, steps.groups(step)), Request(epoch, step, training, []))
         self._pending.append((steps.batches.name, epoch, step))
 
-    def _take(self) -> np.ndarray:
+    def _take(self) -> Drawn:
         self._pending.popleft()
-        return self._lane.receive(self._sampler)
+        drawn = read_drawn(self._lane.receive(self._sampler))
+        for rows in drawn.features:
+            if rows is not None:
+                self._lane.receive_into(_bytes_of(rows), self._sampler)
+        return replace(drawn, features=tuple(rows if rows is None else rows.to(self._dtype) for rows in drawn.features))
 
     def _send(self, request: Request | Leave, to_followers: Request | Leave) -> None:
         self._lane.send(request.pack(), self._sampler)
@@ -181,18 +208,20 @@ class RemoteDraw:
 
 
 class Samplers:
-    """The sampler ranks as a trainer knows them. draws: one for each plan in flight."""
+    """The sampler ranks as a trainer knows them. draws: one for each plan in flight; dtype: of features that come
+    along."""
 
-    def __init__(self, crew: Crew):
+    def __init__(self, crew: Crew, dtype: torch.dtype):
         self._crew = crew
         ahead = crew.job.config.sampler_buffer // len(crew.lanes)
-        self.draws = [RemoteDraw(crew, lane, ahead) for lane in crew.lanes]
+        self.draws = [RemoteDraw(crew, lane, ahead, dtype) for lane in crew.lanes]
 
     def describe(self) -> str:
         """Say which ranks they are."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
-        return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}"
+        hold = ", which hold the features" if self._crew.job.config.sampler_features else ""
+        return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}{hold}"
 
     def meet(self) -> None:
         """Collective over the job. Tell the samplers that the trainers are ready. Raises DistributedError when the
@@ -232,7 +261,7 @@ def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, lo
     crew = Crew(world, config.sampling.in_flight if ahead else 1)
     if crew.samples:
         return SamplerRank(config, path, crew, watchdog, log).serve()
-    samplers = Samplers(crew)
+    samplers = Samplers(crew, config.train.dtype)
     try:
         code = train(crew.world, samplers)
     except DistributedError as error:
@@ -252,21 +281,27 @@ class SamplerRank:
         self._askers = mapping.askers(number)
         self._sources = self._askers or [mapping.source(number)]
         self._lock, self._busy, self._epoch = threading.Lock(), 0, -1
+        self._world.device = torch.device("cpu")  # what is drawn is sent
         try:
             self._draws = self._make_draws(path, log)
         except DistributedError as error:
             crew.meet(error)
         crew.meet()
 
-    def _make_draws(self, path: str, log: RunLog) -> list[BlockSampler]:
-        """Collective over the samplers. Make a draw for each lane, all of the same edges."""
+    def _make_draws(self, path: str, log: RunLog) -> list[tuple[BlockSampler, Channel]]:
+        """Collective over the samplers. Make a draw for each lane, all of the same edges, and read the features that
+        samplers hold."""
         config, world, lanes = self._config, self._world, self._crew.lanes
-        channels = [world.channel(polite=True) for _ in lanes]
-        partition = open_partition(config, path, world, channels[0], self._check, columns=False)
+        features = config.comm.sampler_features
+        channels = [world.channel(polite=True, by_node=features) for _ in lanes]
+        partition = open_partition(config, path, world, channels[0], self._check, columns=features)
         self._excluded = None
         if config.task.kind == LINK:
             links = links_to_learn(config, partition, world, channels[0])
             partition, self._excluded = links.messages, links.excluded
+        self._tables = None
+        if features:
+            self._tables = NodeTables(partition, config.features, world, channels[0], config.train.dtype)
         threads = max(1, world.threads // len(lanes))
         mode, topology = config.sampling.mode, config.sampling.topology
         self._replica = make_replica(topology, partition, mode, world, channels[0], self._excluded)
@@ -279,7 +314,7 @@ class SamplerRank:
         num_edges = sum(len(edges.src) for edges in partition.edges)
         size = f"{partition.num_nodes} nodes, {num_edges} edges"
         log(f"sampler rank {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
-        return [first, *map(first.over, channels[1:])]
+        return list(zip([first, *map(first.over, channels[1:])], channels, strict=True))
 
     def _check(self, partition: GraphPartition) -> None:
         """Raises ValueError for samples that cannot be drawn from the graph."""
@@ -294,8 +329,9 @@ class SamplerRank:
         self._watchdog.idle()
         reason = self._serve_lanes()
         self._watchdog.at("leave")
-        if self._replica is not None:
-            self._replica.close()
+        for shared in (self._replica, self._tables):
+            if shared is not None:
+                shared.close()
         if reason.error:
             raise DistributedError(reason.error, reason.user_error)
         return reason.code
@@ -303,12 +339,13 @@ class SamplerRank:
     def _serve_lanes(self) -> Leave:
         pairs = list(zip(self._crew.lanes, self._draws, strict=True))
         if len(pairs) == 1:
-            return self._serve_lane(*pairs[0])
+            lane, draws = pairs[0]
+            return self._serve_lane(lane, *draws)
         ends: queue.SimpleQueue = queue.SimpleQueue()
 
-        def run(lane: Lane, draws: BlockSampler) -> None:
+        def run(lane: Lane, draws: tuple[BlockSampler, Channel]) -> None:
             try:
-                ends.put((self._serve_lane(lane, draws), None))
+                ends.put((self._serve_lane(lane, *draws), None))
             except BaseException as error:
                 ends.put((None, error))
 
@@ -320,16 +357,16 @@ class SamplerRank:
                 raise error
         return reason
 
-    def _serve_lane(self, lane: Lane, draws: BlockSampler) -> Leave:
+    def _serve_lane(self, lane: Lane, draws: BlockSampler, channel: Channel) -> Leave:
         while True:
             requests: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
             if isinstance(requests[0], Leave):
                 lane.flush()
                 return requests[0]
             with self._at_work(requests[0]):
-                self._draw(requests, lane, draws)
+                self._draw(requests, lane, draws, channel)
 
-    def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler) -> None:
+    def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler, channel: Channel) -> None:
         """Collective over the samplers. Draw a step for every trainer that asked, one after the other."""
         epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
         assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
@@ -341,8 +378,29 @@ class SamplerRank:
         for number in range(self._crew.mapping.rounds):
             has_asker = number < len(self._askers)
             drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
+            drawn = replace(drawn, features=self._fetch(drawn, channel))
             if has_asker:
-                lane.send(pack_drawn(drawn), self._askers[number])
+                self._answer(drawn, lane, self._askers[number])
+
+    def _fetch(self, drawn: Drawn, channel: Channel) -> tuple[torch.Tensor | None, ...]:
+        """Collective over the samplers. Fetch the features of the nodes of a draw, by type, in the dtype that they
+        travel in; empty where trainers have them."""
+        if self._tables is None:
+            return ()
+        input_ids: list[Any] = list(drawn.input_ids)
+        features: list[Any] = []
+        for rows, ids in zip(self._tables.rows, input_ids, strict=True):
+            features.append(None)
+            if FEATURE in rows.tables:
+                fetched = rows.fetch(rows.plan(ids, channel), FEATURE)
+                features[-1] = fetched if rows.wire is None else fetched.to(rows.wire)
+        return tuple(features)
+
+    def _answer(self, drawn: Drawn, lane: Lane, trainer: int) -> None:
+        lane.send(pack_drawn(drawn), trainer)
+        for rows in drawn.features:
+            if rows is not None:
+                lane.send_sized(_bytes_of(rows), trainer)
 
     @contextmanager
     def _at_work(self, request: Request) -> Iterator[None]:

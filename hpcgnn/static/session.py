@@ -58,7 +58,7 @@ def open_session(
     direction = config.sampling.direction
     graph = StaticGraph(
         path, world, config.features, dtype, direction=direction, channel=channel, opened=partition,
-        shares=config.sampling.mode != WHOLE,
+        shares=config.sampling.mode != WHOLE, loads_features=samplers is None or not config.comm.sampler_features,
     )  # fmt: skip
     if samplers is not None:
         samplers.meet()

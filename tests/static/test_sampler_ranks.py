@@ -21,6 +21,7 @@ from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
+from hpcgnn.static import features
 from hpcgnn.static.draw import Drawn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampler_ranks import (
@@ -133,6 +134,37 @@ def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     config = static_config(**{"train__epochs": 1} | changes)
     check_answer(*side, parts, mpi_tmp_path, config, max_message_bytes=1000)
+
+
+HELD = {
+    "types": (typed, {"model__kind": "rgcn"}, {}),
+    "learnt": (typed, {"embedding__types": ["paper"]}, {}),
+    "narrow": (plain, {"features__wire": "bfloat16", "sampling__in_flight": 2}, {}),
+    "normalised": (plain, {"features__normalize": True}, {}),
+    "messages": (typed, {}, {"node_ranks": 1}),
+    "file": (plain, {"features__storage": "file"}, {"node_ranks": 1}),
+    "links in flight": (friends, {**LINK, "sampling__in_flight": 2}, {}),
+    "replicated": (plain, {"sampling__topology": "replicated", "sampling__prefetch": 0}, {}),
+}
+
+
+@on(*SIDES)
+@pytest.mark.parametrize("case", HELD)
+def test_samplers_that_hold_features_give_the_same_answer(comm, side, mpi_tmp_path, case, monkeypatch):
+    """And the ranks that train read none."""
+    make, changes, comm_changes = HELD[case]
+    parts, (part, samplers) = make_static_parts(comm, make, mpi_tmp_path), side
+    original = features.NodeTables.__init__
+
+    def make_tables(self, *arguments, **options) -> None:
+        original(self, *arguments, **options)
+        trains = part.size > 1 and comm.rank < comm.size - samplers and self._world.job.config.sampler_features
+        assert not (trains and any(features.FEATURE in rows.tables for rows in self.rows))
+
+    monkeypatch.setattr(features.NodeTables, "__init__", make_tables)
+    config = static_config(**{"train__epochs": 1} | changes)
+    options = {"sampler_features": True, "max_message_bytes": 1000} | comm_changes
+    check_answer(part, samplers, parts, mpi_tmp_path, config, **options)
 
 
 @on(*SIDES)
@@ -325,10 +357,36 @@ def test_messages_come_back_as_they_were():
     assert torch.equal(one.source, other.source)
 
 
+def test_draws_announce_the_features_that_follow():
+    of_type = (torch.ones(3, 2), None, torch.ones(0, 4, dtype=torch.bfloat16), torch.ones(1, 5, dtype=torch.float64))
+    again = read_drawn(pack_drawn(Drawn([], (), [np.arange(count) for count in (3, 2, 0, 1)], of_type)))
+    assert [rows if rows is None else (rows.shape, rows.dtype) for rows in again.features] == [
+        rows if rows is None else (rows.shape, rows.dtype) for rows in of_type
+    ]
+
+
 @pytest.mark.parametrize("changes", [{"sampler_ranks": -1}, {"sampler_buffer": -1}])
 def test_negative_numbers_are_refused(changes):
     with pytest.raises(ValueError, match=r"comm\.sampler_ranks and comm\.sampler_buffer"):
         CommConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"eval__exact": True, "features__cache_ratio": 0.1}, r"eval\.exact, features\.cache_ratio"),
+        ({**LINK, "eval__ranking": "filtered", "task__decoder": "dot"}, r"eval\.ranking"),
+        ({"features__storage": "pinned"}, r"features\.storage pinned"),
+    ],
+)
+def test_what_needs_features_beside_the_model_is_refused(changes, named):
+    with pytest.raises(ValueError, match=rf"ranks that train hold no features: leave out {named}, or comm\."):
+        static_config(**changes, comm__sampler_ranks=1, comm__sampler_features=True)
+
+
+def test_features_need_samplers_to_hold_them():
+    with pytest.raises(ValueError, match=r"there are no sampler ranks; set comm\.sampler_ranks"):
+        CommConfig(sampler_features=True)
 
 
 def test_temporal_runs_refuse_samplers():
