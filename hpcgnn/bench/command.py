@@ -113,6 +113,16 @@ def peak_memory(world: World) -> list[float]:
     return world.allgather_array(np.array([peak_mib()])).ravel().tolist()
 
 
+def proportional_memory(world: World) -> float:
+    """Collective. Sum the memory of all ranks, in MiB; what several of them share counts once (Linux)."""
+    world.barrier()
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    own = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    total = world.total(own / 1024)
+    world.barrier()
+    return total
+
+
 def page_faults() -> int:
     """Count the pages that the system has given to this process so far: memory that is used again needs none."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -209,9 +209,9 @@ def _is_full(cell: Any) -> bool:
 
 
 def _is_known(value: Any) -> bool:
-    """Tell what may hold arrays of a run: objects of this package, modules and optimizers of torch, functions."""
+    """Tell what may hold arrays of a run: objects of this package, modules of torch, functions."""
     module = type(value).__module__.partition(".")[0]
-    return module == "hpcgnn" or callable(value) or isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+    return module == "hpcgnn" or callable(value) or isinstance(value, torch.nn.Module)
 
 
 def predict(options: MemoryOptions, held: list[Held]) -> dict:

@@ -72,9 +72,11 @@ def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: W
     config.sampling.prefetch = max(0, config.sampling.prefetch)
     if not config.sampling.prefetch:
         config.sampling.in_flight = 1
+    before = command.proportional_memory(world)
     with command.training(open_session, config, path, folder, world) as (session, trainer):
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
-    result = _summary(session, steps)
+        held = command.proportional_memory(world) - before
+    result = _summary(session, steps) | {"memory_of_all_ranks_mib": held}
     if options.peer == "pyg":
         result["pyg_step_seconds"] = peer_pyg_sage.step_seconds(session)
     return result
@@ -170,7 +172,8 @@ def table(result: dict) -> str:
     lines.append(
         f"rows sent per step by all ranks: {rows}; found among copies {result['hit_rate']:.3f}, predicted "
         f"{result['predicted_hit_rate']:.3f}; peak memory per rank {min(peaks):.0f} to {max(peaks):.0f} MiB, "
-        f"{result['pages_per_step']:.0f} new pages a rank and step"
+        f"{result['pages_per_step']:.0f} new pages a rank and step; all ranks hold "
+        f"{result['memory_of_all_ranks_mib']:.0f} MiB more than before they opened the run"
     )
     if "pyg_step_seconds" in result:
         seconds = result["pyg_step_seconds"]

@@ -7,7 +7,7 @@ graph file; it identifies a node on any partition set."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,8 @@ class Relation:
 @dataclass(frozen=True, slots=True)
 class InEdges:
     """A relation's edges into this rank's n nodes of its destination type, as CSC: indptr [n + 1], src [m] global ids,
-    row [m] edge row ids, increasing within a node, all int64; columns: further columns [m, ...] by name."""
+    row [m] edge row ids, increasing within a node (empty where they were not read), all int64; columns: further columns
+    [m, ...] by name."""
 
     indptr: np.ndarray
     src: np.ndarray
@@ -55,7 +56,8 @@ class InEdges:
         """Return only the edges where mask [m] bool is set."""
         below = np.concatenate(([0], np.cumsum(mask)))
         columns = {name: column[mask] for name, column in self.columns.items()}
-        return InEdges(below[self.indptr], self.src[mask], self.row[mask], columns)
+        row = self.row[mask] if len(self.row) else self.row
+        return InEdges(below[self.indptr], self.src[mask], row, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,12 @@ class _PartColumns:
 def open_graph_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
     with_out: bool = False, kind: str = "static", working: Callable[..., None] | None = None,
+    edge_columns: Collection[str] | None = None,
 ) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
     their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too;
-    working: is told about every part.
+    edge_columns: of the edges, with ``row``, what is read besides their ends; None: all. working: is told about every
+    part.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
     kind, or out-edges that are not stored, and ValueError for more ranks than parts.
@@ -171,7 +175,7 @@ def open_graph_partition(
             hashes = [digest.decode() for digest in file["parts/hash"][()]]
             relations = _read_relations(file, types, kind)
         numbers = book.parts_of(rank)
-        to_read = types, relations, edges, columns, with_out
+        to_read = types, relations, edges, columns, with_out, edge_columns
         parts = []
         for part in numbers:
             if working:
@@ -203,7 +207,7 @@ def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple
 
 
 def _read_part(
-    path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out
+    path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out, edge_columns
 ) -> _PartColumns:  # fmt: skip
     with reading_part(path, part, set_id, digest) as file:
         nodes = []
@@ -213,8 +217,8 @@ def _read_part(
         features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
         rows = [columns.pop("row") for columns in nodes]
         counts = [len(row) for row in rows]
-        edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type]) for r in relations]
-        out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type]) for r in relations if with_out]
+        edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type], edge_columns) for r in relations]
+        out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type], edge_columns) for r in relations if with_out]
         if not with_edges:
             edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
         return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
@@ -242,10 +246,13 @@ def _merge_features(path, pieces: list[Piece | Any]) -> StoredColumn | None:
     return None
 
 
-def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int) -> InEdges:
-    """Read the edge lists of ``num_nodes`` nodes; neighbor: name of the column of neighbours."""
-    columns = {key: column[()] for key, column in group.items()}
-    indptr, src, row = (columns.pop(key).astype(np.int64, copy=False) for key in ("indptr", neighbor, "row"))
+def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collection[str] | None) -> InEdges:
+    """Read the edge lists of ``num_nodes`` nodes; neighbor: name of the column of neighbours; wanted: of the others."""
+    ends = ("indptr", neighbor)
+    columns = {name: group[name][()] for name in group if wanted is None or name in (*ends, *wanted)}
+    if wanted is not None and "row" not in wanted:
+        columns["row"] = np.empty(0, np.int64)
+    indptr, src, row = (columns.pop(key).astype(np.int64, copy=False) for key in (*ends, "row"))
     if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
         raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
     return InEdges(indptr, src, row, columns)

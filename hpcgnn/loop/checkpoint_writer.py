@@ -141,7 +141,7 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
     if state.scores:
         contents[f"{SCORES}{rank}.safetensors"] = {name: values.clone() for name, values in state.scores.items()}
     for number, saved in enumerate(memory):
-        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row)[saved.rows.cpu()]}
+        columns = saved.columns | {"flat_row": torch.from_numpy(flat_row[saved.rows.cpu().numpy()])}
         contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
     return contents
 

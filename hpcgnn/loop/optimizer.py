@@ -10,6 +10,9 @@ import math
 from typing import Any
 
 import torch
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.world import World
@@ -19,6 +22,7 @@ from hpcgnn.native.layers import is_supported
 
 LOSS, STOP, BUSY = 0, 1, 2  # extras that travel with the gradients
 MOMENTUM = 0.9
+BETAS, EPSILON = (0.9, 0.999), 1e-8
 CHUNK = 1024
 
 
@@ -54,14 +58,18 @@ def clip(gradient: torch.Tensor, longest: float) -> None:
 
 
 class FlatOptimizer:
-    """Optimizes one flat parameter, the same on all ranks. Collective to create, to sum, to save and to close."""
+    """Optimizes one flat parameter, the same on all ranks. Collective to create, to sum, to save and to close.
+
+    Steps are those of torch's optimizers, by their functions: making one of their objects loads torch's compiler, a
+    second and 90 MB on every rank. lr: of the newest step.
+    """
 
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
         self.flat = FlatParameters(model, num_extras=3)
         self._config, self._num_steps = config, num_steps
         self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
         self._sum = GradientSum(world)
-        self._optimizer = _make(config, self.flat.parameter)
+        self.lr, self._moments = config.lr, self._first_moments()
 
     def start_epoch(self, num_steps: int) -> None:
         """Set the number of steps of an epoch, with which its last group ends; epochs may differ."""
@@ -95,37 +103,49 @@ class FlatOptimizer:
             clip(self.flat.gradient, self._config.clip_norm)
         round_start = epoch // self._config.epoch_parallel * self._groups
         number = round_start + min(step // self._config.accumulate, self._groups - 1)
-        self._optimizer.param_groups[0]["lr"] = learning_rate(self._config, number, self._groups)
+        self.lr = learning_rate(self._config, number, self._groups)
         if self.flat.parameter.numel() == 0:
             return
-        if is_supported(self.flat.parameter) and isinstance(self._optimizer, torch.optim.Adam):
-            self._adam(self._optimizer)
+        if self._config.optimizer == "sgd":
+            self._step_sgd()
         else:
-            self._optimizer.step()
+            self._step_adam()
 
-    def _adam(self, optimizer: torch.optim.Adam) -> None:
-        """Do ``optimizer.step()`` in one pass over its arrays, without the calls around it."""
-        parameter, options = self.flat.parameter.data, optimizer.param_groups[0]
-        state = optimizer.state[self.flat.parameter]
-        if not state:
-            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            state.update(step=torch.zeros((), dtype=torch.float32), **moments)
-        state["step"] += 1
-        adam_step(
-            parameter, self.flat.gradient, state["exp_avg"], state["exp_avg_sq"], int(state["step"]), options["lr"],
-            options["betas"], options["eps"], options["weight_decay"], isinstance(optimizer, torch.optim.AdamW),
+    def _first_moments(self) -> dict[str, torch.Tensor]:
+        """Return the moments before the first step, named as torch's optimizers name them."""
+        parameter = self.flat.parameter.data
+        if self._config.optimizer == "sgd":
+            return {"momentum_buffer": torch.zeros_like(parameter)}
+        averages = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **averages}
+
+    def _step_sgd(self) -> None:
+        sgd(
+            [self.flat.parameter.data], [self.flat.gradient], [self._moments["momentum_buffer"]], fused=True,
+            lr=self.lr, weight_decay=self._config.weight_decay, momentum=MOMENTUM, dampening=0.0, nesterov=False,
+            maximize=False,
         )  # fmt: skip
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the newest optimizer step."""
-        return self._optimizer.param_groups[0]["lr"]
+    def _step_adam(self) -> None:
+        """Step in one pass over the arrays, on the host without the calls around it."""
+        decoupled, weight_decay = self._config.optimizer == "adamw", self._config.weight_decay
+        parameter, gradient = self.flat.parameter.data, self.flat.gradient
+        step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
+        if is_supported(parameter):
+            step += 1
+            options = self.lr, BETAS, EPSILON, weight_decay, decoupled
+            adam_step(parameter, gradient, mean, square, int(step), *options)
+        else:
+            step_torch: Any = adamw if decoupled else adam
+            step_torch(
+                [parameter], [gradient], [mean], [square], [], [step], fused=True, amsgrad=False, beta1=BETAS[0],
+                beta2=BETAS[1], lr=self.lr, weight_decay=weight_decay, eps=EPSILON, maximize=False,
+            )  # fmt: skip
 
     def tensors(self, step: int) -> dict[str, torch.Tensor]:
         """Collective. Return what a checkpoint before ``step`` holds besides the weights: the moments, the newest
         learning rate and, within a group, the gradient so far, summed over ranks."""
-        moments = self._optimizer.state.get(self.flat.parameter, {})
-        tensors = {f"optimizer.{name}": value for name, value in moments.items()}
+        tensors = {f"optimizer.{name}": value for name, value in self._moments.items()}
         tensors["lr"] = torch.tensor(self.lr, dtype=torch.float64)
         if step % self._config.accumulate and step < self._num_steps:
             tensors["gradient"] = self.flat.gather_gradient(self._sum).clone()
@@ -134,12 +154,11 @@ class FlatOptimizer:
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Take over what ``tensors`` returned, on any number of ranks."""
         device, prefix = self.flat.parameter.device, "optimizer."
-        moments = {name: value for name, value in tensors.items() if name.startswith(prefix)}
-        if moments:
-            moved = {name[len(prefix) :]: value.to(device, copy=True) for name, value in moments.items()}
-            self._optimizer.state[self.flat.parameter] = moved
+        for name, value in tensors.items():
+            if name.startswith(prefix):
+                self._moments[name[len(prefix) :]] = value.to(device, copy=True)
         if "lr" in tensors:
-            self._optimizer.param_groups[0]["lr"] = float(tensors["lr"])
+            self.lr = float(tensors["lr"])
         if "gradient" in tensors:
             self.flat.set_gradient(tensors["gradient"], self._sum)
 
@@ -149,11 +168,3 @@ class FlatOptimizer:
 
     def _ends_group(self, step: int) -> bool:
         return (step + 1) % self._config.accumulate == 0 or step + 1 == self._num_steps
-
-
-def _make(config: TrainConfig, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-    shared: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
-    if config.optimizer == "sgd":
-        return torch.optim.SGD([parameter], momentum=MOMENTUM, **shared)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind([parameter], **shared)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.comm.memory import give_back
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.saved_rows import SavedRows
@@ -60,6 +61,7 @@ class Trainer:
         self._metrics: MetricsFile | None = None
         self._stages: StageLog
         self._seen: Seen
+        give_back()  # what opening the graph has left
 
     # -------------------------------------------------------------------------------------------------------------
     # beginning and end

@@ -267,7 +267,8 @@ class NodeTables:
     ):  # fmt: skip
         """shares: in memory of the machine, where its ranks read each other's rows; loads_features: there is a table of
         them."""
-        self._partition, self._config, self._world, self._channel = partition, config, world, channel
+        self._config, self._world, self._channel = config, world, channel
+        self._book, self._ranking = partition.book, partition.ranking
         self._shared: list[NodeColumns] = []
         self.lacks_room = False
         self._near: list[dict[str, NodeTable]] = [{} for _ in partition.types]
@@ -331,7 +332,7 @@ class NodeTables:
     def over(self, partition: GraphPartition) -> NodeTables:
         """Collective. Return these tables, without copies, with the degrees of another graph of the same nodes."""
         other, degree = copy.copy(self), partition.in_degree()
-        other._partition, other._near = partition, [dict(near) for near in self._near]
+        other._near = [dict(near) for near in self._near]
         own = [torch.from_numpy(degree[partition.of_type(kind)]) for kind in range(len(partition.types))]
         places = other._share([{"degree": (tuple(rows.shape), rows.dtype)} for rows in own])
         if not any(places):
@@ -359,7 +360,7 @@ class NodeTables:
 
     def _make_rows(self, hot: list[np.ndarray]) -> tuple[NodeRows, ...]:
         """Collective. Make the rows of each type, with copies of the ``hot`` global ids."""
-        wire, book = WIRES[self._config.wire], self._partition.book
+        wire, book = WIRES[self._config.wire], self._book
         return tuple(
             NodeRows(book.of_type(kind), tables, ids, self._channel, wire, near, kind in self._learnt)
             for kind, (tables, ids, near) in enumerate(zip(self._tables, hot, self._near, strict=True))
@@ -369,21 +370,21 @@ class NodeTables:
         """Collective. Copy the rows that this rank needs most and that are not near, by the parts' ranking or by what
         the steps of an epoch need, of the types with features none of whose rows are learnt. Raises DistributedError
         where the parts should have a ranking and have none."""
-        config, partition = self._config, self._partition
+        config = self._config
         if config.cache == "stored":
             with together(self._world, "read the cache ranking"):
-                if not any(len(ranking.id) for ranking in partition.ranking):
+                if not any(len(ranking.id) for ranking in self._ranking):
                     raise ValueError(
                         "features.cache stored: the parts hold no ranking; partition again with --cache-ranking or "
                         "--method hotness, or use features.cache presample"
                     )
             rankings = tuple(
                 ranking.of(~rows.is_near(ranking.id))
-                for ranking, rows in zip(partition.ranking, self.rows, strict=True)
+                for ranking, rows in zip(self._ranking, self.rows, strict=True)
             )
         else:
             rankings = presample(input_ids, num_steps, [rows.is_near for rows in self.rows], self._world)
-        counts = np.diff(partition.book.type_base())
+        counts = np.diff(self._book.type_base())
         room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in self._learnt)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip
         ranked = [(ranking, count) for ranking, count in zip(rankings, room, strict=True) if count]

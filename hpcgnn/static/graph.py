@@ -18,7 +18,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.config import DIRECTIONS, IN, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
+from hpcgnn.static.config import DIRECTIONS, IN, LINK, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
 from hpcgnn.static.draw import induced_block
 from hpcgnn.static.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeRows, NodeTables
@@ -36,12 +36,15 @@ def open_partition(
     edges: bool = True, columns: bool = True,
 ) -> GraphPartition:  # fmt: skip
     """Collective. Open this rank's part of a run's graph, its edges in the direction that sampling follows; edges,
-    columns: what is read. check: raises ValueError for a configuration that does not fit the graph."""
+    columns: what is read; of the edges' columns only what the run uses. check: raises ValueError for a configuration
+    that does not fit the graph."""
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
+    uses_all = out or config.task.kind == LINK or config.sampling.edge_columns
     with together(world, "open the partition set"):
         partition = open_graph_partition(
-            folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working
-        )
+            folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working,
+            edge_columns=None if uses_all else ["weight"],
+        )  # fmt: skip
         check(partition)
     return outward(partition, channel) if out else partition
 
@@ -107,6 +110,7 @@ class StaticGraph:
         replica = make_replica(topology, self.partition, mode, self.world, self.channel, excluded)
         if replica is not None and excluded is None:
             self._shared[mode] = replica
+            self.partition = replica.lend(self.partition)  # it lives as long as the graph
         if replica is not None:
             self._replicas.append((replica, None if excluded is None else weakref.ref(loader)))
         return replica
@@ -138,6 +142,7 @@ class StaticGraph:
         for replica, _ in self._replicas:
             replica.close()
         self._replicas.clear()
+        self.partition = self.partition.degrees_only()
         self.tables.close()
         self.channel.close()
         self.world.free_channels()

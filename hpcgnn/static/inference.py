@@ -52,7 +52,7 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     tables = SharedTables(session)
-    columns = [torch.from_numpy(column) for column in (partition.flat_row, partition.in_degree())]
+    columns = [torch.tensor(column) for column in (partition.flat_row, partition.in_degree())]
     identity, degree = (tables.put(name, column) for name, column in zip((IDENTITY, DEGREE), columns, strict=True))
     if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
         rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))

@@ -309,7 +309,7 @@ def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channe
     """Collective. Pull the flat row id of every edge's source."""
     unique, inverse = np.unique(src, return_inverse=True)
     route = Route.plan(partition.book, unique, channel)
-    return route.pull(torch.from_numpy(partition.flat_row))[0].numpy()[inverse]
+    return route.pull(torch.tensor(partition.flat_row))[0].numpy()[inverse]
 
 
 def check_weights(partition: GraphPartition) -> None:

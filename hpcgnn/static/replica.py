@@ -68,7 +68,7 @@ class Replica:
         """Raises DistributedError where a machine has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
         lists = make_lists(partition, mode, channel)
-        first = edges_below(partition, channel)[world.rank]
+        self._first = first = edges_below(partition, channel)[world.rank]
         pieces = [partition.flat_row[partition.of_type(kind)] for kind in range(len(partition.types))]
         for edges, in_lists, start in zip(partition.edges, lists, first, strict=True):
             indptr = in_lists.indptr[(0 if world.rank == 0 else 1) :] + start  # of all ranks: [N + 1]
@@ -90,6 +90,16 @@ class Replica:
             self.excluded = SharedExclusion(
                 dict(zip(relations, pairs, strict=True)), excluded.total, excluded.batch_size, excluded.stream
             )
+
+    def lend(self, partition: GraphPartition) -> GraphPartition:
+        """Return the share that the copy was made of with its sources, and, of a single type, its nodes' row ids, where
+        they lie in the copy."""
+        pairs = zip(partition.edges, self.partition.edges, self._first, strict=True)
+        edges = (replace(own, src=whole.src[first : first + len(own.src)]) for own, whole, first in pairs)
+        flat_row = partition.flat_row
+        if len(partition.types) == 1:
+            flat_row = self.partition.flat_row[slice(*partition.book.of_type(0).starts[partition.rank :][:2])]
+        return replace(partition, edges=tuple(edges), flat_row=flat_row)
 
     def sampler(self, neighbors: type[NeighborSampler], threads: int, with_edges: bool = False) -> NeighborSampler:
         """Make a sampler that draws from the copy; neighbors: its class, made as NeighborSampler is."""

@@ -194,9 +194,13 @@ def restored(tensors: dict, weights: torch.Tensor, config: TrainConfig, world: W
     return optimizer
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_groups_over_ranks_equal_torch(world, name):
-    """Undisturbed; and saved anywhere, also within a group, to go on on these ranks and on one alone."""
+def test_groups_over_ranks_equal_torch(world, name, native, monkeypatch):
+    """Undisturbed; and saved anywhere, also within a group, to go on on these ranks and on one alone. Not native: as on
+    a device."""
+    if not native:
+        monkeypatch.setattr("hpcgnn.loop.optimizer.is_supported", lambda *_: False)
     expected, config = expected_weights(name), optimizer_config(name)
     undisturbed = FlatOptimizer(config, make_model(), world, NUM_STEPS)
     drive(undisturbed, world, 0, 2 * NUM_STEPS)

@@ -255,7 +255,7 @@ def test_another_graph_of_the_nodes_has_its_own_degrees(comm, mpi_tmp_path, monk
     partition, world = session.partition, session.world
     if not has_room:
         monkeypatch.setattr(features, "share_columns", lambda *_: None)
-    half = tuple(edges.take(edges.row % 2 == 0) for edges in partition.edges)
+    half = tuple(edges.take(edges.src % 2 == 0) for edges in partition.edges)
     other = session.graph.over(replace(partition, edges=half))
     wanted = np.arange(comm.rank, 150, comm.size)
     rows, channel = other.rows[0], world.channel()
