@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn import native
 from hpcgnn.comm.group import MAX_BYTES
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.workspace import empty_like_rows
@@ -193,14 +194,9 @@ class Channel:
             time.sleep(POLL_SECONDS)
 
 
-def order_of_ranks(ranks: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return the stable order [n] of ranks [n] in [0, num_ranks). Small integers are sorted digit by digit."""
-    return np.argsort(ranks.astype(np.uint16) if num_ranks <= 1 << 16 else ranks, kind="stable")
-
-
 def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Channel) -> list[np.ndarray]:
     """Collective. Send the rows of ``columns`` [n, ...] to the ranks ``target`` [n]."""
-    order = order_of_ranks(target, channel.size)
+    order = native.order_of_ranks(target, channel.size)
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
     return [channel.array(column[order], send, receive) for column in columns]
@@ -211,7 +207,7 @@ def ask(
 ) -> np.ndarray:
     """Collective. Send requests [n, ...] to the ranks ``target`` [n]; returns their answers [n, ...], which they make
     of those that they receive, in one round trip."""
-    order = order_of_ranks(target, channel.size)
+    order = native.order_of_ranks(target, channel.size)
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)
     answers = channel.array(answer(channel.array(requests[order], send, receive)), receive, send)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel, Transfer, order_of_ranks
+from hpcgnn.comm.exchange import Channel, Transfer
 from hpcgnn.native.dispatch import upload
 from hpcgnn.native.workspace import empty_like_rows
 
@@ -81,7 +81,7 @@ class Route:
         ``pull`` alone, and served rows are not looked for."""
         order = None
         if np.any(owner[1:] < owner[:-1]):
-            by_owner = order_of_ranks(owner, channel.size)
+            by_owner = native.order_of_ranks(owner, channel.size)
             order, local = by_owner, local[by_owner]
         want_counts = np.bincount(owner, minlength=channel.size).astype(np.int64)
         serve_counts = channel.counts(want_counts)

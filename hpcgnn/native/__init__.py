@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
     from hpcgnn.native.neighbor_batch import sample_layers
     from hpcgnn.native.neighbors import sample_neighbors
-    from hpcgnn.native.owner import gather_ranges, locate, locate_by_owner, unique_by_owner, unique_by_requester
+    from hpcgnn.native.owner import (
+        gather_ranges,
+        locate,
+        locate_by_owner,
+        order_of_ranks,
+        unique_by_owner,
+        unique_by_requester,
+    )
     from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
     from hpcgnn.native.relabel import Relabel, last_event, transpose_index, unique_relabel
     from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
@@ -53,6 +60,7 @@ __all__ = [
     "last_event",
     "locate",
     "locate_by_owner",
+    "order_of_ranks",
     "random_integers",
     "sage_layer",
     "sample_layers",

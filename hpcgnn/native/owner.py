@@ -26,6 +26,13 @@ def locate_by_owner(ids, blocks, size: int):
     return order, local, counts
 
 
+def order_of_ranks(ranks, size: int):
+    """Stable order [n] int64 of ranks [n] in [0, size). NumPy only."""
+    order = np.empty(len(ranks), np.int64)
+    _native.order_of_ranks(np.ascontiguousarray(ranks, np.int64), size, order)
+    return order
+
+
 def unique_by_owner(ids, blocks, size: int):
     """Unique ids, sorted by owner, and where each id went: unique [U], inverse [n] int32, local [U], counts [size].
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel, order_of_ranks
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import NodeRoute, Route
 from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
@@ -134,14 +134,15 @@ class NodeRows:
 
     def _plan_far(self, ids, owner, local, row, is_near, route: Route) -> Fetch:
         """Collective. Plan to fetch rows some of which may not be near."""
-        is_copied, copy = np.zeros(len(ids), bool), np.empty(0, np.int64)
+        copied = copy = np.empty(0, np.int64)
+        near, is_pulled = np.flatnonzero(is_near), ~is_near
         if self.num_copies:  # none of learnt types
-            copy = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
-            is_copied = (self._hot[copy] == ids) & ~is_near
+            place = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
+            copied = np.flatnonzero((self._hot[place] == ids) & is_pulled)
+            is_pulled[copied], copy = False, place[copied]
         with self._counting:
-            self.remote += len(ids) - int(is_near.sum())
-            self.hits += int(is_copied.sum())
-        is_pulled = ~(is_near | is_copied)
+            self.remote += len(ids) - len(near)
+            self.hits += len(copied)
         pulled = np.flatnonzero(is_pulled)
         pull: Route | NodeRoute
         if self._is_learnt:
@@ -149,14 +150,14 @@ class NodeRows:
         else:
             channel = route.channel
             asks = owner if channel.node is None else owner % channel.node.size  # so that a rank asks few owners
-            pulled = pulled[order_of_ranks(asks[pulled], channel.size)]  # as they come: nothing is put in order again
+            # As they come: nothing is put in order again.
+            pulled = pulled[native.order_of_ranks(asks[pulled], channel.size)]
             plain = self.wire is None and not any(isinstance(table, GatheredTable) for table in self.tables.values())
             pull = (
                 Route.plan_located(owner[pulled], local[pulled], channel, pulls_only=plain) if channel.node is None
                 else NodeRoute.plan(self._ownership, ids[pulled], asks[pulled], channel)
             )  # fmt: skip
-        near, copied = np.flatnonzero(is_near), np.flatnonzero(is_copied)
-        columns = {"near": near, "row": row[near], "copied": copied, "copy": copy[copied], "pulled": pulled}
+        columns = {"near": near, "row": row[near], "copied": copied, "copy": copy, "pulled": pulled}
         indices: dict[str, Any] = {name: torch.from_numpy(index) for name, index in columns.items()}
         return Fetch(len(ids), route, pull=pull, **indices)
 
@@ -379,8 +380,7 @@ class NodeTables:
                         "--method hotness, or use features.cache presample"
                     )
             rankings = tuple(
-                ranking.of(~rows.is_near(ranking.id))
-                for ranking, rows in zip(self._ranking, self.rows, strict=True)
+                ranking.of(~rows.is_near(ranking.id)) for ranking, rows in zip(self._ranking, self.rows, strict=True)
             )
         else:
             rankings = presample(input_ids, num_steps, [rows.is_near for rows in self.rows], self._world)

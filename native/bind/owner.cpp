@@ -51,6 +51,16 @@ void bind_owner(nb::module_ &module) {
       },
       Release());
   module.def(
+      "order_of_ranks",
+      [](I64 ranks, int64_t size, Array<int64_t, 1> order) {
+        require(order.shape(0) == ranks.shape(0), "order as long as ranks");
+        for (size_t i = 0; i < ranks.shape(0); ++i) {
+          require(0 <= ranks.data()[i] && ranks.data()[i] < size, "ranks must be below size");
+        }
+        order_of_ranks(ranks.data(), ranks.shape(0), size, order.data());
+      },
+      Release());
+  module.def(
       "unique_by_owner",
       [](I64 ids, I64 start, I64 rank, I64 local_base, Array<int64_t, 1> unique, Array<int32_t, 1> inverse,
          Array<int64_t, 1> local, Array<int64_t, 1> counts) {

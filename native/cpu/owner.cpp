@@ -69,6 +69,19 @@ void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_
   }
 }
 
+void order_of_ranks(const int64_t *ranks, int64_t n, int64_t size, int64_t *order) {
+  std::vector<int64_t> cursor(size + 1, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    ++cursor[ranks[i] + 1];
+  }
+  for (int64_t rank = 0; rank < size; ++rank) {
+    cursor[rank + 1] += cursor[rank];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    order[cursor[ranks[i]]++] = i;
+  }
+}
+
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
                         int32_t *inverse, int64_t *local, int64_t *counts) {
   Buffers large;

@@ -127,7 +127,6 @@ private:
     const gemm::Rows<Real> row = saved_.row.rows().from(block.begin), state = row.from(0, cell_.state_at());
     const gemm::Rows<Real> given = scratch.given.rows(), own = scratch.own.rows();
     for (int64_t i = 0; i < block.size(); ++i) {
-      prefetch(block.begin + i + 4);
       gather(block.begin + i, row.at(i));
     }
     if (are_first) {
@@ -146,16 +145,6 @@ private:
         gated_forward(given.at(i), own.at(i), state.at(i), width, gate, out);
       } else {
         plain_forward(given.at(i), width, gate, out);
-      }
-    }
-  }
-
-  void prefetch(int64_t i) {
-    if (i < saved_.count) {
-      const int64_t from = cell_.row(saved_.place.data()[i]);
-      prefetch_row(cell_.mail + from * cell_.mail_width, cell_.mail_width);
-      if (!cell_.state_first) {
-        prefetch_row(cell_.state + from * cell_.state_width, cell_.state_width);
       }
     }
   }

@@ -13,7 +13,7 @@
 namespace hpcgnn {
 namespace {
 
-constexpr int64_t kStampsAhead = 32;          // entries by which stamps are fetched ahead
+constexpr int64_t kAhead = 32;                // ids by which stamps and entries of tables are fetched ahead
 constexpr size_t kMostKept = size_t(1) << 20; // entries of a table that stay in memory for the next call
 
 struct Entry {
@@ -47,6 +47,11 @@ public:
     call_ = calls;
   }
 
+  // Starts to load what find_or_add will read for the key.
+  [[gnu::always_inline]] void fetch(int64_t key) const {
+    __builtin_prefetch(entries_ + (mix64(static_cast<uint64_t>(key)) & mask_), 1);
+  }
+
   // The key's entry; where there is none yet, a new one with this value.
   Entry &find_or_add(int64_t key, int64_t value) {
     uint64_t place = mix64(static_cast<uint64_t>(key)) & mask_;
@@ -72,6 +77,7 @@ int64_t unique_relabel(const int64_t *ids, int64_t n, int64_t *unique, int32_t *
   Table table(n);
   int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) {
+    table.fetch(ids[std::min(i + kAhead, n - 1)]);
     if (ids[i] < 0) {
       inverse[i] = -1;
       continue;
@@ -88,6 +94,7 @@ void last_event(const int64_t *nodes, const int64_t *events, int64_t n, uint8_t 
   Table table(n);
   std::fill(winner, winner + n, static_cast<uint8_t>(0));
   for (int64_t i = 0; i < n; ++i) {
+    table.fetch(nodes[std::min(i + kAhead, n - 1)]);
     if (nodes[i] < 0) {
       continue;
     }
@@ -209,7 +216,7 @@ template <typename Id> int64_t Relabeler::add_dense(const Id *ids, int64_t n, in
   const uint64_t limit = static_cast<uint64_t>(num_nodes_);
   uint32_t next = base + static_cast<uint32_t>(size_);
   for (int64_t i = 0; i < n; ++i) {
-    __builtin_prefetch(stamps + ids[std::min(i + kStampsAhead, n - 1)], 1);
+    __builtin_prefetch(stamps + ids[std::min(i + kAhead, n - 1)], 1);
     const int64_t id = ids[i];
     if (__builtin_expect(static_cast<uint64_t>(id) >= limit, 0)) {
       if (id >= 0) {
@@ -233,6 +240,7 @@ template <typename Id> int64_t Relabeler::add_dense(const Id *ids, int64_t n, in
 
 template <typename Id> int64_t Relabeler::add_hashed(const Id *ids, int64_t n, int32_t *position) {
   for (int64_t i = 0; i < n; ++i) {
+    fetch(ids[std::min(i + kAhead, n - 1)]);
     const int64_t id = ids[i];
     if (id >= num_nodes_) {
       return id;

@@ -20,18 +20,12 @@ template <typename Work> void each_segment(const EdgeLists &lists, int64_t width
   });
 }
 
-template <typename Real> void prefetch_ahead(const EdgeLists &lists, int64_t entry, const Real *rows, int64_t width) {
-  const int64_t ahead = std::min(entry + kAhead, lists.indptr[lists.segments] - 1);
-  prefetch_row(rows + lists.row[ahead] * width, width);
-}
-
 template <typename Real>
 void weighted_sum(const EdgeLists &lists, int64_t segment, const Real *rows, int64_t width,
                   const EdgeWeights<Real> &weights, Real *sum) {
   const int64_t columns = width / weights.heads;
   std::fill_n(sum, width, Real(0));
   for (int64_t j = lists.indptr[segment]; j < lists.indptr[segment + 1]; ++j) {
-    prefetch_ahead(lists, j, rows, width);
     const Real *row = rows + lists.row[j] * width, *weight = weights.weight + lists.edge_of(j) * weights.heads;
     for (int32_t head = 0; head < weights.heads; ++head) {
       const Real factor = weight[head];
@@ -104,7 +98,6 @@ void edge_products(const EdgeLists &lists, const Real *segment_rows, const Real 
   const int64_t columns = width / heads;
   each_segment(lists, width, threads, [&](int64_t segment) {
     for (int64_t j = lists.indptr[segment]; j < lists.indptr[segment + 1]; ++j) {
-      prefetch_ahead(lists, j, rows, width);
       for (int32_t head = 0; head < heads; ++head) {
         const Real *a = segment_rows + segment * width + head * columns, *b = rows + lists.row[j] * width;
         b += head * columns;

@@ -34,6 +34,7 @@ def test_locate_equals_reference(size, num_blocks, num_ranks):
     assert all(map(np.array_equal, native.locate(ids, blocks), (owner, local)))
     order, in_order, counts = native.locate_by_owner(ids, blocks, num_ranks)
     assert np.array_equal(order, np.argsort(owner, kind="stable"))
+    assert np.array_equal(native.order_of_ranks(owner, num_ranks), order)
     assert np.array_equal(in_order, local[order])
     assert np.array_equal(counts, np.bincount(owner, minlength=num_ranks))
 

@@ -78,7 +78,6 @@ public:
       std::fill_n(weighted, layer_.query_width(), Real(0));
       return;
     }
-    prefetch(root + 1);
     make_keys(root);
     scores(query, count);
     for (int32_t head = 0; head < layer_.heads; ++head) {
@@ -96,7 +95,6 @@ public:
       std::fill_n(grad_query, layer_.query_width(), Real(0));
       return;
     }
-    prefetch(root + 1);
     make_keys(root);
     scores(gradient, count);
     for (int32_t head = 0; head < layer_.heads; ++head) {
@@ -132,13 +130,6 @@ public:
   }
 
 private:
-  void prefetch(int64_t root) const {
-    for (int32_t k = 0; root < layer_.roots && k < layer_.count[root]; ++k) {
-      prefetch_row(layer_.node + static_cast<int64_t>(layer_.slot[root * layer_.slots + k]) * layer_.node_width,
-                   layer_.node_width);
-    }
-  }
-
   void make_keys(int64_t root) {
     for (int32_t k = 0; k < layer_.count[root]; ++k) {
       const int64_t entry = root * layer_.slots + k;

@@ -28,6 +28,8 @@ HPCGNN_HD int64_t block_of(const Blocks &blocks, int64_t id) {
 void locate(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t *owner, int64_t *local);
 void locate_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *order, int64_t *local,
                      int64_t *counts);
+// Positions of ranks [n], each below size, in stable order.
+void order_of_ranks(const int64_t *ranks, int64_t n, int64_t size, int64_t *order);
 // The unique ids, sorted by owner, within an owner in order of first occurrence, and the inverse [n], -1 for a negative
 // id: local [<= n] rows and counts [size] of the owners. Returns the number of unique ids.
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
