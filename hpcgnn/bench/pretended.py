@@ -2,8 +2,8 @@
 
 The communicator (hpcgnn/comm/pretended.py) takes other ranks to do what this one does. The graph is one part of a set
 that looks the same from all parts (data_tools/synthetic/slice.py). Where an answer names nodes, those of rank p are
-this rank's own nodes p parts on; the answers that do are turned here: drawn neighbours, places in lists of all ranks'
-nodes, and the nodes at such places.
+this rank's own nodes p parts on; the answers that do are turned here: drawn neighbours, edges that arrive at the owners
+of their sources, places in lists of all ranks' nodes, and the nodes at such places.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.pretended import Recorder, pretended_world
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.snapshots import neighborhood
 from hpcgnn.static import seeds
 from hpcgnn.static.neighbors import NeighborSampler, Sampled
 from hpcgnn.temporal import batches
@@ -67,10 +68,18 @@ def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | 
             rank = np.repeat(frontier[0] // num_nodes, np.diff(drawn.indptr))
             return [replace(drawn, source=turned(drawn.source, rank))]
 
-    ask_histories, ask_lists = NeighborSource.ask, NeighborSampler.ask
+    def arrived(columns: list[np.ndarray], *further: Any) -> list[np.ndarray]:
+        """Edges from rank p are those that this rank has sent to rank -p."""
+        source, target, *others = exchange(columns, *further)
+        with recorder.pause():
+            rank = -(source // num_nodes) % size
+            return [turned(source, rank), turned(target, rank), *others]
+
+    ask_histories, ask_lists, exchange = NeighborSource.ask, NeighborSampler.ask, neighborhood.exchange_columns
     patches: list[tuple[Any, str, Any]] = [
         (NeighborSource, "ask", neighbors), (NeighborSampler, "ask", sample), (NodeDirectory, "lookup", lookup),
         (seeds, "places_of", places_of), (seeds, "spill", spill), (batches, "spill", spill),
+        (neighborhood, "exchange_columns", arrived),
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         for where, name, answer in patches:

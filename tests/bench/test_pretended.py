@@ -45,8 +45,16 @@ def snapshot_config(num_ranks):
     return SnapshotConfig(comm=ALONE)
 
 
+def degree_config(num_ranks):
+    """Edges travel to the owners of their sources."""
+    config = snapshot_config(num_ranks)
+    config.inputs.degrees = "log"
+    return config
+
+
 CASES = {
     "snapshots": (snapshot_config, write_snapshot_slice),
+    "degrees": (degree_config, write_snapshot_slice),
     "static": (static_config, write_static_slice),
     "temporal": (temporal_config, write_temporal_slice),
 }
@@ -67,7 +75,7 @@ def opened(config, folder, world):
 
 def routes(kind, steps):
     """Of their input rows, or, of snapshots, of the rows of neighbours."""
-    if kind == "snapshots":
+    if kind in ("snapshots", "degrees"):
         return [plan.blocks[number][0].route for plan in steps for number in sorted(plan.blocks)]
     return [plan.route if kind == "temporal" else plan.fetches[0].pull for plan in steps]
 
