@@ -79,10 +79,10 @@ def _make_events_slice(*sizes: Any) -> None:
     built_in.write_temporal_slice(*sizes)
 
 
-def _make_snapshots_slice(*sizes: Any) -> None:
+def _make_snapshots_slice(*sizes: Any, **options: Any) -> None:
     from data_tools.synthetic import built_in
 
-    built_in.write_snapshot_slice(*sizes)
+    built_in.write_snapshot_slice(*sizes, **options)
 
 
 def _make_static_slice(*sizes: Any) -> None:

@@ -46,9 +46,10 @@ def write_static_slice(
 
 
 def write_snapshot_slice(
-    folder: str | os.PathLike, num_parts: int, num_nodes: int, num_edges: int, width: int, parts: Iterable[int] = (0,)
-) -> None:
-    """Write a graph of SNAPSHOTS snapshots with a target and ``width`` features of every node in each: the book, and
+    folder: str | os.PathLike, num_parts: int, num_nodes: int, num_edges: int, width: int, parts: Iterable[int] = (0,),
+    num_snapshots: int = SNAPSHOTS,
+) -> None:  # fmt: skip
+    """Write a graph of some snapshots with a target and ``width`` features of every node in each: the book, and
     some parts. An edge is in one snapshot or in some that follow each other."""
 
     def fill(file: h5py.File, part: int) -> None:
@@ -56,15 +57,16 @@ def write_snapshot_slice(
         nodes = _write_nodes(file, part, num_parts, num_nodes)
         for name, shape in {"target": (), "feat": (width,)}.items():
             if 0 not in shape:
-                _write_columns(nodes, {name: rng.standard_normal((num_nodes, SNAPSHOTS, *shape), dtype=np.float32)})
+                _write_columns(nodes, {name: rng.standard_normal((num_nodes, num_snapshots, *shape), dtype=np.float32)})
                 nodes[name].attrs["per_snapshot"] = True
         edges = _in_edges(rng, part, (num_parts, num_nodes), num_edges)
-        edges["first"] = rng.integers(SNAPSHOTS, size=num_edges).astype(np.int32)
-        edges["last"] = np.minimum(edges["first"] + rng.integers(4, size=num_edges), SNAPSHOTS - 1).astype(np.int32)
+        edges["first"] = rng.integers(num_snapshots, size=num_edges).astype(np.int32)
+        last = edges["first"] + rng.integers(4, size=num_edges)
+        edges["last"] = np.minimum(last, num_snapshots - 1).astype(np.int32)
         _write_columns(file.create_group(f"edges/{RELATION}"), edges)
 
     sizes = num_parts, num_nodes, num_edges
-    _write_set(folder, "snapshots", *sizes, fill, parts, ["first", "last"], num_snapshots=SNAPSHOTS)
+    _write_set(folder, "snapshots", *sizes, fill, parts, ["first", "last"], num_snapshots=num_snapshots)
 
 
 def write_temporal_slice(

@@ -39,19 +39,20 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # "5" 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What the command takes besides the configuration: sizes of the whole graph, width of its features, how many steps
-    are trained before arrays are measured."""
+    """What the command takes besides the configuration: sizes of the whole graph, width of its features, its snapshots,
+    if any, how many steps are trained before arrays are measured."""
 
     ranks: int
     nodes: int
     edges: int
     width: int
+    snapshots: int
     steps: int
     out: str
 
     def __post_init__(self):
-        if self.ranks < 2 or self.steps < 1 or self.width < 0:
-            raise ValueError("--ranks must be at least 2, --steps at least 1, --width at least 0")
+        if self.ranks < 2 or self.steps < 1 or self.snapshots < 1 or self.width < 0:
+            raise ValueError("--ranks must be at least 2, --steps and --snapshots at least 1, --width at least 0")
         if self.nodes < self.ranks or self.edges < self.ranks:
             raise ValueError(f"--nodes and --edges must be at least 1 for each of {self.ranks} ranks")
 
@@ -96,6 +97,7 @@ def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
     parser.add_argument("--nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
     parser.add_argument("--edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
     parser.add_argument("--width", type=int, default=0, help="features of an event, or, of other kinds, of a node")
+    parser.add_argument("--snapshots", type=int, default=20, help="of the graph, of kind snapshots")
     parser.add_argument("--steps", type=int, default=3, help="steps that are trained before arrays are measured")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     config, namespace = configuration.parse(parser, argv)
@@ -108,10 +110,11 @@ def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
 
 
 def _sizes(path: str) -> dict[str, int]:
-    """Count nodes and edges of a partition set."""
+    """Count nodes and edges, and snapshots where there are some, of a partition set."""
     with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
         counted = {"nodes": files.node_types(book), "edges": files.relations(book)}
-        return {what: sum(int(book[what][name].attrs[f"num_{what}"]) for name in counted[what]) for what in counted}
+        sizes = {what: sum(int(book[what][name].attrs[f"num_{what}"]) for name in counted[what]) for what in counted}
+        return sizes | ({"snapshots": int(book.attrs["num_snapshots"])} if "num_snapshots" in book.attrs else {})
 
 
 def _alone(function: Callable, *arguments: Any) -> Any:
@@ -123,7 +126,8 @@ def _alone(function: Callable, *arguments: Any) -> Any:
 def write(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> None:
     """Write the part of a rank with ``num_edges`` edges."""
     sizes = options.ranks, options.num_nodes(num_edges), num_edges
-    kinds.kind_of(config).make_slice(folder, *sizes, options.width)
+    further = {"num_snapshots": options.snapshots} if config.KIND == "snapshots" else {}
+    kinds.kind_of(config).make_slice(folder, *sizes, options.width, **further)
 
 
 def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> Held:

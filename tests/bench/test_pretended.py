@@ -151,6 +151,16 @@ def test_memory_lists_what_a_rank_holds(capsys, tmp_path):
 
 
 @pytest.mark.launcher
+def test_memory_takes_the_sizes_of_a_set(tmp_path):
+    parts, out = tmp_path / "parts", tmp_path / "memory.json"
+    write_snapshot_slice(parts, 3, 40, 200, 0, range(3), num_snapshots=7)
+    small = ["--kind=snapshots", "--model.hidden=4", "--ranks=3", f"--data.path={parts}", f"--out={out}"]
+    assert run([["bench", "memory", *small]]) == 0
+    found = json.loads(out.read_text())["options"]
+    assert [found[name] for name in ("nodes", "edges", "snapshots")] == [120, 600, 7]
+
+
+@pytest.mark.launcher
 @pytest.mark.parametrize(
     ("options", "message"),
     [
