@@ -6,6 +6,7 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,10 +140,11 @@ class StaticGraph:
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
             loader.release()
+        if self._shared:  # the partition lies in copies that go
+            self.partition = replace(self.partition.degrees_only(), flat_row=np.empty(0, np.int64))
         for replica, _ in self._replicas:
             replica.close()
         self._replicas.clear()
-        self.partition = self.partition.degrees_only()
         self.tables.close()
         self.channel.close()
         self.world.free_channels()
