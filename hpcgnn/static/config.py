@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 
@@ -397,6 +397,11 @@ class StaticConfig(Sections):
             )
 
 
+def _used(settings: dict[str, Any]) -> str:
+    """Name the settings that are in use."""
+    return ", ".join(name for name, is_used in settings.items() if is_used)
+
+
 def _check_sampler_features(config: StaticConfig) -> None:
     """Raise ValueError for settings of features that the ranks that train have themselves."""
     settings = {
@@ -405,8 +410,7 @@ def _check_sampler_features(config: StaticConfig) -> None:
         "features.cache_ratio": config.features.cache_ratio > 0,
         "features.storage pinned": config.features.storage == "pinned",
     }
-    used = ", ".join(name for name, is_used in settings.items() if is_used)
-    if used:
+    if used := _used(settings):
         raise ValueError(
             f"comm.sampler_features: ranks that train hold no features: leave out {used}, or comm.sampler_features"
         )
@@ -426,6 +430,5 @@ def _check_whole(config: StaticConfig) -> None:
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,
     }
-    used = ", ".join(name for name, is_used in settings.items() if is_used)
-    if used:
+    if used := _used(settings):
         raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {used}, or use another mode")

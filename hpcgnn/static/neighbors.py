@@ -217,10 +217,7 @@ class NeighborSampler:
     def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the sources of the edges at positions in the lists here, and where they are among all, if wanted."""
         place = positions + self._first[relation] if self._with_edges else None
-        sources = self._sources[relation]
-        if isinstance(sources, np.ndarray):
-            return np.take(sources, positions), place  # faster than by index
-        return sources[positions], place
+        return self._sources[relation].take(positions), place  # in NumPy faster than by index
 
     def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         if fanout == 0:
