@@ -86,18 +86,7 @@ class Channel:
         ranks; the sent rows must not change meanwhile."""
         if self.size == 1:
             return Transfer(rows, self._wait)
-        out = empty_like_rows(rows, int(receive_counts.sum()))
-        rows = rows.contiguous()
-        begin, own = int(send_counts[: self.rank].sum()), int(send_counts[self.rank])
-        target = int(receive_counts[: self.rank].sum())
-        out[target : target + own].copy_(rows[begin : begin + own])
-        if rows.is_cuda:
-            torch.cuda.current_stream(rows.device).synchronize()
-        if on_cuda(rows) and not self.direct:
-            return self._start_staged(rows, out, send_counts, receive_counts)
-        transfer = Transfer(out, self._wait)
-        self._move(transfer, rows, out, send_counts, receive_counts, by_pairs=on_cuda(rows))
-        return transfer
+        return self._start(rows, _starts(send_counts), send_counts, receive_counts)
 
     def array(self, rows: np.ndarray, send_counts: np.ndarray, receive_counts: np.ndarray) -> np.ndarray:
         """Collective. Send rows of an array of any dtype, structured ones included; returns the received rows by
@@ -118,16 +107,31 @@ class Channel:
         """Collective. Start to send this rank's rows to all ranks, without waiting."""
         if self.size == 1:
             return Transfer(rows, self._wait)
-        copies = rows.repeat(self.size, *[1] * (rows.dim() - 1))
-        return self.start(copies, np.full(self.size, len(rows), np.int64), counts)
+        first = np.zeros(self.size, np.int64)  # all read the same memory
+        return self._start(rows, first, np.full(self.size, len(rows), np.int64), counts)
 
-    def _start_staged(self, rows, out, send_counts, receive_counts) -> Transfer:
-        """Start to send through pinned buffers, which torch caches; this rank's own rows stay on the device."""
+    def _start(self, rows: torch.Tensor, first: np.ndarray, send_counts, receive_counts) -> Transfer:
+        """Start to send to every rank ``send_counts`` [R] rows, from row ``first`` [R] on."""
+        out = empty_like_rows(rows, int(receive_counts.sum()))
+        rows = rows.contiguous()
+        begin, own = int(first[self.rank]), int(send_counts[self.rank])
+        target = int(receive_counts[: self.rank].sum())
+        out[target : target + own].copy_(rows[begin : begin + own])
+        if rows.is_cuda:
+            torch.cuda.current_stream(rows.device).synchronize()
+        if on_cuda(rows) and not self.direct:
+            return self._start_staged(rows, out, first, send_counts, receive_counts)
+        transfer = Transfer(out, self._wait)
+        self._move(transfer, rows, out, first, send_counts, receive_counts, by_pairs=on_cuda(rows))
+        return transfer
+
+    def _start_staged(self, rows, out, first, send_counts, receive_counts) -> Transfer:
+        """Start to send through pinned buffers, which torch caches; rows for this rank alone stay on the device."""
         transfer, pinned = Transfer(out, self._wait), rows.is_cuda
         host_rows, host_out = (torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned) for t in (rows, out))
-        for piece in self._of_others(send_counts):
+        for piece in self._of_others(send_counts) if first.any() else [slice(None)]:
             host_rows[piece].copy_(rows[piece])
-        self._move(transfer, host_rows, host_out, send_counts, receive_counts)
+        self._move(transfer, host_rows, host_out, first, send_counts, receive_counts)
         for piece in self._of_others(receive_counts):
             transfer.unpack.append(lambda piece=piece: out[piece].copy_(host_out[piece], non_blocking=True))
         return transfer
@@ -137,12 +141,12 @@ class Channel:
         own = int(counts[: self.rank].sum())
         return slice(own), slice(own + int(counts[self.rank]), None)
 
-    def _move(self, transfer: Transfer, rows, out, send_counts, receive_counts, by_pairs: bool = False) -> None:
+    def _move(self, transfer: Transfer, rows, out, first, send_counts, receive_counts, by_pairs: bool = False) -> None:
         width = rows.element_size() * int(np.prod(rows.shape[1:], dtype=np.int64))
         if width == 0:
             return
         send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
-        send_start, receive_start = _starts(send), _starts(receive)
+        send_start, receive_start = first * width, _starts(receive)
         send[self.rank] = receive[self.rank] = 0
         self.sent_to += send
         transfer.held += [rows, out]
@@ -155,17 +159,13 @@ class Channel:
     def _alltoallv(self, transfer: Transfer, rows, out, send, receive) -> None:
         largest = np.iinfo(np.int32).max
         if max(send[1].max(initial=0), receive[1].max(initial=0)) <= largest:
-            request = self.mpi.Ialltoallv([_memory(rows), send, MPI.BYTE], [_memory(out), receive, MPI.BYTE])
-            transfer.requests.append(request)
+            transfer.requests.append(self._start_collective(rows, send, out, receive))
             return
         # Displacements beyond an int: pack what the collective carries (at most max_bytes) and unpack it afterwards.
         packed = torch.cat([_piece(rows, start, count) for count, start in zip(*send, strict=True)])
         received = torch.empty(int(receive[0].sum()), dtype=torch.uint8, device=out.device)
         starts = _starts(receive[0])
-        request = self.mpi.Ialltoallv(
-            [_memory(packed), (send[0], _starts(send[0])), MPI.BYTE],
-            [_memory(received), (receive[0], starts), MPI.BYTE],
-        )
+        request = self._start_collective(packed, (send[0], _starts(send[0])), received, (receive[0], starts))
 
         def unpack() -> None:
             for count, start, begin in zip(*receive, starts, strict=True):
@@ -174,6 +174,13 @@ class Channel:
         transfer.requests.append(request)
         transfer.held.append(packed)
         transfer.unpack.append(unpack)
+
+    def _start_collective(self, rows, send: tuple[np.ndarray, ...], out, receive: tuple[np.ndarray, ...]):
+        """Start the alltoallv of bytes, from their numbers and first places [R]; as lists, which mpi4py reads eight
+        times as fast as arrays: with 1,024 ranks 0.1 in place of 0.9 ms an exchange."""
+        (sent, begin), (received, places) = ([numbers.tolist() for numbers in pair] for pair in (send, receive))
+        message = [_memory(rows), (sent, begin), MPI.BYTE], [_memory(out), (received, places), MPI.BYTE]
+        return self.mpi.Ialltoallv(*message)
 
     def _remainder(self, transfer: Transfer, rows, out, send, receive, limit: int) -> None:
         for (counts, starts), tensor, post in (

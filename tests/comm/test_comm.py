@@ -80,6 +80,17 @@ def test_several_exchanges_under_way(comm, max_bytes, direct, monkeypatch):
     channel.close()
 
 
+def test_rows_for_all_ranks_are_sent_from_where_they_lie(comm):
+    """Not from a copy for each."""
+    channel, rows = Channel(comm), torch.arange(6).view(3, 2) + 10 * comm.rank
+    transfer = channel.start_everyone(rows, np.full(comm.size, 3))
+    assert all(held.data_ptr() == rows.data_ptr() for held in transfer.held[:1])
+    assert transfer.wait().tolist() == [
+        [10 * rank + i, 10 * rank + i + 1] for rank in range(comm.size) for i in (0, 2, 4)
+    ]
+    channel.close()
+
+
 @pytest.mark.parametrize("version", ["2.6.0+cu124", "2.9.1"])
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_an_old_torch_is_refused_on_gpus(comm, monkeypatch, version, device):

@@ -15,6 +15,7 @@ from test_feature_storage import write_pieces
 
 from hpcgnn import info, native
 from hpcgnn.comm import gradients, world
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_is_cuda_aware
@@ -44,6 +45,17 @@ def test_backward_passes_that_would_call_mpi_from_a_second_thread(comm, device, 
     for harmless in (rows.detach(), torch.ones(3, 2, requires_grad=True)):
         served = route if not is_there(harmless) else Route.alone(one.own_channel(), torch.arange(3, device=device))
         HaloChain().pull(served, harmless)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_rows_of_a_device_for_all_ranks(comm, device, direct):
+    """Staged on the host they are all copied, though some are for this rank, too."""
+    channel = Channel(comm, direct=direct)
+    rows = torch.full((3, 2), float(comm.rank), device=device)
+    received = channel.everyone(rows)
+    assert is_there(received) == is_there(rows)
+    assert received.cpu().tolist() == [[float(rank)] * 2 for rank in range(comm.size) for _ in range(3)]
+    channel.close()
 
 
 @pytest.mark.serial

@@ -86,7 +86,8 @@ def _own_moments(rows: torch.Tensor) -> torch.Tensor:
 def _merged(moments: torch.Tensor, counts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute mean and variance of all rows from those of every rank [R, 2 k, H] (Chan et al., Updating formulae and a
     pairwise algorithm for computing sample variances, 1979)."""
-    share = moments.new_tensor([count / sum(counts) for count in counts]).view(-1, 1, 1)
+    total = sum(counts)
+    share = moments.new_tensor([count / total for count in counts]).view(-1, 1, 1)
     means, variances = moments.chunk(2, dim=1)
     mean = (share * means).sum(0)
     return mean, (share * (variances + (means - mean) ** 2)).sum(0)
