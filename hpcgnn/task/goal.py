@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.task.labels import label_metrics
-from hpcgnn.task.metrics import link_metrics, node_metrics, ranking_metrics, ranks_of
+from hpcgnn.task.metrics import Standing, link_metrics, node_metrics, ranking_metrics
 
 Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
@@ -42,21 +42,30 @@ class Collected:
         self._measure, self._ranking = measure, ranking
         self._steps: list[dict[str, np.ndarray]] = []
         self._pending: list[np.ndarray] = []
+        self._standing: Standing | None = None
 
     def add(self, plan: Any, scores: StepScores) -> None:
         """Add a plan's scores. The negatives of a step may come in several plans, of which the last is final."""
-        columns = scores.arrays()
-        if not plan.final:
-            self._pending.append(columns["negative"])
-            return
-        if self._pending:
-            columns["negative"] = np.concatenate([*self._pending, columns["negative"]], axis=1)
-            self._pending.clear()
-        self.take(columns)
+        self.take(scores.arrays(), plan.final)
 
-    def take(self, columns: dict[str, np.ndarray]) -> None:
-        """Add the scores of a whole step, by name, one row a root."""
-        self._steps.append({"rank": ranks_of(**columns)} if self._ranking else columns)
+    def take(self, columns: dict[str, np.ndarray], final: bool = True) -> None:
+        """Add the scores of a step, by name, one row a root; of its negatives a piece, the last one where ``final``."""
+        if self._ranking:
+            self._rank(final, **columns)
+        elif not final:
+            self._pending.append(columns["negative"])
+        else:
+            if self._pending:
+                columns = columns | {"negative": np.concatenate([*self._pending, columns["negative"]], axis=1)}
+                self._pending.clear()
+            self._steps.append(columns)
+
+    def _rank(self, final: bool, positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> None:
+        self._standing = self._standing or Standing(positive, count)
+        self._standing.add(negative)
+        if final:
+            self._steps.append({"rank": self._standing.ranks()})
+            self._standing = None
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all scores by name, one row a root."""

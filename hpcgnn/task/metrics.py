@@ -40,16 +40,44 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarr
     return dict(zip(NAMES, values, strict=True))
 
 
+class Standing:
+    """The places of b events among their negatives, whose scores may come in pieces: two counts an event are kept.
+
+    count [b]: negatives of each event, the first ones; None: all that come.
+    """
+
+    def __init__(self, positive: np.ndarray, count: np.ndarray | None = None):
+        """positive [b]: scores of the events."""
+        self._positive, self._count = rounded(positive)[:, None], count
+        self._usable = np.isfinite(self._positive[:, 0])
+        self._better = np.zeros((2, len(positive)), np.int64)  # negatives above, and those at least level
+        self._seen = 0
+
+    def add(self, negative: np.ndarray) -> None:
+        """Take the scores [b, k] of further negatives of every event."""
+        negative, first = rounded(negative), self._seen
+        self._seen += negative.shape[1]
+        self._usable &= np.isfinite(negative).all(axis=1)
+        better = negative > self._positive, negative >= self._positive
+        if self._count is not None:
+            counts = np.arange(first, self._seen) < self._count[:, None]
+            better = better[0] & counts, better[1] & counts
+        self._better += [each.sum(axis=1) for each in better]
+
+    def ranks(self) -> np.ndarray:
+        """Return the rank of every event among the negatives so far, float64 [b]; see ``ranks_of``."""
+        some = self._seen > 0 if self._count is None else np.minimum(self._count, self._seen) > 0
+        return np.where(self._usable & some, 1 + 0.5 * self._better.sum(axis=0), math.nan)
+
+
 def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> np.ndarray:
     """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of two counts of
     negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
     it. NaN where a score is not finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
-    positive, negative = rounded(positive)[:, None], rounded(negative)
-    counts = np.ones(negative.shape, bool) if count is None else np.arange(negative.shape[1]) < count[:, None]
-    above, level = ((is_better & counts).sum(axis=1) for is_better in (negative > positive, negative >= positive))
-    usable = np.isfinite(positive[:, 0]) & np.isfinite(negative).all(axis=1) & counts.any(axis=1)
-    return np.where(usable, 1 + 0.5 * (above + level), math.nan)
+    standing = Standing(positive, count)
+    standing.add(negative)
+    return standing.ranks()
 
 
 def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:

@@ -6,6 +6,7 @@ Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIP
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -125,17 +126,20 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
         collected = session.goal.collector()
         for step in range(session.batches[split].num_steps):
             session.watchdog.at(split, step)
-            collected.take(_score(session, bank, split, step))
+            for columns, is_last in _scores(session, bank, split, step):
+                collected.take(columns, is_last)
         metrics = split_metrics(session, split, collected)
         values |= {f"{split}_{name}": value for name, value in metrics.items()}
     return values
 
 
-def _score(session: Session, bank: EdgeBank, split: str, step: int) -> dict[str, np.ndarray]:
-    """Collective. Score a step's events [b] and all their negatives [b, k], a few columns at a time."""
+def _scores(session: Session, bank: EdgeBank, split: str, step: int) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """Collective. Score a step's events [b] and their negatives, a few columns [b, k] at a time; yields the scores by
+    name, and whether they are the last."""
     batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
-    pieces = range(0, max(1, negatives.per_event), chunk)
-    scores = [bank.score(batches, step, negatives, slice(first, first + chunk)) for first in pieces]
-    columns = {"positive": scores[0][0], "negative": np.concatenate([negative for _, negative in scores], axis=1)}
     count = negatives.count if isinstance(negatives, Negatives) else None
-    return columns if count is None else columns | {"count": count[batches.at(step)]}
+    counts = {} if count is None else {"count": count[batches.at(step)]}
+    firsts = range(0, max(1, negatives.per_event), chunk)
+    for first in firsts:
+        positive, negative = bank.score(batches, step, negatives, slice(first, first + chunk))
+        yield {"positive": positive, "negative": negative} | counts, first == firsts[-1]

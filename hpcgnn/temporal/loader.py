@@ -153,28 +153,27 @@ class TemporalLoader:
         """
         batches, sampler = self.batches, self.sampler
         with self._planning.timers("negatives"):
-            nothing = [(no_negatives(batches), epoch, slice(None))]
-            pieces = self._pieces(epoch) if scored else nothing
+            drawn = self._drawn(epoch) if scored else [(no_negatives(batches), epoch)]
+        per_event = max(1, drawn[0][0].per_event)
+        chunk = per_event if self._split == "train" else self._planning.chunk or per_event
+        firsts = range(0, per_event, chunk)  # columns at which the plans of the same negatives begin
+        num_plans = len(drawn) * len(firsts)  # of a step
 
         def make(number: int) -> StepPlan:
-            step, piece = divmod(number, len(pieces))
-            negatives, epoch, columns = pieces[piece]
+            step, place = divmod(number, num_plans)
+            negatives, epoch = drawn[place // len(firsts)]
+            first = firsts[place % len(firsts)]
             with self._planning.plan_timers("plan"):
-                return sampler.plan(batches, negatives, epoch, step, piece == len(pieces) - 1, columns)
+                is_last, columns = place == num_plans - 1, slice(first, first + chunk)
+                return sampler.plan(batches, negatives, epoch, step, is_last, columns)
 
-        in_a_row = sampler.plans_in_a_row(batches, pieces[0][0].per_event)
-        return Prefetcher(make, start * len(pieces), batches.num_steps * len(pieces), self.prefetch, in_a_row)
+        in_a_row = sampler.plans_in_a_row(batches, drawn[0][0].per_event)
+        return Prefetcher(make, start * num_plans, batches.num_steps * num_plans, self.prefetch, in_a_row)
 
-    def _pieces(self, epoch: int) -> list[tuple[AnyNegatives, int, slice]]:
-        """Collective. Yield for each plan of a step its negatives, its epoch, and which of the negatives it looks
-        at."""
-        if self._split == "train":
-            epochs = [epoch + place for place in self._planning.epochs]
-            return [(self.negatives(number), number, slice(None)) for number in epochs]
-        negatives = self.negatives(epoch)
-        chunk = self._planning.chunk or max(1, negatives.per_event)
-        firsts = range(0, max(1, negatives.per_event), chunk)
-        return [(negatives, epoch, slice(first, first + chunk)) for first in firsts]
+    def _drawn(self, epoch: int) -> list[tuple[AnyNegatives, int]]:
+        """Collective. Choose the negatives that the plans of a step look at, and the epochs that these are of."""
+        places = self._planning.epochs if self._split == "train" else [0]
+        return [(self.negatives(number), number) for number in (epoch + place for place in places)]
 
     def negatives(self, epoch: int) -> AnyNegatives:
         """Collective. Choose the negatives of this rank's events: new ones every epoch in training, fixed ones

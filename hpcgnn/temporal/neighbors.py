@@ -24,6 +24,7 @@ REQUEST = np.dtype([("local", "u4"), ("time", "i8"), ("identity", "i8")])
 WINDOWED = np.dtype([*REQUEST.descr, ("since", "i8")])
 Array = Any  # of NumPy on the host, a tensor on a device
 ROOT_KINDS = 3  # of roots: source, destination, negative
+MOST_IDENTITIES = ((1 << 63) - 1) // ROOT_KINDS  # of the negative roots
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ def root_identity(rows: Array, numbers: Array, num_events: int, lib: Any = np) -
     numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
     are looked at with it.
     """
-    negatives = (numbers[:, None] * num_events + rows) * ROOT_KINDS + 2
+    # Of very many events, numbers come again: identities stay within 64 bits, and each tells its role.
+    negatives = (numbers[:, None] * num_events + rows) % MOST_IDENTITIES * ROOT_KINDS + 2
     return lib.concatenate([rows * ROOT_KINDS, rows * ROOT_KINDS + 1, negatives.reshape(-1)])
 
 

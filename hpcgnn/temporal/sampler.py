@@ -77,7 +77,9 @@ class TemporalSampler:
         labels |= {} if candidates.count is None else {"count": candidates.count}
         ids = [values for values in (candidates.dst, candidates.src) if values is not None]
         roots = side.lib.concatenate([events.src, events.dst, *(values.T.reshape(-1) for values in ids)])
-        numbers = side.arange(negatives.per_event * len(ids)).reshape(len(ids), -1)[:, columns].reshape(-1)
+        first, last, _ = columns.indices(negatives.per_event)
+        ends = [first + end * negatives.per_event for end in range(len(ids))]
+        numbers = side.lib.concatenate([begin + side.arange(last - first) for begin in ends])
         times = side.lib.tile(events.time, (2 + len(numbers),))
         identity = root_identity(events.row, numbers, self._num_events, side.lib)
         limit = native.NO_LIMIT if self._in_batch else int(batches.first_row[step])

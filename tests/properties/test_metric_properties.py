@@ -92,12 +92,15 @@ def test_links(comm, world, drawn, at_once):
         same([result[name] for name in metrics.NAMES], expected)
 
 
-@given(drawn=pairs())
-def test_ranks_and_their_means(comm, world, drawn):
+@given(drawn=pairs(), num_pieces=st.integers(1, 4))
+def test_ranks_and_their_means(comm, world, drawn, num_pieces):
     rows, k = drawn
     positive, negative, inductive, ranks = columns(rows, k)
     expected = np.array([rank_of(*row) for row in zip(positive, negative, strict=True)])
-    placed = metrics.ranks_of(positive, negative)
+    placed, standing = metrics.ranks_of(positive, negative), metrics.Standing(positive)
+    for piece in np.array_split(negative, num_pieces, axis=1):
+        standing.add(piece)
+    assert np.array_equal(standing.ranks(), placed, equal_nan=True)
     if k == 0:
         assert np.isnan(placed).all()
         return

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+import torch
 from evaluation_setup import Evaluation, graph_and_parts, module_folder
 from mpi4py import MPI
 from random_graphs import write_graph
 from scipy.stats import chisquare
-from training_runs import bipartite, homogeneous, make_parts, on_rank_0, read_plain
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, read_plain
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
@@ -26,6 +27,7 @@ from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.negatives import AllOthers, PairHistory
+from hpcgnn.temporal.neighbors import ROOT_KINDS, root_identity
 
 BATCH, ITEMS = 40, 15
 
@@ -311,6 +313,36 @@ def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
     others.at(slice(0, 50), slice(500, 600), pool_channel)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
+
+
+class VeryMany(AllOthers):
+    """Negatives of which any columns may be asked for."""
+
+    per_event = property(lambda _: 10**12)
+
+
+@pytest.mark.serial
+def test_a_plan_of_some_columns_takes_no_memory_for_all(parts):
+    """There may be as many negatives as nodes; a plan looks at a few."""
+    session = open_session(MPI.COMM_SELF, parts, make_config(eval__negatives="all"))
+    loader = session.loaders["test"]
+    others = loader.negatives(0)
+    plan = loader.sampler.plan(loader.batches, VeryMany(others.pool, others.place), 0, 0, False, slice(2, 5))
+    expected = loader.sampler.plan(loader.batches, others, 0, 0, False, slice(2, 5))
+    assert torch.equal(plan.query.identity, expected.query.identity)
+    assert torch.equal(plan.query.root, expected.query.root)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("first", [0, 12_345_678, 999_999_990])
+def test_roots_of_very_many_events_tell_their_role(first):
+    """Of any negative, though numbers of events and of negatives together need more than 64 bits."""
+    rows, numbers = 49_999_999_000 + np.arange(1000), first + np.arange(10)
+    identity = root_identity(rows, numbers, 50_000_000_000)
+    assert identity.min() >= 0
+    assert (identity % ROOT_KINDS).tolist() == np.repeat([0, 1, 2], [1000, 1000, 10_000]).tolist()
+    assert len(np.unique(identity)) == len(identity)
+    assert np.array_equal(identity, root_identity(*map(torch.from_numpy, (rows, numbers)), 50_000_000_000, torch))
 
 
 @pytest.mark.serial
