@@ -44,6 +44,7 @@ CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
 MANIFEST = "manifest.json"
 SCORES, OLD_SCORES = "scores-", "scores."  # how the names of files of training scores begin, and of tensors before
 SEAL = "manifest.sha256"  # as sha256sum writes it; checkpoints of earlier versions have none
+NO_FILES = slice(0)  # of a manifest that is read for what it says
 FILE_NAME = re.compile(r"(state|scores-\d+|memory-\d+|write-\d+-\d+)\.safetensors")
 
 
@@ -115,7 +116,8 @@ def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[
             log(f"{path.name} is damaged and passed over: {problem}")
             damaged.append(path)
             continue
-        best_epoch = int(world.broadcast(read_manifest(path)["progress"]["best_epoch"] if world.rank == 0 else None))
+        progress = read_manifest(path, NO_FILES)["progress"] if world.rank == 0 else {}
+        best_epoch = int(world.broadcast(progress.get("best_epoch")))
         if sound is not None and best_epoch == lost:
             continue
         best = folder / best_tag(best_epoch)
@@ -145,11 +147,11 @@ def _set_aside(damaged: list[Path], world: World) -> None:
 def find_damage(path: Path, world: World) -> str | None:
     """Collective. Say what is wrong with the files of a checkpoint, None for nothing; each rank checks a share of them.
     Raises DistributedError for another layout."""
-    problem, entries = None, []
+    problem = None
     with together(world, "read checkpoint"):
         try:
-            entries = read_manifest(path)["files"]
-            for number, entry in enumerate(entries[world.rank :: world.size]):
+            share = share_of(world)
+            for number, entry in enumerate(read_manifest(path, share)["files"][share]):
                 world.working("check the checkpoint", number)
                 check_files(path, [entry])
         except OtherVersionError:
@@ -185,9 +187,14 @@ def step_tag(progress: Progress) -> str:
     return f"step-{progress.global_step:010d}-{progress.epoch:05d}-{progress.step:07d}"
 
 
-def read_manifest(path: Path) -> dict:
-    """Read a manifest, and compare it with its seal and the sizes of the files that it lists. Raises ValueError,
-    and OtherVersionError for another format, version or layout."""
+def share_of(world: World) -> slice:
+    """Choose the files of a manifest that this rank looks at, where ranks together look at each once."""
+    return slice(world.rank, None, world.size)
+
+
+def read_manifest(path: Path, share: slice = slice(None)) -> dict:
+    """Read a manifest, and compare it with its seal and the sizes of the files that it lists, or of a share of them.
+    Raises ValueError, and OtherVersionError for another format, version or layout."""
     try:
         content = (path / MANIFEST).read_bytes()
         if (path / SEAL).exists() and (path / SEAL).read_bytes() != seal_of(content):
@@ -201,7 +208,7 @@ def read_manifest(path: Path) -> dict:
     if manifest.get("format") != FORMAT or version not in (1, VERSION):
         _refuse_version(path, f"{manifest.get('format')} version {version}")
     _check_manifest(path / MANIFEST, manifest)
-    for entry in manifest["files"]:
+    for entry in manifest["files"][share]:
         name = path / entry["name"]
         if not name.is_file() or os.path.getsize(name) != entry["bytes"]:
             raise ValueError(_damaged(name))
@@ -272,7 +279,7 @@ def check_files(path: Path, entries: list[dict]) -> None:
     """Raise ValueError that names the first of some files, entries of the manifest, that is not as it was written."""
     for entry in entries:
         name = path / entry["name"]
-        if files.file_hash(name) != entry["sha256"]:
+        if not name.is_file() or files.file_hash(name) != entry["sha256"]:
             raise ValueError(_damaged(name))
 
 
@@ -287,7 +294,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read all tensors of a checkpoint but those of nodes. Raises ValueError for a damaged checkpoint."""
-    entry = next(entry for entry in read_manifest(path)["files"] if entry["name"] == STATE)
+    entry = next(entry for entry in read_manifest(path, NO_FILES)["files"] if entry["name"] == STATE)
     return _load_file(path, entry)
 
 
@@ -309,10 +316,11 @@ def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value for name, value in model.named_buffers() if name in persistent}
 
 
-def load_state(path: Path, graph: str) -> tuple[State, list[list[dict]]]:
+def load_state(path: Path, graph: str, share: slice = slice(None)) -> tuple[State, list[list[dict]]]:
     """Read weights, optimizer and progress, and list the manifest's entries of the files of node memory, then of every
-    waiting write, oldest first. Raises ValueError for a damaged checkpoint and for one of another graph."""
-    manifest = read_manifest(path)
+    waiting write, oldest first. share: of the files whose sizes are looked at. Raises ValueError for a damaged
+    checkpoint and for one of another graph."""
+    manifest = read_manifest(path, share)
     if manifest["graph"] != graph:
         raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
     state = next(entry for entry in manifest["files"] if entry["name"] == STATE)
@@ -337,7 +345,7 @@ def load_scores(path: Path, tensors: dict[str, torch.Tensor], world: World) -> d
     """Collective. Read a share of the training scores, whole files: where there are any, every rank gets all columns,
     maybe without a row. Their order does not matter to the metrics. Earlier checkpoints have them among ``tensors``."""
     with together(world, "read checkpoint"):
-        entries = [entry for entry in read_manifest(path)["files"] if entry["name"].startswith(SCORES)]
+        entries = [entry for entry in read_manifest(path, NO_FILES)["files"] if entry["name"].startswith(SCORES)]
         pieces = [_load_file(path, entry) for entry in entries[world.rank :: world.size]]
         none = _no_rows(path / entries[0]["name"]) if entries else {}
     if old := named(tensors, OLD_SCORES):

@@ -120,7 +120,9 @@ class CheckpointWriter:
             if self._world.rank == 0:
                 _write_manifest(job.target, entries, job.progress, self._graph)
                 if job.is_step:
-                    prune(self._folder, job.progress.best_epoch, self._keep, {later.target for later in self._jobs})
+                    under_way = {later.target for later in self._jobs}
+                    stale = prune(self._folder, job.progress.best_epoch, self._keep, under_way)
+                    self._thread.submit(_remove_folders, stale)  # some files a rank, for which nobody waits
 
     def _give_up(self) -> None:
         for job in self._jobs:
@@ -177,13 +179,19 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
     durable.fsync(target.parent)
 
 
-def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> None:
-    """Remove all checkpoints but the ``keep`` newest whole step checkpoints, the best one and those being written;
-    those that were never finished go, too."""
+def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> list[Path]:
+    """Take the manifests out of all checkpoints but the ``keep`` newest whole step checkpoints, the best one and those
+    being written; returns their folders, and those of checkpoints that were never finished."""
     staying = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
-    for path in (*folder.glob("step-*"), *folder.glob("best-*")):
-        if path not in staying:
-            remove(path)
+    stale = [path for path in (*folder.glob("step-*"), *folder.glob("best-*")) if path not in staying]
+    for path in stale:
+        (path / MANIFEST).unlink(missing_ok=True)
+    return stale
+
+
+def _remove_folders(folders: list[Path]) -> None:
+    for path in folders:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
@@ -198,7 +206,7 @@ HEAD = "decoder."
 def load(session: Session, path: Path) -> State:
     """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
     with together(session.world, "read checkpoint"):
-        state, names = checkpoint.load_state(path, session.partition.graph)
+        state, names = checkpoint.load_state(path, session.partition.graph, checkpoint.share_of(session.world))
         _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
         _set_buffers(session.model, checkpoint.named(state.tensors, checkpoint.BUFFER), path)
     state.scores = checkpoint.load_scores(path, state.tensors, session.world.job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -137,6 +138,24 @@ def test_damage_is_found_and_passed_over(comm, writer):
     with pytest.raises(DistributedError, match="none of 1 checkpoints is whole"):
         checkpoint.find_sound(writer._folder, world, told.append)
     comm.barrier()
+
+
+def test_ranks_look_at_a_file_once(comm, writer, monkeypatch):
+    """A file system of many clients is asked for each file by one rank, not by all."""
+    add(writer, comm.rank, 1)
+    writer.settle()
+    world, looked = World(CommConfig(device="cpu", threads=1), comm), []
+    path = comm.bcast(checkpoint.find_latest(writer._folder))
+
+    def look(name):
+        looked.append(name.name)
+        return name.stat().st_size
+
+    monkeypatch.setattr(checkpoint.os.path, "getsize", look)
+    assert checkpoint.find_damage(path, world) is None
+    assert sorted(itertools.chain(*comm.allgather(looked))) == sorted(
+        ["state.safetensors", *(f"memory-{rank}.safetensors" for rank in range(comm.size))]
+    )
 
 
 def test_a_damaged_checkpoint_is_written_anew(comm, writer):
