@@ -11,6 +11,7 @@ from hpcgnn.graph.partition import Ranking
 
 MOST_PRESAMPLED = 1000  # steps
 MOST_ADDED = 1 << 22  # ids that wait to be counted
+MOST_COUNTED = 1 << 26  # ids of a rank; 16 bytes each
 InputIds = Callable[[int], Sequence[np.ndarray]]  # collective: the global ids that a step needs, by node type
 
 
@@ -21,6 +22,10 @@ class IdCounts:
         self._ids, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
         self._added: list[np.ndarray] = []
         self._num_added = 0
+
+    def __len__(self) -> int:
+        """Number of ids in memory, of which those that wait may be the same."""
+        return len(self._ids) + self._num_added
 
     def add(self, ids: np.ndarray) -> None:
         """Count ids [n] once more."""
@@ -42,14 +47,17 @@ def presample(
     input_ids: InputIds, num_steps: int, is_near: Sequence[Callable[[np.ndarray], np.ndarray]], world: World
 ) -> tuple[Ranking, ...]:  # fmt: skip
     """Collective. Rank the nodes of each type whose rows are not near, as ``is_near`` of the type says of global ids,
-    by how often the steps of an epoch need them, or so many of these steps, at equal distances; probability: needs a
-    step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
+    by how often the steps of an epoch need them, or so many of these steps, at equal distances, until a rank has met
+    more nodes than it may keep; probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
     count = min(num_steps, MOST_PRESAMPLED)
     wanted = [IdCounts() for _ in is_near]
     for number in range(count):
         world.working("presample", number)
         for near, counts, ids in zip(is_near, wanted, input_ids(number * num_steps // count), strict=True):
             counts.add(ids[~near(ids)])
+        if world.any(sum(map(len, wanted)) > MOST_COUNTED):
+            count = number + 1
+            break
     rankings = []
     for counts in wanted:
         unique, uses = counts.totals()

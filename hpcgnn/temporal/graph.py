@@ -207,10 +207,13 @@ def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndar
     its events."""
     if FEATURE not in parts[0].edges:
         return None, None
-    rows = np.concatenate([p.edges["row"] for p in parts])
-    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    features = np.concatenate([files.as_matrix(p.edges[FEATURE]) for p in parts])[first].astype(np.float32)
-    return features, np.split(inverse, np.cumsum([len(p.edges["row"]) for p in parts])[:-1])
+    numbers = np.cumsum([len(part.edges["row"]) for part in parts])
+    unique, inverse = np.unique(np.concatenate([part.edges["row"] for part in parts]), return_inverse=True)
+    rows_of = np.split(inverse, numbers[:-1])
+    features = np.empty((len(unique), files.as_matrix(parts[0].edges[FEATURE]).shape[1]), np.float32)
+    for part, rows in zip(parts, rows_of, strict=True):
+        features[rows] = files.as_matrix(part.edges.pop(FEATURE))  # each part's own are freed at once
+    return features, rows_of
 
 
 def _merge_history(parts: list[_Part], book: Book, rank: int, feature_of) -> History:

@@ -180,6 +180,18 @@ def test_rows_that_steps_want_are_counted(monkeypatch, most_steps, most_added):
         assert ranking.probability == pytest.approx([uses[node] / len(some) for node in ranking.id])
 
 
+@pytest.mark.serial
+def test_counting_ends_where_a_rank_has_met_many_rows(monkeypatch):
+    """What was counted up to there is ranked."""
+    monkeypatch.setattr(presample, "MOST_COUNTED", 20)
+    wanted = [[np.arange(10 * step, 10 * step + 12)] for step in range(9)]
+    (ranking,) = presample.presample(
+        wanted.__getitem__, 9, [lambda ids: ids < 0], World.alone(CommConfig(device="cpu"))
+    )
+    assert ranking.id.tolist() == [10, 11, *range(10), *range(12, 22)]
+    assert ranking.probability.tolist() == [1, 1] + [0.5] * 20
+
+
 def test_the_most_used_rows_are_hot(tmp_path):
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     partition = open_graph_session(MPI.COMM_SELF, parts, static_config()).partition
