@@ -104,8 +104,8 @@ class Board:
 
 
 def make_board(world: World) -> Board | None:
-    """Collective. Make a board, where ranks share memory and compute on the CPU."""
-    if world.any(world.device.type != "cpu") or not has_neighbors(world):
+    """Collective. Make a board, where ranks of this world share memory and compute on the CPU."""
+    if world.any(world.device.type != "cpu") or not has_neighbors(world.apart()):
         return None
     return Board(world)
 
@@ -131,7 +131,7 @@ class BoardRoute(Route):
         """Collective. Plan which rows of the board a route moves, over the channel of the route."""
         assert route.order is None
         want, serve, members = route.want_counts, route.serve_counts, board.members
-        near = route.channel.node or route.channel  # without several nodes that is all ranks
+        near = route.channel.node or route.channel  # without several nodes all ranks are near
         is_wanted_near, is_asked_near = np.repeat(board.is_near, want), np.repeat(board.is_near, serve)
         position, num_served = route.position.numpy(), len(route.served)
         places = near.array(narrow_rows(position[is_asked_near]), serve[members], want[members])

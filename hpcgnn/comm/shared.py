@@ -42,7 +42,12 @@ class NodeMemory:
             self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.node)
         except MPI.Exception as caught:
             error = ValueError(f"no shared memory of {num_bytes} bytes on {world.host}: {caught}")
-        world.agree(error, "share memory")
+        try:
+            world.agree(error, "share memory")
+        except DistributedError:
+            if node.allreduce(error is None, MPI.LAND):  # another node refused
+                self._window.Free()
+            raise
         buffer, _ = self._window.Shared_query(0)
         self.bytes = np.frombuffer(buffer, np.uint8)[:num_bytes]  # type: ignore[call-overload]
         self._window.Lock_all(MPI.MODE_NOCHECK)
@@ -175,7 +180,7 @@ def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
     travel in messages."""
     node = world.node()
     needed = node.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
-    has_room = needed + SPARE <= free_memory(world)
+    has_room = needed + SPARE <= free_memory(world) // world.num_groups  # groups of a node share at the same time
     if not world.any(not has_room):
         with contextlib.suppress(DistributedError):
             return NodeColumns(world, node, shapes)

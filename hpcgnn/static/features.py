@@ -21,7 +21,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import NodeRoute, Route
 from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.columns import FileTable, GatheredTable, StoredColumn, Table, gather, load, load_pinned
 from hpcgnn.graph.embeddings import EmbeddingStore
@@ -335,7 +335,8 @@ class NodeTables:
         other, degree = copy.copy(self), partition.in_degree()
         other._near = [dict(near) for near in self._near]
         own = [torch.from_numpy(degree[partition.of_type(kind)]) for kind in range(len(partition.types))]
-        places = other._share([{"degree": (tuple(rows.shape), rows.dtype)} for rows in own])
+        shapes: list[dict[str, Shape]] = [{"degree": (tuple(rows.shape), rows.dtype)} for rows in own]
+        places = other._share(shapes) if self.is_shared else [{} for _ in own]
         if not any(places):
             other._near = [{} for _ in own]  # a node's columns are all shared, or none is
         other._tables = []
@@ -373,12 +374,11 @@ class NodeTables:
         where the parts should have a ranking and have none."""
         config = self._config
         if config.cache == "stored":
-            with together(self._world, "read the cache ranking"):
-                if not any(len(ranking.id) for ranking in self._ranking):
-                    raise ValueError(
-                        "features.cache stored: the parts hold no ranking; partition again with --cache-ranking or "
-                        "--method hotness, or use features.cache presample"
-                    )
+            if not self._world.any(any(len(ranking.id) for ranking in self._ranking)):
+                raise DistributedError(
+                    "features.cache stored: the parts hold no ranking; partition again with --cache-ranking or "
+                    "--method hotness, or use features.cache presample", user_error=True,
+                )  # fmt: skip
             rankings = tuple(
                 ranking.of(~rows.is_near(ranking.id)) for ranking, rows in zip(self._ranking, self.rows, strict=True)
             )

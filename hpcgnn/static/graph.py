@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,13 +85,16 @@ class StaticGraph:
         self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
+        self._others: dict[Hashable, StaticGraph] = {}
 
-    def over(self, partition: GraphPartition) -> StaticGraph:
-        """Collective. Return this graph with other edges between its nodes, whose input rows both have; ``close`` of
-        either frees what both share."""
-        other = copy.copy(self)
-        other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
-        return other
+    def over(self, partition: GraphPartition, name: Hashable) -> StaticGraph:
+        """Collective. Return this graph with other edges between its nodes, whose input rows both have: for the same
+        ``name`` the same graph. ``close`` of either frees what both share."""
+        if name not in self._others:
+            other = copy.copy(self)
+            other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
+            self._others[name] = other
+        return self._others[name]
 
     @property
     def rows(self) -> tuple[NodeRows, ...]:
@@ -140,8 +143,9 @@ class StaticGraph:
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
             loader.release()
-        if self._shared:  # the partition lies in copies that go
-            self.partition = replace(self.partition.degrees_only(), flat_row=np.empty(0, np.int64))
+        for graph in (self, *self._others.values()):
+            if graph._shared:  # the partition lies in copies that go
+                graph.partition = replace(graph.partition.degrees_only(), flat_row=np.empty(0, np.int64))
         for replica, _ in self._replicas:
             replica.close()
         self._replicas.clear()

@@ -67,7 +67,7 @@ class LinkNeighborLoader(BatchLoader):
         shuffle = split == SPLITS[TRAIN] if chosen.shuffle is None else chosen.shuffle
         if split:
             seeds = make_link_seeds(graph.partition, self.relation, reverse, graph.world, graph.channel)
-            graph, pool = graph.over(seeds.partition), seeds.pools[split]
+            graph, pool = graph.over(seeds.partition, (self.relation, reverse)), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         else:
             pool, left_out = _chosen_edges(graph, self.relation, rows, np.asarray(edges[1]), reverse, exclude_seeds)

@@ -371,6 +371,7 @@ class RunConfig(Sections):
         """Make the paths of inputs absolute: a run may be resumed from another folder."""
         super().make_absolute()
         self.task.init = self.task.init and os.path.abspath(self.task.init)
+        self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
         """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises

@@ -6,6 +6,7 @@ way of homes, even blocks of the split's event rows, so that rank 0 need not kno
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ def fixed_negatives(
     Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
     unknown id, or an event of the split that is not listed.
     """
-    path = path.replace("{split}", batches.name)
+    path = file_of(path, batches.name)
     index = SPLITS.index(batches.name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
     file: NegativeFile | None = None
@@ -164,6 +165,19 @@ class NegativeSource:
     world: World
     channel: Channel
     seed: int
+
+
+def file_of(path: str, split: str) -> str:
+    """Return the path of the fixed negatives of a split."""
+    return path.replace("{split}", split)
+
+
+def check_files(path: str, world: World) -> None:
+    """Collective. Raise DistributedError where a file of fixed negatives, of validation or of the test, is missing."""
+    with together(world, "find the negatives"):
+        for split in SPLITS[1:] if world.rank == 0 else ():
+            if not os.path.isfile(file_of(path, split)):
+                raise ValueError(f"eval.negatives_file: {file_of(path, split)}: no such file")
 
 
 def eval_negatives(kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = "") -> AnyNegatives:

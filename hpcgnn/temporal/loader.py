@@ -33,32 +33,35 @@ from hpcgnn.temporal.sides import Needs, Placement
 
 class TemporalGraph:
     """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events; board: on
-    which the ranks of a node read each other's node memory, if they do; features: of nodes, if they have any."""
+    which the ranks of a node read each other's node memory, if they do."""
 
     def __init__(self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0):
         """Raises DistributedError for a partition set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
-        self.features: NodeFeatures | None = None
+        self._features: dict[torch.dtype, NodeFeatures] = {}
         self.partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel)
 
     def close(self) -> None:
         """Collective. Free the channel and what ranks share; neither graph nor loaders may be used any more."""
-        for shared in (self.board, self.features):
+        for shared in (self.board, *self._features.values()):
             if shared is not None:
                 shared.close()
         self.channel.close()
 
-    def share_features(self, dtype: torch.dtype, layout: Layout | None = None, is_replicated: bool = False) -> None:
-        """Collective. Have plans bring the features of nodes, if they have any, once for all loaders. layout: of the
-        node memory, where ranks keep that of others; is_replicated: where each keeps that of all nodes."""
+    def features(
+        self, dtype: torch.dtype, layout: Layout | None = None, is_replicated: bool = False
+    ) -> NodeFeatures | None:  # fmt: skip
+        """Collective. Return the features of nodes that plans bring, if nodes have any, once for all loaders of a
+        dtype. layout: of the node memory, where ranks keep that of others; is_replicated: where each keeps that of all
+        nodes."""
         columns = self.partition.node_feature
-        if columns is None or self.features is not None:
-            return
-        table = torch.from_numpy(columns).to(dtype)
-        if layout is not None:
-            table = layout.spread(table.to(self.world.device), self.channel).cpu()
-        self.features = NodeFeatures(table, self.world, is_replicated)
+        if columns is not None and dtype not in self._features:
+            table = torch.from_numpy(columns).to(dtype)
+            if layout is not None:
+                table = layout.spread(table.to(self.world.device), self.channel).cpu()
+            self._features[dtype] = NodeFeatures(table, self.world, is_replicated)
+        return self._features.get(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,10 @@ class TemporalLoader:
         self.batches = self._make_batches(batch_size)
         if planning is None:
             channel, training = world.channel(polite=self.prefetch > 0), split == "train"
-            graph.share_features(dtype)
             sampler = TemporalSampler(
                 partition, graph.splits.history if training else partition.history, self._sampling,
                 Needs(hops, mailing, nearby), graph.seed,
-                Placement(channel, graph.channel, world.device, dtype, features=graph.features),
+                Placement(channel, graph.channel, world.device, dtype, features=graph.features(dtype)),
                 evaluation=not training,
             )  # fmt: skip
             planning = Planning(sampler, channel)

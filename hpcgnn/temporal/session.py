@@ -21,7 +21,7 @@ from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, eval_negatives
+from hpcgnn.temporal.eval_negatives import NegativeSource, check_files, check_historical, eval_negatives
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
@@ -44,7 +44,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     model = _build_model(config, graph, goal, dtype)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes
-    graph.share_features(dtype, memory.layout, is_replicated)
+    features = graph.features(dtype, memory.layout, is_replicated)
     ahead, own = world.plans_ahead(config.sampling.prefetch), None
     if is_replicated:
         own = world.own_channel()
@@ -52,7 +52,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
         graph.board = make_board(world)
     channels = world.channel(polite=ahead > 0, by_node=True), graph.channel
     threads = 1 if ahead else world.threads
-    place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, graph.features)
+    place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
     loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
     task = goal.task(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
@@ -143,6 +143,8 @@ def _make_loaders(
         kind, count, file = config.eval.negatives, config.sampling.negatives, config.eval.negatives_file
         if kind == "historical":
             check_historical(source)
+        if kind == "file":
+            check_files(file, world)
         fixed = partial(eval_negatives, kind, per_event=count, source=source, path=file)
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)

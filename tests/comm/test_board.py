@@ -52,6 +52,22 @@ def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
 
 
 @pytest.mark.several_ranks
+def test_a_group_that_lies_on_two_nodes_has_no_board(comm, monkeypatch):
+    """Its ranks are neighbours of other groups alone; a group beside it on one node has one."""
+    monkeypatch.setattr(World, "node", lambda world: world.mpi.Split(comm.rank // 3, world.rank))
+    world = make_world(comm, 0).split(2)
+    board, channel = make_board(world), world.channel(by_node=True)
+    nodes = {(comm.rank - world.rank + rank) // 3 for rank in range(world.size)}
+    assert (board is None) == (len(nodes) == world.size)
+    ownership, plain = make_route(world, channel, 0, 30)
+    if board is not None:
+        route = BoardRoute.upon(board, plain)
+        table = torch.arange(float(ownership.starts[world.rank + 1] - ownership.starts[world.rank]))[:, None]
+        assert torch.equal(*(each.pull(table)[0] for each in (route, plain)))
+        board.close()
+
+
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("node_ranks", [0, 2])
 def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
     world = make_world(comm, node_ranks)

@@ -203,6 +203,22 @@ def test_what_cannot_be_loaded_is_refused(comm, mpi_tmp_path, given, changes, me
         LinkNeighborLoader(graph, given, FANOUTS, 8, **changes)
 
 
+@pytest.mark.several_ranks
+def test_loaders_of_splits_follow_the_same_edges(comm, mpi_tmp_path):
+    """Which are copied once on a machine, however many loaders are made; a relation's reverses are others."""
+    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    for _ in range(3):
+        for split in ("val", "test"):
+            loader = LinkNeighborLoader(graph, (BUYS, split), FANOUTS, 8, reverse=SOLD, topology="replicated")
+            next(iter(loader))
+            loader.close()
+    assert len(graph._replicas) == 1
+    assert len(graph.tables._shared) == 2  # the nodes' rows, and the degrees of the edges to follow
+    LinkNeighborLoader(graph, (BUYS, "val"), FANOUTS, 8, topology="replicated")
+    assert len(graph._replicas) == 2
+    graph.close()
+
+
 def test_links_are_not_sampled_along_out_edges(comm, mpi_tmp_path):
     graph = open_directed(comm, make_static_parts(comm, shop, mpi_tmp_path, out_edges=True), "out")
     with pytest.raises(DistributedError, match="links are sampled along in-edges"):

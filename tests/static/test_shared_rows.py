@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from link_graphs import friends, shop
+from mpi4py import MPI
 from static_runs import APART, make_static_parts, open_graph_session, open_graph_trainer, plain, static_config, typed
 from test_graph_training import run_both
 
@@ -246,6 +248,18 @@ def test_memory_is_shared_where_it_fits(comm, monkeypatch, spare):
         columns.close()
 
 
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_groups_share_the_room_of_a_machine(comm, monkeypatch, spare):
+    """They take it at the same time, and do not hear of each other."""
+    group = make_world(comm).split(2)
+    needed = group.num_groups * (group.size * 100 + shared.SPARE)
+    monkeypatch.setattr(shared, "free_memory", lambda world: needed + spare)
+    columns = share_columns(group.apart(), [((100,), torch.uint8)])
+    assert (columns is None) == (spare < 0)
+    if columns is not None:
+        columns.close()
+
+
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("has_room", [True, False])
 def test_another_graph_of_the_nodes_has_its_own_degrees(comm, mpi_tmp_path, monkeypatch, has_room):
@@ -256,13 +270,66 @@ def test_another_graph_of_the_nodes_has_its_own_degrees(comm, mpi_tmp_path, monk
     if not has_room:
         monkeypatch.setattr(features, "share_columns", lambda *_: None)
     half = tuple(edges.take(edges.src % 2 == 0) for edges in partition.edges)
-    other = session.graph.over(replace(partition, edges=half))
+    other = session.graph.over(replace(partition, edges=half), "half")
     wanted = np.arange(comm.rank, 150, comm.size)
     rows, channel = other.rows[0], world.channel()
     degree = rows.fetch(rows.plan(wanted, channel), "degree")
     expected = np.concatenate(world.allgather(np.diff(half[0].indptr)))
     assert degree.tolist() == expected[wanted].tolist()
     session.close()
+
+
+@pytest.mark.several_ranks
+def test_another_graph_shares_no_degrees_where_rows_are_not_shared(comm, mpi_tmp_path, monkeypatch):
+    """There may be room for the degrees alone."""
+    parts, share = make_static_parts(comm, plain, mpi_tmp_path), features.share_columns
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "share_columns", lambda *_: None)
+        session = open_graph_session(comm, parts, static_config())
+    assert features.share_columns is share
+    assert session.graph.tables.lacks_room
+    other = session.graph.over(session.partition, "all")
+    wanted = np.arange(comm.rank, 150, comm.size)
+    fetched = []
+    for rows in (session.graph.rows[0], other.rows[0]):
+        fetch = rows.plan(wanted, session.world.channel())
+        fetched.append([rows.fetch(fetch, name) for name in ("identity", "degree", "feature")])
+    assert all(torch.equal(*pair) for pair in zip(*fetched, strict=True))
+    session.close()
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("refused", [False, True])
+def test_shared_memory_that_another_node_refuses_is_given_back(comm, monkeypatch, refused):
+    """And rows lie apart on all nodes."""
+    world, made, freed = make_world(comm, 1), [], []
+    allocate = MPI.Win.Allocate_shared
+
+    class Window:
+        def __init__(self, window):
+            made.append(self)
+            self._window = window
+
+        def __getattr__(self, name):
+            return getattr(self._window, name)
+
+        def Free(self):
+            freed.append(self)
+            self._window.Free()
+
+    def allocate_here(*args, **options):
+        if refused and comm.rank == comm.size - 1:
+            raise MPI.Exception(MPI.ERR_NO_MEM)
+        return Window(allocate(*args, **options))
+
+    monkeypatch.setattr(
+        shared, "MPI", SimpleNamespace(**vars(MPI) | {"Win": SimpleNamespace(Allocate_shared=allocate_here)})
+    )
+    columns = share_columns(world, [((30, 7), torch.float32)])
+    assert (columns is None) == refused
+    if columns is not None:
+        columns.close()
+    assert freed == made
 
 
 @pytest.mark.several_ranks

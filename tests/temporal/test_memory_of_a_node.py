@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from training_runs import (
     bipartite,
     homogeneous,
@@ -17,8 +18,10 @@ from training_runs import (
     train_steps,
 )
 
+from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 RICH = {"edge_width": 3, "node_width": 4}
 JODIE = {"memory__updater": "rnn", "model__embedding": "time_projection"}
@@ -44,6 +47,16 @@ def make_case(comm, folder: Path, **options) -> Path:
     """Collective. A small graph in 8 parts."""
     on_rank_0(comm, lambda: bipartite(folder / "graph.h5", **{"num_events": 360} | options) and None)
     return make_parts(comm, folder / "graph.h5", folder / "parts", 8, "random")
+
+
+def test_loaders_bring_features_in_their_dtype(comm, mpi_tmp_path):
+    """Each its own; loaders of a dtype share them."""
+    graph = TemporalGraph(make_case(comm, mpi_tmp_path, **RICH), World(CommConfig(device="cpu", threads=1), comm))
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        with TemporalLoader(graph, "train", 60, dtype=dtype).plans() as plans:
+            assert {plan.node_feature.dtype for plan in plans} == {dtype}
+    assert graph.features(torch.float64) is graph.features(torch.float64)
+    graph.close()
 
 
 @pytest.mark.several_ranks

@@ -10,6 +10,7 @@ from evaluation_setup import graph_and_parts, module_folder
 from test_negatives import ITEMS, listed, write_file
 from training_runs import bipartite, make_config, on_rank_0, open_session, read_plain
 
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.task.goal import Collected
 from hpcgnn.temporal.edgebank import baseline_metrics
@@ -88,6 +89,18 @@ def every_score(session, split):
         for plan in plans:
             collected.add(plan, session.task.evaluate(plan))
     return collected
+
+
+def test_a_file_that_is_missing_is_told_before_the_first_step(comm, parts, mpi_tmp_path, monkeypatch):
+    """That of the test as well; a path is one from where the run began."""
+    on_rank_0(comm, lambda: (mpi_tmp_path / "val.npz").touch())
+    comm.barrier()
+    monkeypatch.chdir(mpi_tmp_path)
+    config = make_config(eval__protocol="tgb", eval__negatives_file="{split}.npz")
+    config.make_absolute()
+    monkeypatch.chdir("/")
+    with pytest.raises(DistributedError, match=f"eval.negatives_file: {mpi_tmp_path}/test.npz: no such file"):
+        open_session(comm, parts, config)
 
 
 @pytest.mark.parametrize("kind", ["unlimited", "time_window"])
