@@ -157,7 +157,8 @@ class SnapshotDataConfig:
         val_fraction: share of the snapshots that predictions are made from, for validation.
         test_fraction: share of these snapshots for the test, at the end.
         val_snapshots: number of snapshots for validation; -1: by fraction.
-        test_snapshots: number of snapshots for the test; -1: by fraction.
+        test_snapshots: number of snapshots for the test; -1: by fraction. With all four as they are, a graph that
+            names its splits is split so.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
@@ -182,6 +183,13 @@ class SnapshotDataConfig:
             raise ValueError("data.val_snapshots and data.test_snapshots must be at least 0, or -1: by fraction")
         if self.synthetic_nodes < 20 or not 10 <= self.synthetic_snapshots < 1 << 16:
             raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
+
+    @property
+    def divides(self) -> bool:
+        """Whether any of the values that split the snapshots was chosen."""
+        usual = SnapshotDataConfig()
+        names = ("val_fraction", "test_fraction", "val_snapshots", "test_snapshots")
+        return any(getattr(self, name) != getattr(usual, name) for name in names)
 
     def split(self, first: int, last: int) -> dict[str, range]:
         """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.
@@ -322,10 +330,23 @@ class SnapshotConfig(Sections):
             raise ValueError("train.cuda_graphs: steps of snapshots are launched kernel by kernel; leave it false")
         if self.comm.sampler_ranks:
             raise ValueError("comm.sampler_ranks is for static graphs: nothing is sampled of snapshots; leave it 0")
+        if self.train.drop_last and not self.sampling.history:
+            raise ValueError("train.drop_last leaves snapshots out of the state that is carried on; set it false")
+        self._check_known()
         if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
             raise ValueError(
                 f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
             )
+
+    def _check_known(self) -> None:
+        """Raise ValueError where what is to be predicted is known."""
+        task, horizon = self.task, self.sampling.horizon
+        if self.inputs.lags and task.kind in (REGRESSION, NODE) and not horizon:
+            raise ValueError("inputs.lags are the target's values up to a snapshot's own: set sampling.horizon above 0")
+        if self.inputs.lags and task.split == NODES:
+            raise ValueError("inputs.lags would show the labels of all nodes: leave it 0 with task.split nodes")
+        if task.kind == LINK and task.new_links and not horizon:
+            raise ValueError("task.new_links: a snapshot has no edges that it has not; set sampling.horizon above 0")
 
     @property
     def num_groups(self) -> int:

@@ -39,9 +39,21 @@ class SnapshotGoal(Goal):
     last: int
     restarts = False
 
-    def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
-        """Split the snapshots from ``first`` on that predictions are made from. Raises ValueError."""
-        return data.split(first, self.last)
+    def splits(
+        self, data: SnapshotDataConfig, first: int, named: dict[str, tuple[int, int]], horizon: int
+    ) -> dict[str, range]:  # fmt: skip
+        """Split the snapshots from ``first`` on that predictions are made from, so many snapshots earlier than what is
+        predicted; named: the first and the last snapshot of the graph's own splits, which count unless ``data`` says
+        otherwise. Raises ValueError."""
+        if not named or data.divides:
+            return data.split(first, self.last)
+        end = self.last + 1
+        test = named["test"][0] - horizon if "test" in named else end
+        val = named["val"][0] - horizon if "val" in named else test
+        bounds = [first, *(min(max(first, begin), end) for begin in (val, test)), end]
+        if bounds[1] <= first:
+            raise ValueError(f"the graph's own splits {named} leave none of the snapshots from {first} on to train on")
+        return {name: range(*bounds[place : place + 2]) for place, name in enumerate(SPLITS)}
 
     @abstractmethod
     def want(self, split: str, epoch: int, number: int):
@@ -213,10 +225,10 @@ class NodeLabelGoal(LabelGoal):
         counts = [self._rows(SPLITS[0], n).size if n <= self.last else 0 for n in range(partition.num_snapshots)]
         self.roots = world.reduce_array(np.array(counts, np.int64))
 
-    def splits(self, data: SnapshotDataConfig, first: int) -> dict[str, range]:
+    def splits(self, data, first: int, named, horizon: int) -> dict[str, range]:
         """Split the snapshots; every split has all of them where nodes are split."""
         if self._split is None:
-            return super().splits(data, first)
+            return super().splits(data, first, named, horizon)
         return {name: range(first, self.last + 1) for name in SPLITS}
 
     def _rows(self, split: str, number: int) -> np.ndarray:

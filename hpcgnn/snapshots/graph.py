@@ -15,6 +15,7 @@ import numpy as np
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
+from hpcgnn.graph.splits import SPLITS
 
 STAMPS = ("first", "last")
 DEGREE = "degree"
@@ -34,13 +35,16 @@ class SnapshotEdges:
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
     that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by;
+    splits: by name the first and the last snapshot, where the graph has splits of its own;
     all_sources [m]: global ids of the sources of all rows of edges."""
 
     def __init__(
-        self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float]
-    ):
+        self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
+        splits: dict[str, tuple[int, int]] | None = None,
+    ):  # fmt: skip
         self.book: Book = partition.book
         self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
+        self.splits = splits or {}
         self.flat_row, self.num_nodes = partition.flat_row, partition.num_nodes
         columns = _all_columns(partition)
         for name in series:
@@ -131,6 +135,7 @@ def open_snapshot_partition(
             raise files.FileFormatError(
                 f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
             )
+        splits = _checked_splits(files.json_attribute(file, "splits") or {}, num_snapshots)
     first_part = partition.book.parts_of(rank)[0]  # all parts list all columns; a staged set may lack other ranks'
     with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
@@ -140,7 +145,15 @@ def open_snapshot_partition(
         if np.ndim(scale) or not 0 < float(scale) < np.inf:
             raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
     scales = {name: float(scale) for name, scale in stored.items()}
-    return SnapshotPartition(partition, num_snapshots, series, scales)
+    return SnapshotPartition(partition, num_snapshots, series, scales, splits)
+
+
+def _checked_splits(splits: dict[str, list[int]], num_snapshots: int) -> dict[str, tuple[int, int]]:
+    """Check the splits of a book: ranges of snapshots that follow each other."""
+    bounds = [number for name in SPLITS if name in splits for number in splits[name]]
+    if not (set(splits) <= set(SPLITS) and bounds == sorted(bounds) and all(0 <= n < num_snapshots for n in bounds)):
+        raise files.FileFormatError(f"splits are {splits}, expected ranges of {num_snapshots} snapshots in order")
+    return {name: (int(first), int(last)) for name, (first, last) in splits.items()}
 
 
 def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:

@@ -142,6 +142,17 @@ class SnapshotPlanner:
         return blocks
 
 
+def _check_known(partition: SnapshotPartition, target: str) -> None:
+    """Raises ValueError for a target with numbers that are not known, which inputs cannot have."""
+    unknown = np.argwhere(~np.isfinite(partition.series[target]))
+    if len(unknown):
+        row, number = unknown[0, :2]
+        raise ValueError(
+            f"inputs.lags: {target} of the node in row {partition.flat_row[row]} of the graph file is not known in "
+            f"snapshot {number} ({len(unknown)} such numbers at this rank): fill them in, or leave inputs.lags 0"
+        )
+
+
 class SnapshotInputs:
     """What is known of the nodes without learning. target: the column that lags are taken of, or empty."""
 
@@ -152,6 +163,8 @@ class SnapshotInputs:
         """Raises ValueError for lags without a target."""
         if config.lags and target not in partition.series:
             raise ValueError(f"inputs.lags needs a column {target or 'target'} of every snapshot, the graph has none")
+        if config.lags:
+            _check_known(partition, target)
         self._config, self._partition, self._target = config, partition, target
         self._dtype, self._device = dtype, device
         self._fixed = partition.columns.get(FEATURES)

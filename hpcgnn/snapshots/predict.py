@@ -35,9 +35,12 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
     """Collective. Yield snapshots and the model's outputs [n, C] there, from the first one after training to the
-    graph's last; a state that is carried on must be that after training."""
+    graph's last; a state that is carried on must be that after training. Where splits begin without state, from the
+    first one of training."""
     loader = session.loaders["train"]
-    numbers = range(loader.snapshots.stop, session.partition.num_snapshots)
+    if session.forgets:
+        session.memory.reset()
+    numbers = range(_first(session), session.partition.num_snapshots)
     batches = make_batches("forecast", numbers, session.config.train.batch_size, np.zeros(numbers.stop, np.int64))
     for step in range(batches.num_steps):
         session.watchdog.at("forecast", step)
@@ -45,18 +48,28 @@ def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
         yield from zip(plan.targets, session.task.outputs(plan), strict=True)
 
 
+def _first(session: Session) -> int:
+    """The first snapshot that can be predicted from."""
+    snapshots = session.loaders["train"].snapshots
+    return snapshots.start if session.forgets else snapshots.stop
+
+
 def forecast_nodes(session: Session, last: int) -> AnswerColumns:
     """Collective. Predict for every node: original id (the row where the graph has none), and the model's outputs
     [n, C] at each of the ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers
     as in the source.
 
-    Raises DistributedError for more snapshots than follow those of training.
+    Raises DistributedError for more snapshots than follow those of training, or, where splits are of nodes, than there
+    are from the first one of training on.
     """
     partition = session.partition
-    most = partition.num_snapshots - session.loaders["train"].snapshots.stop
+    most = partition.num_snapshots - _first(session)
     with together(session.world, "predict"):
+        if most < 1:
+            raise ValueError("no snapshot follows those of training: train with data.test_snapshots above 0")
         if not 1 <= last <= most:
-            raise ValueError(f"--snapshots must be 1 to {most}, the snapshots after those of training; got {last}")
+            which = "from the first of training on" if session.forgets else "after those of training"
+            raise ValueError(f"--snapshots must be 1 to {most}, the snapshots {which}; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:

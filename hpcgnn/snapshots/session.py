@@ -48,7 +48,8 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     with together(world, "read the task"):
         goal = GOALS[config.task.kind](config, partition, world, channel, graph.channel)
     with together(world, "split the snapshots"):
-        splits = goal.splits(config.data, inputs.first + max(0, sampling.history - 1))
+        first = inputs.first + max(0, sampling.history - 1)
+        splits = goal.splits(config.data, first, partition.splits, sampling.horizon)
     model, memory = _build_model(config, graph, goal, inputs.width, dtype)
     loader = SnapshotLoader(
         graph, "train", splits["train"], train.batch_size, goal.want, goal.roots, sampling=sampling,

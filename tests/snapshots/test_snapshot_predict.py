@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
+from test_snapshot_labels import LABELS, labelled_graph
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop import checkpoint
@@ -86,6 +87,24 @@ def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
         assert other[f"{split}_rmse_units"] == pytest.approx(70 * one[f"{split}_rmse"], rel=1e-9)
     assert "test_mae_units" not in one
     assert f"test RMSE_UNITS {other['test_rmse_units']:.4f}" in log
+
+
+def test_runs_on_parts_of_the_nodes_predict_all_snapshots(comm, mpi_tmp_path):
+    """What they have trained on, too: as it was scored."""
+    graph = labelled_graph()
+    changes = {**LABELS, "task__kind": "node", "task__target": "colour", "task__split": "nodes", "sampling__horizon": 0}
+    config = make_config(**changes)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    scores = session.scores("test").columns()["output"]
+    nodes = forecast_nodes(session, session.partition.num_snapshots)
+    mine = np.isin(nodes.row, session.partition.flat_row[session.goal._split == 2])
+    known = mine & (graph.nodes["colour"][nodes.row] >= 0)
+    rows = [nodes.columns[f"snapshot_{number}"][known] for number in session.loaders["test"].snapshots]
+    found, expected = (np.sort(np.concatenate(values).ravel()) for values in (rows, [scores]))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    with pytest.raises(DistributedError, match=r"--snapshots must be 1 to .* from the first of training on"):
+        forecast_nodes(session, 100)
+    session.close()
 
 
 def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-from snapshot_runs import make_config, make_parts, open_session
+from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.loop.checkpoint import best_tag, find_best
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
 
@@ -19,6 +22,27 @@ KINDS = {
     "normalised": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
     "accumulated": {"train__batch_size": 1, "train__accumulate": 3},
 }
+
+
+def test_a_run_with_nothing_to_train_on_is_refused(comm, mpi_tmp_path):
+    """Its epochs would be of no use, and it would end as if all were well."""
+    graph = random_graph(5, 24, 9, 20)
+    graph.series["target"][:] = np.nan
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    with pytest.raises(DistributedError, match="there are no predictions to train on: see what the graph"):
+        run(comm, parts, mpi_tmp_path / "run", make_config(train__batch_size=2), StopAfter(10**6))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_the_best_epoch_is_that_of_the_test(comm, mpi_tmp_path, epochs):
+    """Where some epochs end without a checkpoint to go on from."""
+    parts = make_parts(comm, mpi_tmp_path)
+    config = make_config(train__epochs=epochs, **KINDS["stale rows"])
+    assert run(comm, parts, mpi_tmp_path / "run", config, StopAfter(10**6)) == EXIT_DONE
+    told = [values for kind, values in lines(mpi_tmp_path / "run") if kind == "test"] if comm.rank == 0 else []
+    for values in told:
+        assert find_best(mpi_tmp_path / "run" / "checkpoints").name == best_tag(values["epoch"])
+    comm.barrier()
 
 
 class StopAfter:

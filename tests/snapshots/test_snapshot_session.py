@@ -12,6 +12,8 @@ from snapshot_runs import (
     write_parts,
 )
 
+from hpcgnn.comm.world import DistributedError
+
 VARIANTS = {
     "carried": {"train__batch_size": 3},
     "carried, whole": {"train__batch_size": 100, "model__kind": "gcn"},
@@ -28,7 +30,13 @@ VARIANTS = {
         "inputs__embedding": 3,
         "sampling__weighted": False,
     },
-    "several steps": {"task__steps": 2, "task__loss": "mae", "sampling__horizon": 0, "train__batch_size": 5},
+    "several steps": {
+        "task__steps": 2,
+        "task__loss": "mae",
+        "sampling__horizon": 0,
+        "train__batch_size": 5,
+        "inputs__lags": 0,
+    },
 }
 
 
@@ -53,7 +61,7 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
 def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
     """The target ``degree`` is log of 1 + in-degree; the last step of an epoch that is not whole may be left out."""
     graph = random_graph(5, 24, 9, 20, empty=(4,))
-    config = make_config(task__target="degree", train__batch_size=2, train__drop_last=True)
+    config = make_config(task__target="degree", train__batch_size=2, train__drop_last=True, sampling__history=1)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, parts=4), config)
     degree = np.zeros((24, 9))
     np.add.at(degree, (graph.dst, graph.first), 1)
@@ -63,6 +71,43 @@ def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
     assert [len(targets) for targets in loader.batches.targets] == [2, 2]
     assert len(loader) == 2
     session.close()
+
+
+@pytest.mark.parametrize(("splits", "changes", "expected"), [
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {}, [(0, 4), (4, 6), (6, 8)]),
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"sampling__horizon": 2}, [(0, 3), (3, 5), (5, 7)]),
+    ({"train": (0, 4), "test": (5, 8)}, {"sampling__history": 2}, [(1, 4), (4, 4), (4, 8)]),
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"data__val_snapshots": 1}, [(0, 5), (5, 6), (6, 8)]),
+])  # fmt: skip
+def test_splits_of_the_graph_count_unless_others_are_asked_for(comm, mpi_tmp_path, splits, changes, expected):
+    """A prediction is of the split of the snapshot that it is for."""
+    graph = random_graph(5, 24, 9, 20)
+    graph.splits = splits
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, parts=4), make_config(**changes))
+    found = [session.loaders[name].snapshots for name in ("train", "val", "test")]
+    assert [(snapshots.start, snapshots.stop) for snapshots in found] == expected
+    session.close()
+
+
+def test_numbers_that_are_not_known_are_no_inputs(comm, mpi_tmp_path):
+    graph = random_graph(5, 24, 9, 20)
+    graph.series["target"][22, 3] = np.nan
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    reason = r"inputs.lags: target of the node in row 22 of the graph file is not known in snapshot 3 \(1 such numbers"
+    with pytest.raises(DistributedError, match=reason):
+        open_session(comm, parts, make_config(inputs__lags=2))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"inputs__lags": 1, "sampling__horizon": 0}, "inputs.lags are the target's values up to a snapshot's own"),
+    ({"inputs__lags": 1, "task__kind": "node", "task__split": "nodes"}, "inputs.lags would show the labels"),
+    ({"task__kind": "link", "task__new_links": True, "sampling__horizon": 0}, "task.new_links: a snapshot has no"),
+    ({"train__drop_last": True}, "train.drop_last leaves snapshots out of the state that is carried on"),
+])  # fmt: skip
+def test_settings_that_show_or_lose_what_they_should_not_are_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        make_config(**changes)
 
 
 LINKS = {"task__kind": "link", "task__negatives": 2, "task__eval_negatives": 3}
