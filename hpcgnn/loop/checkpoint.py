@@ -156,25 +156,16 @@ def find_damage(path: Path, world: World) -> str | None:
                 check_files(path, [entry])
         except OtherVersionError:
             raise
-        except (ValueError, OSError) as error:
+        except ValueError as error:  # a disk that cannot be read now says nothing of the files
             problem = str(error)
     return next((text for text in world.allgather(problem) if text), None)
 
 
 def find_best(folder: Path) -> Path | None:
-    """Find the checkpoint of the best epoch, which the newest step checkpoint names; where that one is damaged, the
-    newest of a best epoch: each is better than those before it. Raises OtherVersionError."""
-    latest = find_latest(folder)
-    if latest is None:
-        return None
+    """Find the newest checkpoint of a best epoch: each is better than those before it. No step checkpoint need tell of
+    it: with ``sampling.halo_staleness`` some epochs end without one."""
     bests = sorted(path for path in folder.glob(f"{BEST}*") if (path / MANIFEST).is_file())
-    try:
-        best = folder / best_tag(read_manifest(latest)["progress"]["best_epoch"])
-    except OtherVersionError:
-        raise
-    except ValueError:
-        return bests[-1] if bests else None
-    return best if best in bests else None
+    return bests[-1] if bests else None
 
 
 def best_tag(epoch: int) -> str:
@@ -200,7 +191,7 @@ def read_manifest(path: Path, share: slice = slice(None)) -> dict:
         if (path / SEAL).exists() and (path / SEAL).read_bytes() != seal_of(content):
             raise ValueError(f"not as it was written, says {SEAL} beside it")
         manifest = decode_json(content)
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
     if not isinstance(manifest, dict):
         raise ValueError(f"{path / MANIFEST}: expected an object; not a whole checkpoint")

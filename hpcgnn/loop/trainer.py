@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Trainer:
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
         metric_names = session.goal.metric_names()
-        _check(self._config, num_steps, metric_names)
+        _check(self._config, session, metric_names)
         self._monitored = self._config.monitor or metric_names[0]
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
@@ -131,6 +132,8 @@ class Trainer:
             return EXIT_REQUEUE
         except DistributedError:
             self.session.memory.settle()  # all ranks leave, and leave no exchange under way
+            with contextlib.suppress(DistributedError):
+                self._writer.settle()  # what was true before is not lost
             self._writer.close()
             raise
         finally:
@@ -328,11 +331,15 @@ def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
     return f"{split} {', '.join(shown)}" if shown else ""
 
 
-def _check(config: TrainConfig, num_steps: int, known: tuple[str, ...]) -> None:
+def _check(config: TrainConfig, session: Session, known: tuple[str, ...]) -> None:
     """What only the data tells. The same on all ranks; raises DistributedError."""
+    batches = session.batches["train"]
     if config.monitor and config.monitor not in known:
         message = f"train.monitor must be one of {', '.join(known)} here, got {config.monitor!r}"
         raise DistributedError(message, user_error=True)
-    if config.drop_last and num_steps == 0:
+    if config.drop_last and batches.num_steps == 0:
         message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
+        raise DistributedError(message, user_error=True)
+    if config.epochs and not batches.sizes.sum():
+        message = f"there are no {session.roots} to train on: see what the graph and its splits hold, or train.epochs 0"
         raise DistributedError(message, user_error=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from static_runs import make_static_parts, open_graph_trainer, plain, static_config
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn import info
@@ -138,6 +140,46 @@ def test_damage_is_found_and_passed_over(comm, writer):
     with pytest.raises(DistributedError, match="none of 1 checkpoints is whole"):
         checkpoint.find_sound(writer._folder, world, told.append)
     comm.barrier()
+
+
+def test_what_was_begun_before_an_error_of_all_ranks_is_finished(comm, mpi_tmp_path, monkeypatch):
+    """Its files may be on disk already."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(train__checkpoint_every=1))
+    train_step = trainer.train_step
+
+    def fail_at_the_second(plan):
+        if plan.step == 1:
+            raise DistributedError("the scores are not finite", user_error=False)
+        return train_step(plan)
+
+    monkeypatch.setattr(CheckpointWriter, "is_busy", True)
+    monkeypatch.setattr(trainer, "train_step", fail_at_the_second)
+    trainer.start()
+    with pytest.raises(DistributedError, match="not finite"):
+        trainer.run()
+    comm.barrier()
+    newest = checkpoint.find_latest(mpi_tmp_path / "checkpoints")
+    assert newest.name.startswith("step-0000000001")
+
+
+def test_a_file_that_cannot_be_read_now_is_not_damaged(comm, writer, monkeypatch):
+    """A disk that fails on one node says nothing of the checkpoint, which stays one."""
+    add(writer, comm.rank, 1)
+    writer.settle()
+    comm.barrier()
+    world = World(CommConfig(device="cpu", threads=1), comm)
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr(checkpoint.files, "file_hash", fail_to_read)
+        with pytest.raises(DistributedError, match="Input/output error"):
+            checkpoint.find_sound(writer._folder, world, print)
+    comm.barrier()
+    assert steps(writer) == [1]
+
+
+def fail_to_read(path):
+    raise OSError(errno.EIO, "Input/output error", str(path))
 
 
 def test_ranks_look_at_a_file_once(comm, writer, monkeypatch):
