@@ -15,6 +15,7 @@ from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.pair_graph import PairGraph
 from data_tools.partition.source import Source
+from data_tools.team import Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,20 @@ class Numbering:
         nodes."""
         part, global_id = self.part, self.global_id
         if self.blocks.team.size > 1:
-            part, global_id = (np.concatenate(self.blocks.team.everyone(values)) for values in (part, global_id))
+            part, global_id = (_of_all(values, self.blocks.team) for values in (part, global_id))
         return PartLayout(self.by_id.num_parts, part, global_id, self.by_id.offsets)
+
+
+GATHERED = 1 << 26  # values in a message of all ranks
+
+
+def _of_all(values: np.ndarray, team: Team) -> np.ndarray:
+    """Collective. Join the values [n] of all ranks, in rank order; a message has some of them, as it may have no 2
+    GiB."""
+    rows, pieces = max(1, GATHERED // team.size), []
+    for first in range(0, max(team.everyone(len(values))), rows):
+        pieces.append(team.everyone(values[first : first + rows]))
+    return np.concatenate([piece for of_rank in zip(*pieces, strict=True) for piece in of_rank] or [values])
 
 
 def number_nodes(source: Source, blocks: NodeBlocks, part: np.ndarray, num_parts: int) -> Numbering:

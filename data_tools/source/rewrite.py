@@ -14,6 +14,8 @@ from data_tools.source.spool import forget
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
+WRITERS = ("format", "format_version", "created_by")  # attributes of the root that each writer gives a file
+
 
 @contextlib.contextmanager
 def rewriting(
@@ -26,8 +28,8 @@ def rewriting(
     """
     remedy = "write it anew with data_tools.convert"
     with files.reading(path, files.GRAPH, remedy) as source:
-        kind, sources = source.attrs["kind"], source.attrs["sources"]
-        with files.writing(output, files.GRAPH, kind=kind, sources=sources) as target:
+        attributes = {name: value for name, value in source.attrs.items() if name not in WRITERS}
+        with files.writing(output, files.GRAPH, **attributes) as target:
             for kind in ("nodes", "edges"):
                 for name, group in source[kind].items():
                     copied = target.create_group(f"{kind}/{name}")

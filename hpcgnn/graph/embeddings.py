@@ -31,7 +31,8 @@ class EmbeddingConfig:
     Attributes:
         types: node types that have them besides their features; those without features always do.
         optimizer: "adam" or "adagrad"; both move only the rows that a step looked at.
-        lr: learning rate; 0: that of train.lr.
+        lr: learning rate in every step; 0: that of train.lr. Schedule, warm-up, accumulation and clipping are of the
+            model's weights alone.
         weight_decay: added to the gradient of a row that is looked at, times the row.
         scale: rows start uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of unit length on average.
     """

@@ -17,15 +17,18 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.shared import NodeColumns, NodeTable, share_columns
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import WHOLE
+from hpcgnn.static.config import WHOLE, StaticConfig
+from hpcgnn.static.draw import fanouts_by_hop
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 
 IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
+PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer
 NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 
@@ -48,6 +51,7 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
         outputs = session.task.rows()
         between()
         return outputs
+    check_layers(session.model, session.config)
     model, partition = session.model, session.partition
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
@@ -59,10 +63,25 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
         tables.put_first(rows)
     for number in range(model.num_hops):
         rows = _layer(session, number, tables, number + 1 < model.num_hops, between)
-    if ROWS not in tables.own:
+    if model.num_hops == 0 and ROWS not in tables.own:
         rows = _layer(session, NO_LAYER, tables, False, between)
     tables.close()
     return rows
+
+
+def check_layers(model: Any, config: StaticConfig) -> None:
+    """Raise DistributedError, on all ranks alike, for a model, or for a configuration of it, of which no layer can be
+    computed for all nodes."""
+    lacking = [name for name in PARTS if not hasattr(model, name)]
+    if lacking:
+        message = (
+            "exact outputs are computed layer by layer, as are those of sampling.mode whole: model.class_path "
+            f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
+        )
+        raise DistributedError(message, user_error=True)
+    if config.sampling.edge_columns:
+        message = "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
+        raise DistributedError(message, user_error=True)
 
 
 class SharedTables:
@@ -144,7 +163,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows in the tables, or, where there are
     none, from input rows; NO_LAYER: what layers would take. goes_on: a layer follows, and finds them in the tables."""
     partition, world, channel = session.partition, session.world, session.graph.channel
-    size, source = session.config.eval.chunk, tables.readable()
+    size, source, followed = session.config.eval.chunk, tables.readable(), _followed(session, number)
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: Any = tables.own.get(ROWS)
     made: NodeColumns | None = None
@@ -152,7 +171,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
-        block, ids = _full_block(partition, first, last, relabel, with_edges=number != NO_LAYER)
+        block, ids = _full_block(partition, first, last, relabel, followed)
         block = block_on(world.device, block)
         fetch = source.plan(np.concatenate(ids), channel).to(world.device, channel)
         columns = dict(zip(tables.own, source.fetch_exact(fetch, tuple(tables.own)), strict=True))
@@ -180,11 +199,20 @@ def _pause(between: Callable[[], None], tables: SharedTables, made: NodeColumns 
         raise
 
 
+def _followed(session: Session, number: int) -> list[int]:
+    """List the relations that a layer follows: those that sampling for it would not leave out."""
+    if number == NO_LAYER:
+        return []
+    by_hop = fanouts_by_hop(session.config.sampling, session.partition.relations, False)
+    hop = session.model.num_hops - 1 - number  # the last layer's are the seeds' neighbours
+    return [relation for relation, fanout in enumerate(by_hop[hop]) if fanout != 0]
+
+
 def _full_block(
-    partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], with_edges: bool = True
+    partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], followed: list[int]
 ) -> tuple[Block, list[np.ndarray]]:  # fmt: skip
-    """Make the block of local nodes first .. last - 1 with all their in-edges, or with none; returns the global ids of
-    its source nodes by type, too."""
+    """Make the block of local nodes first .. last - 1 with all their in-edges of the relations ``followed``; returns
+    the global ids of its source nodes by type, too."""
     base, bounds = partition.book.type_base(), []
     for kind in range(len(partition.types)):
         nodes = partition.of_type(kind)
@@ -194,8 +222,8 @@ def _full_block(
         first_row = int(partition.book.of_type(kind).starts[partition.rank] - base[kind])
         relabel[kind].add(np.arange(first_row + begin, first_row + end))
     relations = []
-    edges_by_relation = zip(partition.relations, partition.edges, strict=True) if with_edges else ()
-    for number, (relation, edges) in enumerate(edges_by_relation):
+    for number in followed:
+        relation, edges = partition.relations[number], partition.edges[number]
         begin, end = bounds[relation.dst_type]
         indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
         source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]

@@ -75,7 +75,8 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
     if typed:
         data.adjs = [{names[number]: hop for number, hop in _hop(block).items()} for block in blocks]
     else:
-        data.adjs = [_hop(block)[0] for block in blocks]
+        none = torch.empty((2, 0), dtype=torch.int64, device=device)
+        data.adjs = [_hop(block).get(0, (none, (block.num_src[0], block.num_dst[0]))) for block in blocks]
     return data
 
 

@@ -27,7 +27,7 @@ from hpcgnn.static.edges import check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
-from hpcgnn.static.inference import infer
+from hpcgnn.static.inference import check_layers, infer
 from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
@@ -145,9 +145,6 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
 
-PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer
-
-
 def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> tuple[GraphModel, EmbeddingStore]:
     """Collective. Build the model, and learnable rows of the types that need them."""
     partition, device, train = graph.partition, graph.world.device, config.train
@@ -165,12 +162,8 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learnt) for kind, input_width in enumerate(graph.widths))
         model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
-        lacking = [name for name in PARTS if not hasattr(model, name)]
-        if config.sampling.mode == WHOLE and lacking:
-            raise ValueError(
-                f"sampling.mode whole takes a model layer by layer: model.class_path {config.model.class_path} "
-                f"lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
-            )
+    if config.sampling.mode == WHOLE or config.eval.exact or config.eval.ranking:
+        check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
     graph.tables.share_learnt(embeddings)
     return model.to(device=device, dtype=graph.dtype), embeddings

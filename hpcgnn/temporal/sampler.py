@@ -95,10 +95,11 @@ class TemporalSampler:
             self._levels(queries, answers, inverse, len(unique)) if needs.hops else (), self._config.windows,
         )  # fmt: skip
         writes = side.writes(events, route, unique, root, answers[0]) if writing else (None, None, None)
+        nearby = (self._move(roots), self._move(answers[0].other[: len(roots)])) if needs.slots else None
         plan = StepPlan(
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
-            (self._move(roots), self._move(answers[0].other)) if needs.slots else None, side.event_feature(events),
+            nearby, side.event_feature(events),
             *writes, {name: self._move(values) for name, values in labels.items()}, write, node_feature,
         )  # fmt: skip
         return pad_plan(plan) if self._padded else plan

@@ -6,8 +6,11 @@ import h5py
 import numpy as np
 import pytest
 from random_graphs import write_graph
+from snapshot_runs import random_graph
 
 from data_tools import split as split_module
+from data_tools.partition.command import partition
+from data_tools.snapshots.graph import write_snapshots
 from data_tools.split import SplitOptions, main, select_keys, split_graph
 
 pytestmark = pytest.mark.serial
@@ -44,6 +47,20 @@ def splits(path) -> dict[str, np.ndarray]:
 def run(folder, *arguments: str, code: int = 0) -> dict[str, np.ndarray]:
     assert main([str(folder / "g.h5"), str(folder / "out.h5"), "--overwrite", *arguments]) == code
     return splits(folder / "out.h5") if code == 0 else {}
+
+
+def test_a_snapshot_graph_stays_one(tmp_path):
+    """With its number of snapshots and splits of its own, also where it is written over."""
+    path, graph = tmp_path / "g.h5", random_graph(0, 24, 9, 20)
+    graph.splits = {"train": (0, 5), "val": (6, 7), "test": (8, 8)}
+    write_snapshots(path, graph, ["test"], "test")
+    with h5py.File(path) as file:
+        before = dict(file.attrs)
+    split_graph(path, path, SplitOptions(nodes="node", fractions=(0.5, 0.3, 0.2)))
+    with h5py.File(path) as file:
+        assert dict(file.attrs) == before
+        assert "split" in file["nodes/node"]
+    partition(path, tmp_path / "parts", 2)
 
 
 @pytest.mark.parametrize("slab_rows", [1 << 20, 37])

@@ -130,6 +130,7 @@ CASES = {
     "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
     "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "narrow": (plain, {"features__wire": "bfloat16"}),
+    "one layer": (plain, {"model__layers": 1, "sampling__fanouts": [3]}),
 }
 
 

@@ -262,6 +262,19 @@ def test_a_model_of_ones_own(comm, mpi_tmp_path):
         open_graph_session(comm, parts, static_config(sampling__mode="whole", model__class_path=f"{__name__}.Flat"))
 
 
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"model__class_path": f"{__name__}.Flat"}, "lacks num_hops, first, step, last"),
+    ({"sampling__edge_columns": ["weight"]}, "without columns of edges: leave out sampling.edge_columns"),
+])  # fmt: skip
+def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, changes, reason, trains):
+    """When a run begins, or when it is asked for predictions."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    config = static_config(**changes, eval__exact=trains)
+    with pytest.raises(DistributedError, match=reason):
+        predict_nodes(open_graph_session(comm, parts, config))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

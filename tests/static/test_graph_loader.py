@@ -224,6 +224,15 @@ def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
         assert sizes[0][0] == data.num_nodes
 
 
+def test_data_of_a_hop_without_neighbours(comm, plain_parts):
+    """Its edges are none."""
+    for data in NeighborLoader(open_graph(comm, plain_parts), "train", [3, 0], 16, as_data="pyg"):
+        assert data.validate()
+        (none, sizes), _ = data.adjs
+        assert none.shape == (2, 0)
+        assert sizes[0] == sizes[1] == data.num_nodes
+
+
 def test_data_of_several_types(comm, typed_parts):
     graph = open_graph(comm, typed_parts)
     plainly = NeighborLoader(graph, "train", FANOUTS, 16)

@@ -192,10 +192,16 @@ def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
         assert_same_records(broken, whole)
 
 
-@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat", "rows of bases"])
+NOT_FOLLOWED = {
+    "not the citations": {"sampling__relation_fanouts": {"paper.cites.paper": [0, 0]}},
+    "not those of the first layer": {"sampling__relation_fanouts": {"author.writes.paper": [-1, 0]}},
+}
+
+
+@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat", "rows of bases", *NOT_FOLLOWED])
 def test_exact_inference_is_sampling_with_all_neighbours(comm, mpi_tmp_path, case):
-    parts = make_static_parts(comm, typed if case in TYPED else bare, mpi_tmp_path)
-    changes = TYPED.get(case, BASIS_ROWS)
+    parts = make_static_parts(comm, bare if case == "rows of bases" else typed, mpi_tmp_path)
+    changes = TYPED.get(case, TYPED["rgcn"] | NOT_FOLLOWED[case] if case in NOT_FOLLOWED else BASIS_ROWS)
     config = static_config(**{**changes, "sampling__mode": "full"}, eval__chunk=17)
     session = open_graph_session(comm, parts, config)
     outputs = infer(session)[session.partition.of_type(session.goal.node_type)]
@@ -260,6 +266,22 @@ def test_embeddings_start_with_unit_length():
 def test_what_does_not_fit_the_graph_is_refused(comm, typed_parts, mpi_tmp_path, changes, message):
     with pytest.raises(DistributedError, match=message):
         open_graph_trainer(comm, typed_parts, mpi_tmp_path, static_config(**changes))
+
+
+@pytest.mark.several_ranks
+def test_a_rank_whose_parts_rank_nothing_copies_nothing(comm, mpi_tmp_path):
+    """Others' parts do."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    session = open_graph_session(
+        comm, parts, static_config(features__cache="stored", features__cache_ratio=0.1, **APART)
+    )
+    tables = session.graph.tables
+    if comm.rank == comm.size - 1:
+        tables._ranking = tuple(ranking.of(ranking.id < 0) for ranking in tables._ranking)
+    tables.keep_copies(lambda step: [], 0)
+    copies = comm.allgather(tables.rows[0].num_copies)
+    assert [count > 0 for count in copies] == [True] * (comm.size - 1) + [False]
+    session.close()
 
 
 def test_a_cache_that_the_parts_do_not_rank_is_refused(comm, mpi_tmp_path):

@@ -79,6 +79,11 @@ CASES = {
         {"train__batch_size": 2, "model__layers": 2},
     ),
     "pair decoder": ({}, {"model__decoder": "pair"}),
+    "pair decoder, windows": (
+        {},
+        NONE
+        | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 2, "model__decoder": "pair"},
+    ),
     "pair decoder, identity": ({}, {"model__decoder": "pair", "model__embedding": "identity"}),
     "embedding of another width": ({}, {"model__embedding": "identity", "model__embed_dim": 6}),
 }

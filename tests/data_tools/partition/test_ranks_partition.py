@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 from parmetis_library import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
-from data_tools.partition import assignment, spool
+from data_tools.partition import assignment, layout, spool
 from data_tools.partition import quality as part_quality
 from data_tools.partition import source as partition_source
 from data_tools.partition.blocks import NodeBlocks
@@ -155,6 +156,14 @@ def by_weights(graph, weights, num_parts, seed):
 def test_files_of_methods_that_need_the_whole_graph_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "own_module", sys.modules[__name__])
     monkeypatch.setattr(partition_source, "SLAB_BYTES", 1000)
+    monkeypatch.setattr(layout, "GATHERED", 40)
+    most, everyone = 4000, Team.everyone
+
+    def some(team, value):
+        assert len(pickle.dumps(value)) < most
+        return everyone(team, value)
+
+    monkeypatch.setattr(Team, "everyone", some)
     kind, options = GATHERED[name]
     write, _ = STREAMED[kind]
     sizes = {"seed": 3, "sizes": (60, 30, 9), "num_edges": 300}
