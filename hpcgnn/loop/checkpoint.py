@@ -163,8 +163,15 @@ def find_damage(path: Path, world: World) -> str | None:
 
 def find_best(folder: Path) -> Path | None:
     """Find the newest checkpoint of a best epoch: each is better than those before it. No step checkpoint need tell of
-    it: with ``sampling.halo_staleness`` some epochs end without one."""
+    it: with ``sampling.halo_staleness`` some epochs end without one. Raises OtherVersionError."""
     bests = sorted(path for path in folder.glob(f"{BEST}*") if (path / MANIFEST).is_file())
+    for path in filter(None, [find_latest(folder), *bests[-1:]]):
+        try:
+            read_manifest(path, NO_FILES)
+        except OtherVersionError:
+            raise
+        except ValueError:  # who reads it will say so
+            continue
     return bests[-1] if bests else None
 
 

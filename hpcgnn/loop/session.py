@@ -92,6 +92,10 @@ class StepTask(Task, ABC):
         """Collective. Do a step with its backward pass; returns its loss and its scores."""
 
 
+def do_nothing() -> None:
+    """Do nothing: there is nothing to check."""
+
+
 @dataclass
 class Session:
     """A run but for its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
@@ -102,7 +106,8 @@ class Session:
     describe_run: what is about to run, line by line, collective; scored_by: the ranks that score a split together;
     roots: what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, None where
     ``stop`` says so; forgets: whether every split is scored from new memory; initial_run: folder of the run whose
-    weights a new one starts with, empty: none.
+    weights a new one starts with, empty: none; check_training: raises DistributedError for what only evaluation will
+    read, collective.
     """
 
     config: Any
@@ -123,6 +128,7 @@ class Session:
     exact: Callable[[Session, str, Callable[[], bool]], Collected | None] | None = None
     forgets: bool = False
     initial_run: str = ""
+    check_training: Callable[[], None] = do_nothing
 
     @property
     def partition(self) -> Any:

@@ -48,6 +48,7 @@ class Trainer:
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
         metric_names = session.goal.metric_names()
         _check(self._config, session, metric_names)
+        session.check_training()
         self._monitored = self._config.monitor or metric_names[0]
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog

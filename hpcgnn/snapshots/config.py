@@ -157,8 +157,8 @@ class SnapshotDataConfig:
         val_fraction: share of the snapshots that predictions are made from, for validation.
         test_fraction: share of these snapshots for the test, at the end.
         val_snapshots: number of snapshots for validation; -1: by fraction.
-        test_snapshots: number of snapshots for the test; -1: by fraction. With all four as they are, a graph that
-            names its splits is split so.
+        test_snapshots: number of snapshots for the test; -1: by fraction.
+        splits: "shares": those above; "graph": those that the graph names, as facts do.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
@@ -171,25 +171,20 @@ class SnapshotDataConfig:
     test_fraction: float = 0.2
     val_snapshots: int = -1
     test_snapshots: int = -1
+    splits: Literal["shares", "graph"] = "shares"
     check_hash: bool = True
     stage_to: str = ""
     synthetic_nodes: int = 400
     synthetic_snapshots: int = 40
 
     def __post_init__(self):
+        check_choices("data", self)
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
         if min(self.val_snapshots, self.test_snapshots) < -1:
             raise ValueError("data.val_snapshots and data.test_snapshots must be at least 0, or -1: by fraction")
         if self.synthetic_nodes < 20 or not 10 <= self.synthetic_snapshots < 1 << 16:
             raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
-
-    @property
-    def divides(self) -> bool:
-        """Whether any of the values that split the snapshots was chosen."""
-        usual = SnapshotDataConfig()
-        names = ("val_fraction", "test_fraction", "val_snapshots", "test_snapshots")
-        return any(getattr(self, name) != getattr(usual, name) for name in names)
 
     def split(self, first: int, last: int) -> dict[str, range]:
         """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.

@@ -43,10 +43,11 @@ class SnapshotGoal(Goal):
         self, data: SnapshotDataConfig, first: int, named: dict[str, tuple[int, int]], horizon: int
     ) -> dict[str, range]:  # fmt: skip
         """Split the snapshots from ``first`` on that predictions are made from, so many snapshots earlier than what is
-        predicted; named: the first and the last snapshot of the graph's own splits, which count unless ``data`` says
-        otherwise. Raises ValueError."""
-        if not named or data.divides:
+        predicted; named: the first and the last snapshot of the graph's own splits. Raises ValueError."""
+        if data.splits == "shares":
             return data.split(first, self.last)
+        if not named:
+            raise ValueError("data.splits graph: this graph names no splits; leave it shares")
         end = self.last + 1
         test = named["test"][0] - horizon if "test" in named else end
         val = named["val"][0] - horizon if "val" in named else test

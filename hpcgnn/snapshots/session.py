@@ -101,6 +101,8 @@ def _describe(session: Session) -> list[str]:
     world, partition, config, loaders = session.world, session.partition, session.config, session.loaders
     counts = world.reduce_array(partition.count_edges())
     splits = ", ".join(f"{name} {len(loader.snapshots)}" for name, loader in loaders.items())
+    if partition.splits and config.data.splits == "shares":
+        splits += " (not the graph's own splits: see data.splits)"
     history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
     return [
         f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: "

@@ -234,9 +234,8 @@ def check(arguments: Namespace, config: RunConfig) -> RunConfig:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
         raise ValueError("this run learnt labels of nodes (task.kind node), not of pairs: give --nodes")
-    # Queries are no events of the graph, which is all that a device knows of events; nothing is evaluated.
-    evaluation = replace(config.eval, negatives="random", negatives_file="")
-    return replace(config, sampling=replace(config.sampling, planner="host"), eval=evaluation)
+    # Queries are no events of the graph, which is all that a device knows of events.
+    return replace(config, sampling=replace(config.sampling, planner="host"))
 
 
 def answer(session: Session, arguments: Namespace) -> None:

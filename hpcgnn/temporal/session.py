@@ -16,7 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.loop.session import Session, prepare
+from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts
 from hpcgnn.temporal.batches import Batches
@@ -60,9 +60,11 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     )  # fmt: skip
     if config.train.cuda_graphs:
         task.use_graphs(lambda step: StepGraphs(step, timers))
+    check = partial(check_files, config.eval.negatives_file, world)
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
         partial(_describe, hot), world, initial_run=config.task.init,
+        check_training=check if config.eval.negatives == "file" else do_nothing,
     )  # fmt: skip
 
 
@@ -143,8 +145,6 @@ def _make_loaders(
         kind, count, file = config.eval.negatives, config.sampling.negatives, config.eval.negatives_file
         if kind == "historical":
             check_historical(source)
-        if kind == "file":
-            check_files(file, world)
         fixed = partial(eval_negatives, kind, per_event=count, source=source, path=file)
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)

@@ -77,15 +77,19 @@ def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
     ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {}, [(0, 4), (4, 6), (6, 8)]),
     ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"sampling__horizon": 2}, [(0, 3), (3, 5), (5, 7)]),
     ({"train": (0, 4), "test": (5, 8)}, {"sampling__history": 2}, [(1, 4), (4, 4), (4, 8)]),
-    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"data__val_snapshots": 1}, [(0, 5), (5, 6), (6, 8)]),
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"data__splits": "shares"}, [(0, 5), (5, 6), (6, 8)]),
 ])  # fmt: skip
-def test_splits_of_the_graph_count_unless_others_are_asked_for(comm, mpi_tmp_path, splits, changes, expected):
+def test_splits_of_the_graph_count_where_they_are_asked_for(comm, mpi_tmp_path, splits, changes, expected):
     """A prediction is of the split of the snapshot that it is for."""
     graph = random_graph(5, 24, 9, 20)
     graph.splits = splits
-    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, parts=4), make_config(**changes))
+    session = open_session(
+        comm, write_parts(comm, mpi_tmp_path, graph, parts=4), make_config(**{"data__splits": "graph"} | changes)
+    )
     found = [session.loaders[name].snapshots for name in ("train", "val", "test")]
     assert [(snapshots.start, snapshots.stop) for snapshots in found] == expected
+    told = any("not the graph's own splits: see data.splits" in line for line in session.describe())
+    assert told == ("data__splits" in changes)
     session.close()
 
 

@@ -65,7 +65,7 @@ def test_a_chunk_costs_what_it_holds():
     relabel = [Relabel(5), Relabel(num_nodes - 5)]
     tracemalloc.start()
     try:
-        block, ids = _full_block(partition, 3, 9, relabel)
+        block, ids = _full_block(partition, 3, 9, relabel, [])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -11,7 +11,9 @@ from test_negatives import ITEMS, listed, write_file
 from training_runs import bipartite, make_config, on_rank_0, open_session, read_plain
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.goal import Collected
 from hpcgnn.temporal.edgebank import baseline_metrics
 from hpcgnn.temporal.eval_config import BaselineConfig
@@ -99,8 +101,9 @@ def test_a_file_that_is_missing_is_told_before_the_first_step(comm, parts, mpi_t
     config = make_config(eval__protocol="tgb", eval__negatives_file="{split}.npz")
     config.make_absolute()
     monkeypatch.chdir("/")
+    session = open_session(comm, parts, config)
     with pytest.raises(DistributedError, match=f"eval.negatives_file: {mpi_tmp_path}/test.npz: no such file"):
-        open_session(comm, parts, config)
+        Trainer(session, mpi_tmp_path / "run", lambda *_, **__: None, StopRequest())
 
 
 @pytest.mark.parametrize("kind", ["unlimited", "time_window"])
