@@ -7,7 +7,8 @@
 #   long         the tests marked nightly: the commands of long pages of docs/, wikipedia on 1, 2, 4 and 8 ranks
 #   ranks        all tests on 2, 3 and 4 ranks; CI runs each on one of these
 #   browser      the report page in a headless browser
-#   mpich        the tests under MPICH
+#   mpich        the tests under MPICH: those that start ranks themselves, and all on 2 ranks
+#   mpich_more   all on 3 and 4 ranks under MPICH, whose ranks wait busily for a core
 #   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
 #   user         the package installed by another user than the owner of the checkout; as root
 #   lowest       the package with the lowest versions that pyproject.toml allows; as root
@@ -18,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz properties soak long ranks browser mpich sanitize user lowest next_debian guard)
+readonly STAGES=(fuzz properties soak long ranks browser mpich mpich_more sanitize user lowest next_debian guard)
 SUMMARY=()
 FAILED=0
 
@@ -35,7 +36,8 @@ soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 long() { .venv/bin/python -m pytest -q -m nightly; }
 ranks() { bash tests/run.sh mpi2 mpi3 mpi4; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
-mpich() { bash tests/second_mpi.sh; }
+mpich() { bash tests/second_mpi.sh 1 2; }
+mpich_more() { bash tests/second_mpi.sh 3 4; }
 sanitize() { bash tests/sanitize.sh; }
 user() { bash tests/installed.sh user; }
 lowest() { bash tests/installed.sh lowest; }

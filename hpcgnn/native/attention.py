@@ -78,6 +78,7 @@ def plain_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
     valid = torch.arange(slots, device=query.device) < plan.count.unsqueeze(1)
     pieces = [node[plan.slot.clamp(min=0).long()]]
     if edge.shape[1]:
+        edge = edge if len(edge) else edge.new_zeros(1, edge.shape[1])  # no root has a neighbour
         pieces.append(edge[plan.edge_of.clamp(min=0).long()])
     pieces.append(
         time_encode_reference(plan.dt.reshape(-1), frequency, phase, query.dtype).view(*plan.dt.shape, len(phase))

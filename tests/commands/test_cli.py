@@ -365,7 +365,8 @@ def test_copy_of_a_script_finds_its_folder(tmp_path, written):
     copy = shutil.copy(written / "train.slurm", spool / "slurm_script")
     assert f"cwd {written.parent}\n" in stubbed(copy, other, HPCGNN_JOBS=str(written))
     plain = written.rename(written.parent / "d")  # Slurm ends the path at a blank
-    (spool / "scontrol").write_text(f"#!/bin/sh\necho '   Command={plain}/train.slurm'\n")
+    of_each = f"echo '   Command={plain}/train.slurm'\n"  # of an array, or of several components
+    (spool / "scontrol").write_text(f"#!/bin/sh\n{2 * of_each}")
     (spool / "scontrol").chmod(0o755)
     found = stubbed(copy, other, PATH=f"{spool}:{os.environ['PATH']}", SLURM_SUBMIT_DIR=str(other))
     assert f"cwd {plain.parent}\n" in found

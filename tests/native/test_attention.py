@@ -1,5 +1,7 @@
 """Fused temporal attention of the CUDA build against plain torch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from layer_checks import assert_alike, leaf
@@ -32,6 +34,16 @@ def make_case(shape, dtype):
         torch.randn((3 * roots, edge_width), dtype=dtype),
         TimeEncoding(time_width).frequency,
         plan,
+    )
+
+
+def test_roots_without_neighbours_need_no_features():
+    """As in the first step of an epoch, of which no event came before: there is not one row of features."""
+    none = torch.full((2, 4), -1, dtype=torch.int32)
+    plan = SimpleNamespace(slot=none, edge_of=none, count=torch.zeros(2, dtype=torch.int32), dt=none.long())
+    query, node, phase = torch.randn(2, 1, 3 + 5 + 6), torch.randn(2, 3), torch.zeros(6)
+    assert torch.equal(
+        plain_attention(query, node, phase, torch.empty(0, 5), torch.ones(6), plan), torch.zeros(2, 1, 14)
     )
 
 

@@ -105,6 +105,19 @@ def test_the_host_rounds_as_a_device_does(kind):
     assert np.array_equal(multiply(rows, weight).numpy(), _by_hand(expected, kind) if kind == "bf16" else expected)
 
 
+@pytest.mark.parametrize("kind", ["float32", "bf16", "tf32"])
+@pytest.mark.parametrize("shape", [(5, 0), (2, 5, 0), (0, 3)])
+def test_rows_of_nothing_are_the_bias(kind, shape):
+    """As those of nodes without features."""
+    choose_products(kind, torch.device("cpu"), torch.float32)
+    rows, weight, bias = (torch.randn(size, requires_grad=True) for size in (shape, (7, shape[-1]), 7))
+    out = linear(rows, weight, bias)
+    assert torch.equal(out, bias.expand(*shape[:-1], 7))
+    out.sum().backward()
+    assert bias.grad.tolist() == [out.numel() / 7] * 7
+    assert rows.grad.shape == rows.shape
+
+
 def _by_hand(values: np.ndarray, kind: str) -> np.ndarray:
     """Rounded to 7 bits of mantissa, halves to even, or to 10, halves away from zero."""
     fraction, exponent = np.frexp(values.astype(np.float64))

@@ -38,6 +38,7 @@ TOKEN = re.compile(
     )''',
     re.VERBOSE | re.DOTALL,
 )
+ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # how an IRI begins that no base changes
 ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U(00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4})|(.))", re.DOTALL)
 ESCAPED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -190,8 +191,11 @@ class Parser:
         return term
 
     def _iri(self, text: str) -> str:
-        whole = urllib.parse.urljoin(self._base, unescape(text)) if self._base else unescape(text)
-        return whole or "<>"  # the document itself, of which nothing more is known
+        iri = unescape(text)
+        if self._base and not ABSOLUTE.match(iri):
+            whole = urllib.parse.urljoin(self._base, iri)
+            iri = whole + iri[-1:] if iri.endswith(("#", "?")) and not whole.endswith(iri[-1]) else whole
+        return iri or "<>"  # the document itself, of which nothing more is known
 
     def _literal(self, text: str) -> str:
         self._advance()

@@ -41,6 +41,15 @@ line\"\"\", '''it's''' .
 """
 
 
+def test_iris_end_as_they_are_written(tmp_path):
+    """Absolute ones stay as they are below a base, and an empty fragment is one."""
+    text = "@base <http://b/d> . @prefix q: <HTTP://q#> . @prefix : <#> . q:a :b <urn:x?> . <#> q:c <e?> ."
+    assert parse(tmp_path, text) == [
+        ("HTTP://q#a", "http://b/d#b", "urn:x?"),
+        ("http://b/d#", "HTTP://q#c", "http://b/e?"),
+    ]
+
+
 def test_shorthands(tmp_path):
     found = parse(tmp_path, TURTLE)
     x, q = "http://x/", "http://q#"
