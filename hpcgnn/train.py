@@ -81,7 +81,7 @@ def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRe
         _save_config(config, folder, world)
         run = kind_of(config).run_baseline
         assert run is not None
-        code = run(session, folder, log)
+        code = run(session, folder, log, stop)
     else:
         code = _train(session, folder, log, stop, resume)
     log(f"results in {folder}")

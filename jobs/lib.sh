@@ -7,12 +7,15 @@
 #   load_site                                      reads sites/<site>.sh beside this file
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
-# PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR` when DIR holds a checkpoint, or the lock of
-# a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. It answers SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
+# PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR ARGS...` when DIR holds a checkpoint, or the
+# lock of a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. What files of
+# values said (`--config`, `--recipe`) when the run began still holds then, so these are left out. PROGRAM answers
+# SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
 # and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a node.
 #
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
-# where it should not have the job's id: a later job with the same name goes on with the run.
+# where it should not have the job's id: a later job with the same name goes on with the run. So does one with the same
+# `--output.dir` among its arguments, which names the whole folder.
 #
 # With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes.
 #
@@ -30,7 +33,7 @@
 #   HPCGNN_JOB_END    exported, seconds since 1970: when the job's time ends, where Slurm does not tell
 # and define another interrupt_ranks.
 
-readonly EXIT_REQUEUE=75 DIED_OF_USR1=138
+readonly EXIT_USAGE=2 EXIT_REQUEUE=75 DIED_OF_USR1=138
 JOBS=$(dirname "${BASH_SOURCE[0]}") # the folder of this file
 readonly JOBS
 
@@ -44,6 +47,8 @@ RESTARTS=${SLURM_RESTART_COUNT:-0}
 JOB_ID=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}
 ARRAY_INDEX=${SLURM_ARRAY_TASK_ID:-}
 RUN_ID=
+OUTPUT=
+ARGUMENTS=()
 LAUNCHER_PID=
 INTERRUPTED=no
 ASKED=no # whether any interrupt came
@@ -80,6 +85,7 @@ load_site() {
         LAUNCH+=(apptainer exec "$HPCGNN_IMAGE")
     fi
     RUN_ID=${HPCGNN_RUN:-${JOB_ID:-$(date +%Y%m%d-%H%M%S)}}
+    export SLURM_EXPORT_ENV=ALL # a job submitted with --export=NONE would keep this script's environment from its ranks
     report "$site"
 }
 
@@ -140,6 +146,7 @@ count_stalled() {
     if ((count >= MAX_STALLED)); then
         rm -f "$1.stalled"
         say "no new checkpoint in $count starts: giving up; ask for more time, or checkpoint more often" >&2
+        cancel_rest_of_array
         exit "$EXIT_REQUEUE"
     fi
 }
@@ -204,7 +211,8 @@ run_once() {
     shift
     rm -f "$dir/finished"
     if has_checkpoint "$dir" || { is_locked "$dir" && [[ -e $dir/config.yaml ]]; }; then
-        launch "${program[@]}" --resume "$dir"
+        without_files "$@"
+        launch "${program[@]}" --resume "$dir" "${ARGUMENTS[@]}"
     else
         is_locked "$dir" || put_aside "$dir"
         launch "${program[@]}" --output.dir "$dir" "$@"
@@ -234,9 +242,14 @@ insist() {
 }
 
 # A job that its owner cancelled must stay so, although its ranks answered the signal with "requeue me". Slurm calls it
-# COMPLETING from then on, as it does a job that it preempted at once and queues again by itself.
+# COMPLETING from then on, as it does a job that it preempted at once and queues again by itself. Every component of a
+# heterogeneous job has a line.
 is_running() {
-    [[ $(insist squeue --noheader --jobs="$(slurm_name)" --format=%T) == RUNNING ]]
+    [[ $(insist squeue --noheader --jobs="$(slurm_name)" --format=%T | sort -u) == RUNNING ]]
+}
+
+is_last_of_array() {
+    [[ ${SLURM_ARRAY_TASK_ID:-} == "${SLURM_ARRAY_TASK_MAX:-}" ]]
 }
 
 # Arranges that an interrupted job goes on; succeeds when the caller should start the program again itself.
@@ -250,12 +263,16 @@ start_again() {
         exit "$EXIT_REQUEUE"
     elif ((RESTARTS >= MAX_RESTARTS)); then
         say "checkpointed, but started again $RESTARTS times already (MAX_RESTARTS=$MAX_RESTARTS): giving up" >&2
+        cancel_rest_of_array
         exit "$EXIT_REQUEUE"
     elif [[ $REQUEUE == repeat ]]; then
         RESTARTS=$((RESTARTS + 1))
         return 0
     elif ! is_running; then
         say "checkpointed; the job was cancelled or Slurm requeues it, so it is left alone"
+        exit "$EXIT_REQUEUE"
+    elif [[ $REQUEUE == array ]] && is_last_of_array; then
+        say "checkpointed, but the job array has no further element; submitted with HPCGNN_RUN=$RUN_ID, it goes on" >&2
         exit "$EXIT_REQUEUE"
     elif [[ $REQUEUE == array ]]; then
         say "checkpointed; the next element of the job array goes on"
@@ -267,7 +284,7 @@ start_again() {
     exit "$EXIT_REQUEUE"
 }
 
-# Elements of a job array that wait for a run which is done.
+# Elements of a job array that wait for a run which is done, or will not get further.
 cancel_rest_of_array() {
     if [[ $REQUEUE == array && -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
         scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
@@ -297,7 +314,7 @@ run_with_requeue() {
         start_again
     done
     rm -f "$1.stalled"
-    [[ $code != 0 ]] || cancel_rest_of_array
+    [[ $code != 0 && $code != "$EXIT_USAGE" ]] || cancel_rest_of_array
     exit "$code"
 }
 
@@ -312,16 +329,52 @@ recipe_file() {
     echo "$file"
 }
 
+# Sets OUTPUT to the folder that arguments ask for, if they do, and ARGUMENTS to the others.
+take_output() {
+    OUTPUT=
+    ARGUMENTS=()
+    while (($#)); do
+        case $1 in
+            --output.dir)
+                OUTPUT=${2:-}
+                shift "$(($# > 1))"
+                ;;
+            --output.dir=*) OUTPUT=${1#*=} ;;
+            --resume | --resume=*)
+                say "a job script goes on by itself with the run that --output.dir, or HPCGNN_RUN, names:" \
+                    "leave out --resume" >&2
+                exit "$EXIT_USAGE"
+                ;;
+            *) ARGUMENTS+=("$1") ;;
+        esac
+        shift
+    done
+}
+
+# Sets ARGUMENTS to those that do not name files of values.
+without_files() {
+    ARGUMENTS=()
+    while (($#)); do
+        case $1 in
+            --config | --recipe) shift "$(($# > 1))" ;;
+            --config=* | --recipe=*) ;;
+            *) ARGUMENTS+=("$1") ;;
+        esac
+        shift
+    done
+}
+
 train_recipe() {
     local name=${1:-} file folder keys
     file=$(recipe_file "$name")
     shift
+    take_output "$@"
     load_site
-    folder=runs/$name-$RUN_ID
+    folder=${OUTPUT:-runs/$name-$RUN_ID}
     keys=(--config "$file")
     if trains_by_seed; then
         folder+=-seed-$ARRAY_INDEX
         keys+=(--train.seed "$ARRAY_INDEX")
     fi
-    run_with_requeue "$folder" "$PYTHON" -m hpcgnn.train -- "${keys[@]}" "$@"
+    run_with_requeue "$folder" "$PYTHON" -m hpcgnn.train -- "${keys[@]}" "${ARGUMENTS[@]}"
 }

@@ -91,8 +91,11 @@ class Watchdog:
         self.close()
 
     def _watch(self) -> None:
-        heard, orphaned = time.monotonic(), float("inf")
+        heard = looked = time.monotonic()
+        orphaned = float("inf")
         while not self._closing.wait(POLL_SECONDS):
+            if time.monotonic() - looked > ANSWER_SECONDS:
+                heard = time.monotonic()  # this thread did not run either: the job was suspended
             self._answer()
             if self._launcher not in (None, os.getppid()):
                 orphaned = min(orphaned, time.monotonic())
@@ -101,10 +104,11 @@ class Watchdog:
                     self._leave_orphaned()
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
                 before, answers, heard = self._state, self._ask(), time.monotonic()
-                if self._closing.is_set() or self._state is not before:
-                    continue  # this rank has moved in the meantime; ranks that have ended do not answer
-                if is_stuck(answers, self._world.rank, self._world.size, self.seconds):
+                # Ranks that have ended do not answer one that has moved in the meantime.
+                has_moved = self._closing.is_set() or self._state is not before
+                if not has_moved and is_stuck(answers, self._world.rank, self._world.size, self.seconds):
                     self._report_and_abort(answers)
+            looked = time.monotonic()
 
     def _answer(self) -> None:
         status = MPI.Status()

@@ -6,13 +6,14 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import durable
@@ -61,10 +62,16 @@ def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
     table with a column for each entry of a vector (.csv, .parquet). All ranks make text of their shares, rank 0 writes,
     under a temporary name first, and never holds more than a slab."""
     temporary = Path(path + ".tmp")
-    WRITERS[Path(path).suffix](temporary, answers, world)
-    with together(world, f"write {path}"):
+    try:
+        WRITERS[Path(path).suffix](temporary, answers, world)
+        with together(world, f"write {path}"):
+            if world.rank == 0:
+                durable.commit(temporary, Path(path))
+    except DistributedError:
         if world.rank == 0:
-            durable.commit(temporary, Path(path))
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise
 
 
 def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
@@ -136,13 +143,19 @@ WRITERS = {".csv": _write_csv, ".npz": _write_npz, ".parquet": _write_parquet}
 
 @contextmanager
 def _on_rank_0(world: World, make) -> Iterator:
-    """Collective. Open with ``make()`` on rank 0 (None elsewhere) what is closed at the end of the block."""
+    """Collective. Open with ``make()`` on rank 0 (None elsewhere) what is closed at the end of the block, which all
+    ranks leave with the same error."""
     opened = None
     with together(world, "write the answers"):
         opened = make() if world.rank == 0 else None
     try:
         yield opened
-    finally:
+    except DistributedError:
+        if opened is not None:
+            with suppress(OSError, ValueError):  # what was wrong has been told
+                opened.close()
+        raise
+    with together(world, "write the answers"):
         if opened is not None:
             opened.close()
 

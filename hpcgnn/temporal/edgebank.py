@@ -6,7 +6,7 @@ Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,10 @@ from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.loop.launch import EXIT_DONE
+from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.session import Session, split_metrics
-from hpcgnn.loop.trainer import headline
+from hpcgnn.loop.trainer import Stopped, headline
 from hpcgnn.temporal.batches import Batches, Splits, event_times
 from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
 from hpcgnn.temporal.graph import TemporalPartition
@@ -102,11 +102,21 @@ class EdgeBank:
         return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)
 
 
-def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
+def run_baseline(session: Session, folder: Path, log: RunLog, stop: StopRequest) -> int:
     """Collective. Write the metrics of validation and test as one line of kind "test" in metrics.jsonl; returns the
-    exit code."""
+    exit code. A run that is asked to leave keeps nothing, and begins anew."""
     config = session.config.baseline
-    values = baseline_metrics(session, config)
+
+    def at(split: str, step: int) -> None:
+        session.watchdog.at(split, step)
+        if session.world.any(stop.requested):
+            raise Stopped
+
+    try:
+        values = baseline_metrics(session, config, at)
+    except Stopped:
+        log("asked to leave: a baseline has no checkpoint to go on from")
+        return EXIT_REQUEUE
     with together(session.world, "write metrics.jsonl"):
         if session.world.rank == 0:
             metrics = MetricsFile(folder / "metrics.jsonl")
@@ -116,8 +126,12 @@ def run_baseline(session: Session, folder: Path, log: RunLog) -> int:
     return EXIT_DONE
 
 
-def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, float]:
-    """Collective. Compute the metrics of validation and test, named as a model's."""
+def baseline_metrics(
+    session: Session, config: BaselineConfig, at: Callable[[str, int], None] | None = None
+) -> dict[str, float]:
+    """Collective. Compute the metrics of validation and test, named as a model's; ``at(split, step)``, in place of the
+    watchdog's, is told of every step."""
+    at = at or session.watchdog.at
     with together(session.world, "baseline"):
         splits, channel = session.graph.splits, session.graph.channel
         bank = EdgeBank(config.kind, session.partition, splits, session.world, channel, config.share or None)
@@ -125,7 +139,7 @@ def baseline_metrics(session: Session, config: BaselineConfig) -> dict[str, floa
     for split in ("val", "test"):
         collected = session.goal.collector()
         for step in range(session.batches[split].num_steps):
-            session.watchdog.at(split, step)
+            at(split, step)
             for columns, is_last in _scores(session, bank, split, step):
                 collected.take(columns, is_last)
         metrics = split_metrics(session, split, collected)

@@ -415,6 +415,21 @@ def test_a_rank_that_moves_while_it_asks_is_not_stuck(comm, monkeypatch, stage):
     assert not reports
 
 
+@pytest.mark.serial
+def test_a_job_that_was_suspended_goes_on(comm, monkeypatch):
+    """Nobody has moved meanwhile, as the clock tells when it goes on."""
+    reports, suspended = [], 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + suspended, sleep=time.sleep)
+    monkeypatch.setattr("hpcgnn.comm.watchdog.time", clock)
+    monkeypatch.setattr(Watchdog, "_report_and_abort", lambda watchdog, answers: reports.append(answers))
+    with Watchdog(World(CommConfig(device="cpu", threads=1), comm), 60) as watchdog:
+        watchdog.at("train", 1)
+        time.sleep(0.3)
+        suspended = 100.0
+        time.sleep(0.8)
+    assert not reports
+
+
 def test_ranks_wait_for_one_that_is_at_work():
     """However long they have waited; not for one that does not answer, nor for idle ones."""
     waits, works = Where("val", 2, 8, 9.0), Where("write", 1, 7, 0.3)

@@ -161,7 +161,7 @@ SLURM = """#!/bin/bash
 # Fails so often, then answers.
 echo "$0 $*" >>"$CALLS"
 (($(grep -c "^$0 " "$CALLS") > FAILURES)) || exit 1
-echo RUNNING
+[[ $0 != */squeue ]] || printf 'RUNNING\n%.0s' $(seq "${COMPONENTS:-1}")
 """
 LIBRARY = """
 set -euo pipefail
@@ -174,9 +174,10 @@ launch() {
     folder+=/step-$(printf %05d "$steps")
     mkdir -p "$folder"
     touch "$folder/manifest.json"
-    return 75
+    return "${CODE:-75}"
 }
 REQUEUE=$HOW
+MAX_STALLED=${ALLOWED:-3}
 run_with_requeue "$RUN" program --
 """
 
@@ -185,11 +186,11 @@ run_with_requeue "$RUN" program --
 def interrupted(tmp_path):
     """A callable that runs the library with a program that always asks to be started again; commands of Slurm are
     pretended. Returns what was printed, and the commands that were called."""
-    for name in ("squeue", "scontrol"):
+    for name in ("squeue", "scontrol", "scancel"):
         (tmp_path / name).write_text(SLURM)
         (tmp_path / name).chmod(0o755)
 
-    def run(**settings) -> tuple[str, list[str]]:
+    def run(code: int = 75, **settings) -> tuple[str, list[str]]:
         calls = tmp_path / "calls"
         calls.write_text("")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
@@ -197,7 +198,7 @@ def interrupted(tmp_path):
         environment |= {"SLURM_JOB_ID": "7", "HPCGNN_RUN": "7", "FAILURES": "0", "HOW": "scontrol", **settings}
         command = ["bash", "-c", LIBRARY]
         result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
-        assert result.returncode == 75, result.stderr
+        assert result.returncode == code, result.stderr
         return result.stdout + result.stderr, [Path(line).name for line in calls.read_text().splitlines()]
 
     return run
@@ -209,6 +210,30 @@ def test_slurm_is_asked_again_when_it_does_not_answer(interrupted, failures):
     output, calls = interrupted(FAILURES=str(failures), PROGRESS="1")
     assert calls.count("scontrol requeue 7") == failures + 1, output
     assert "cancelled" not in output
+
+
+def test_a_job_of_several_components_is_requeued(interrupted):
+    """squeue has a line for each."""
+    output, calls = interrupted(PROGRESS="1", COMPONENTS="2")
+    assert "scontrol requeue 7" in calls, output
+
+
+ARRAY = {"HOW": "array", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_MAX": "5"}
+
+
+def test_the_next_element_of_an_array_goes_on_as_long_as_there_is_one(interrupted):
+    output, calls = interrupted(code=0, PROGRESS="1", SLURM_ARRAY_TASK_ID="4", **ARRAY)
+    assert "the next element" in output
+    assert not any("scancel" in call for call in calls)
+    output, _ = interrupted(PROGRESS="1", SLURM_ARRAY_TASK_ID="5", **ARRAY)
+    assert "no further element" in output
+
+
+def test_elements_of_an_array_do_not_wait_for_a_run_that_gets_no_further(interrupted):
+    rest = "scancel --state=PENDING 7"
+    assert rest in interrupted(SLURM_RESTART_COUNT="100", SLURM_ARRAY_TASK_ID="2", **ARRAY)[1]
+    assert rest in interrupted(ALLOWED="1", SLURM_ARRAY_TASK_ID="2", **ARRAY)[1]
+    assert rest in interrupted(code=2, CODE="2", SLURM_ARRAY_TASK_ID="2", **ARRAY)[1]
 
 
 def test_a_slurm_that_never_answers_is_named(interrupted):

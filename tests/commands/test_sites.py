@@ -67,9 +67,9 @@ def told_by_library(program: str, environment: dict[str, str]) -> str:
     [
         ([], "--output.dir RUN --a 1"),
         (["log/rank-0.log"], "put aside\n--output.dir RUN --a 1"),
-        (["checkpoints/step-1/manifest.json"], "--resume RUN"),
+        (["checkpoints/step-1/manifest.json"], "--resume RUN --a 1"),
         (["config.yaml", "metrics.jsonl"], "put aside\n--output.dir RUN --a 1"),
-        (["config.yaml", "lock.json"], "--resume RUN"),
+        (["config.yaml", "lock.json"], "--resume RUN --a 1"),
         (["log/rank-0.log", "lock.json"], "--output.dir RUN --a 1"),
     ],
 )
@@ -79,7 +79,8 @@ def test_a_folder_that_another_job_may_hold_stays_where_it_is(environment, tmp_p
     for name in files:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
-    program = 'launch() { shift; echo "$@"; }; say() { echo put aside; }; run_once "$RUN" train -- --a 1'
+    values = "--config a.yaml --recipe=b" if "--resume" in start else ""
+    program = f'launch() {{ shift; echo "$@"; }}; say() {{ echo put aside; }}; run_once "$RUN" train -- {values} --a 1'
     told = told_by_library(program, environment | {"RUN": str(run)})
     assert told.strip() == start.replace("RUN", str(run))
     assert run.exists() == bool(files and "put aside" not in start)
@@ -104,6 +105,29 @@ def test_elements_of_an_array_are_seeds_in_folders_of_their_own(environment, job
     told = told_by_library(program, environment)
     expected = f"{folder} python -m hpcgnn.train -- --config jobs/recipes/gat.yaml {seed}--train.epochs 1"
     assert told.splitlines()[-1] == expected, told
+
+
+@pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "15"}, SLURM_ARRAY])
+@pytest.mark.parametrize("given", ["--output.dir out", "--output.dir=out"])
+def test_the_folder_of_a_run_is_what_the_arguments_name(environment, job, given):
+    """Where the script looks for checkpoints and for the end of the run."""
+    program = f'run_with_requeue() {{ echo "$@"; }}; train_recipe gat {given} --train.epochs 1'
+    folder, *_, last, epochs = told_by_library(program, environment | job).splitlines()[-1].split()
+    assert (folder, last, epochs) == ("out-seed-2" if len(job) > 1 else "out", "--train.epochs", "1")
+
+
+@pytest.mark.parametrize("given", ["--resume runs/old", "--resume=runs/old"])
+def test_a_script_finds_by_itself_what_to_resume(environment, given):
+    command = ["bash", "-c", f"set -euo pipefail; source jobs/lib.sh; train_recipe gat {given}"]
+    run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "leave out --resume" in run.stderr
+
+
+def test_ranks_get_the_environment_of_the_script(environment):
+    """Of a job that was submitted with --export=NONE as well, which srun would repeat."""
+    exported = told_by_library("load_site; env", environment | {"SLURM_JOB_ID": "15", "SLURM_EXPORT_ENV": "NONE"})
+    assert "SLURM_EXPORT_ENV=ALL" in exported.splitlines()
 
 
 def test_ranks_run_in_containers_of_an_image(environment):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from link_graphs import facts
 from static_runs import APART, make_static_parts, open_graph_session, plain, static_config
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop import answer_file, checkpoint
@@ -96,6 +98,23 @@ def test_a_file_without_answers_has_a_header(comm, mpi_tmp_path):
     none = np.empty(0, np.int64)
     write_answers(str(path), AnswerColumns(none, 0, {"id": none, "score": np.empty((0, 2))}), world)
     assert path.read_text() == "id,score_0,score_1\n"
+
+
+@pytest.mark.parametrize("total", [20, 40_000], ids=["at the end", "on the way"])
+@pytest.mark.parametrize("suffix", answer_file.WRITERS)
+def test_a_full_disk_is_told_by_all_ranks(comm, mpi_tmp_path, monkeypatch, suffix, total):
+    """And nothing is left on it."""
+    monkeypatch.setattr(answer_file, "SLAB", 10_000)
+    path = mpi_tmp_path / f"answers{suffix}"
+    temporary = Path(f"{path}.tmp")
+    on_rank_0(comm, lambda: temporary.symlink_to("/dev/full"))
+    rows = np.arange(comm.rank, total, comm.size)
+    with pytest.raises(DistributedError, match="No space left on device"):
+        write_answers(
+            str(path), AnswerColumns(rows, total, {"class": rows}), World(CommConfig(device="cpu", threads=1), comm)
+        )
+    comm.Barrier()
+    assert not temporary.is_symlink()
 
 
 def test_checking_a_checkpoint(comm, mpi_tmp_path, reports):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from evaluation_setup import Evaluation, graph_and_parts, module_folder
-from training_runs import bipartite, homogeneous, on_rank_0, read_plain
+from training_runs import bipartite, homogeneous, make_config, on_rank_0, open_session, read_plain
 
-from hpcgnn.temporal.edgebank import EdgeBank
+from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE
+from hpcgnn.loop.logs import RunLog
+from hpcgnn.temporal.edgebank import EdgeBank, run_baseline
 from hpcgnn.temporal.eval_config import BASELINES
 from hpcgnn.temporal.eval_negatives import eval_negatives
 
@@ -85,6 +89,17 @@ def test_empty_split(comm, folder):
     bank = EdgeBank("fixed_window", evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel)
     found, _ = scores(evaluation, bank, "historical")
     assert comm.rank > 0 or len(found) == 0
+
+
+def test_a_run_that_is_asked_to_leave_says_so(comm, folder, mpi_tmp_path):
+    """Whichever rank heard it."""
+    session = open_session(comm, _ties(comm, folder, bipartite)[1], make_config(baseline__kind="unlimited"))
+    log = RunLog(mpi_tmp_path, session.world)
+    stop = SimpleNamespace(requested=comm.rank == comm.size - 1)
+    assert run_baseline(session, mpi_tmp_path, log, stop) == EXIT_REQUEUE
+    assert not (mpi_tmp_path / "metrics.jsonl").exists()
+    stop.requested = False
+    assert run_baseline(session, mpi_tmp_path, log, stop) == EXIT_DONE
 
 
 def test_bad_options(comm, folder):
