@@ -110,9 +110,7 @@ def test_a_full_disk_is_told_by_all_ranks(comm, mpi_tmp_path, monkeypatch, suffi
     on_rank_0(comm, lambda: temporary.symlink_to("/dev/full"))
     rows, world = np.arange(comm.rank, total, comm.size), World(CommConfig(device="cpu", threads=1), comm)
     with pytest.raises(DistributedError, match="No space left on device"):
-        write_answers(
-            str(path), AnswerColumns(rows, total, {"class": rows}), World(CommConfig(device="cpu", threads=1), comm)
-        )
+        write_answers(str(path), AnswerColumns(rows, total, {"class": rows}), world)
     comm.Barrier()
     assert not temporary.is_symlink()
 
