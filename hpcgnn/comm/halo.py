@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, Transfer, check_backward
@@ -151,6 +152,7 @@ class _Start(torch.autograd.Function):
         return token.clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, token):
         route, received = ctx.exchange.route, ctx.exchange.chain.wait(ctx.exchange.push)
         gradient = received.new_zeros(ctx.shape)
@@ -168,6 +170,7 @@ class _Finish(torch.autograd.Function):
         return rows, token.clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient, token):
         exchange = ctx.exchange
         exchange.push = exchange.chain.under_way(exchange.route.start_push(gradient.contiguous()))

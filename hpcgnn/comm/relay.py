@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.comm.exchange import check_backward
 from hpcgnn.comm.world import World
@@ -117,6 +118,7 @@ class _Receive(torch.autograd.Function):
         return (*relay.take(like, relay.group - 1), anchor.clone())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *gradients):
         *state, token = gradients
         ctx.relay.put(list(state), ctx.relay.group - 1)
@@ -132,6 +134,7 @@ class _Send(torch.autograd.Function):
         return anchor.clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, token):
         like = [torch.empty(tensor.shape, dtype=tensor.dtype, device=ctx.device) for tensor in ctx.like]
         return token, None, *ctx.relay.take(like, ctx.relay.group + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.dispatch import check_index, compute_backend, on_cuda
 from hpcgnn.native.encode import time_encode_reference
@@ -47,6 +48,7 @@ class CudaAttention(torch.autograd.Function):
         return aggregate
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         kernels, stream = compute_backend(gradient)
         query, node, *_ = ctx.arrays

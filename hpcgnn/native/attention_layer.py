@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.attention import AttentionPlan
 from hpcgnn.native.layers import KeyedDropout, address, flat_zeros, kernels_for
@@ -115,6 +116,7 @@ class _AttentionLayer(torch.autograd.Function):
         return ctx.run.forward()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         (phase, *weights), with_phase = ctx.saved_tensors, ctx.needs_input_grad[1]
         flat, gradients = flat_zeros(gradient, [w.shape for w in weights] + [phase.shape] * with_phase)

@@ -102,6 +102,7 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()
     stream = torch.cuda.Stream(tensor.device)
     stream.wait_stream(torch.cuda.default_stream(tensor.device))
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
     with torch.cuda.stream(stream):
         source = tensor.contiguous()
         result = torch.empty(source.shape, dtype=source.dtype)
@@ -122,7 +123,7 @@ class Uploads:
 
     def __call__(self, array: np.ndarray, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return the array on the device, in its own type or another one. It must not change any more."""
-        key = array.__array_interface__["data"][0], array.shape, array.dtype.str, dtype
+        key = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str, dtype
         if key not in self._kept:
             self._kept[key] = array, torch.from_numpy(array).to(self._device, dtype)
         return self._kept[key][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.build import _native
 from hpcgnn.native.dispatch import on_host
@@ -23,6 +24,7 @@ class TimeEncode(torch.autograd.Function):
         return cosine
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         (sine,) = ctx.saved_tensors
         return None, None, -(gradient * sine).sum(0).to(ctx.phase_dtype), None
@@ -35,7 +37,8 @@ def time_encode_reference(dt, frequency, phase, dtype):
 
 
 def time_encode(dt, frequency, phase, dtype):
-    """cos(dt * frequency + phase) [n, T]; the native kernel on the CPU, plain torch elsewhere."""
-    if on_host(dt):
+    """cos(dt * frequency + phase) [n, T]; the native kernel on the CPU, plain torch elsewhere and for frequencies that
+    are learnt."""
+    if on_host(dt) and not frequency.requires_grad:
         return TimeEncode.apply(dt, frequency, phase, dtype)
     return time_encode_reference(dt, frequency, phase, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.dispatch import compute_backend, on_host
 from hpcgnn.native.products import are_rounded, multiply
@@ -20,6 +21,7 @@ class _GroupedLinear(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         rows, begin, weight = ctx.saved_tensors
         grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None

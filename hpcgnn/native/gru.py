@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.build import _native
 from hpcgnn.native.dispatch import on_host
@@ -22,6 +23,7 @@ class GruGates(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         from_state, state, gates = ctx.saved_tensors
         grad_from_input, grad_from_state = torch.empty_like(gates), torch.empty_like(gates)

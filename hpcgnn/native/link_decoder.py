@@ -7,6 +7,7 @@ R roles, b pairs, Z embedding width, O hidden width.
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.layers import address, flat_zeros, kernels_for
 
@@ -63,6 +64,7 @@ class _LinkDecoder(torch.autograd.Function):
         return ctx.run.forward()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         flat, gradients = flat_zeros(gradient, [w.shape for w in ctx.saved_tensors])
         return ctx.run.backward(gradient.contiguous(), flat), *gradients

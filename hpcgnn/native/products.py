@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hpcgnn.native.dispatch import on_host
@@ -56,6 +57,7 @@ class _Rounded(torch.autograd.Function):
         return _product(*low).to(rows.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         rows, weight = ctx.saved_tensors
         low = _round(gradient)
@@ -89,6 +91,7 @@ class _OneDnnLinear(torch.autograd.Function):
         return operator(rows, weight, bias, "none", [], "")
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         rows, weight = ctx.saved_tensors
         times = lambda a, b: ctx.operator(a, b, None, "none", [], "")  # noqa: E731 - a @ b.T

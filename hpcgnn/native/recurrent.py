@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.layers import address, flat_zeros, kernels_for
 
@@ -85,6 +86,7 @@ class _RecurrentUpdate(torch.autograd.Function):
         return ctx.run.forward()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         (*weights, phase), with_phase = ctx.saved_tensors, ctx.needs_input_grad[4]
         flat, gradients = flat_zeros(gradient, [w.shape for w in weights] + [phase.shape] * with_phase)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.dispatch import check_index, compute_backend
 from hpcgnn.native.workspace import empty_like_rows
@@ -20,7 +21,11 @@ def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def scatter_rows(table: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
-    """table[index] = rows in place; indices unique, negative ones skipped."""
+    """table[index] = rows in place; indices unique, negative ones skipped. ValueError for rows that are not the
+    table's, and for a table that is not contiguous."""
+    if rows.dtype != table.dtype or rows.shape[1:] != table.shape[1:] or not table.is_contiguous():
+        form = lambda of: f"{of.dtype} {list(of.shape)}"  # noqa: E731
+        raise ValueError(f"scatter_rows takes rows of the table, which is contiguous: {form(rows)} and {form(table)}")
     check_index("scatter_rows", index, len(table))
     if rows.numel():
         kernels, execution = compute_backend(table)
@@ -48,6 +53,7 @@ class GatherRows(torch.autograd.Function):
         return gather_rows(table, index)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         return segment_sum_rows(gradient, *ctx.saved_tensors), None, None, None
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.build import _native
 from hpcgnn.native.segment import EdgeLists
@@ -13,28 +14,29 @@ from hpcgnn.native.workspace import empty_rows
 class _SageLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx, table, index, weight, bias, lists, mean, relu):
-        call = (index, lists.indptr, lists.source, weight.detach(), bias.detach(), mean, relu)
+        call = (index, lists.indptr, lists.source, weight, bias, mean, relu)
         out = empty_rows(table, len(lists), bias.shape[0])
         ctx.saved = _native.sage_forward(lists.num_sources, table, *call, out, torch.get_num_threads())
-        ctx.call, ctx.lists, ctx.shape = call, lists, table.shape
+        ctx.index, ctx.flags, ctx.lists, ctx.shape = index, (mean, relu), lists, table.shape
         ctx.table = None if ctx.needs_input_grad[0] else table
-        ctx.save_for_backward(out)
+        ctx.save_for_backward(out, weight, bias)
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
-        (out,), table, bias = ctx.saved_tensors, ctx.table, ctx.call[4]
+        (out, weight, bias), table, lists = ctx.saved_tensors, ctx.table, ctx.lists
         rows, transposed, destination = None, None, None
         if ctx.needs_input_grad[0]:
             table = rows = empty_rows(gradient, *ctx.shape)  # the rows themselves are not read again, and may be freed
-            transposed, destination = ctx.lists.transposed.indptr, ctx.lists.transposed.destination
+            transposed, destination = lists.transposed.indptr, lists.transposed.destination
         flat = gradient.new_zeros(bias.shape[0] * (2 * ctx.shape[1] + 1))
         _native.sage_backward(
-            ctx.lists.num_sources, table, *ctx.call, ctx.saved, out, gradient.contiguous(), transposed, destination,
-            rows, flat, torch.get_num_threads(),
+            lists.num_sources, table, ctx.index, lists.indptr, lists.source, weight, bias, *ctx.flags, ctx.saved, out,
+            gradient.contiguous(), transposed, destination, rows, flat, torch.get_num_threads(),
         )  # fmt: skip
-        weight = flat[: -bias.shape[0]].view(bias.shape[0], -1)
-        return rows, None, weight, flat[-bias.shape[0] :], None, None, None
+        grad_weight = flat[: -bias.shape[0]].view(bias.shape[0], -1)
+        return rows, None, grad_weight, flat[-bias.shape[0] :], None, None, None
 
 
 def sage_layer(table, index, lists: EdgeLists, weight, bias, mean: bool, relu: bool) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native.dispatch import check_index, compute_backend, on_host
 from hpcgnn.native.relabel import transpose_index
@@ -70,6 +71,7 @@ class _SegmentSum(torch.autograd.Function):
         return _sum(lists.indptr, lists.source, None, rows, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         (rows, weight), lists = ctx.saved_tensors, ctx.lists
         gradient, grad_rows, grad_weight = gradient.contiguous(), None, None
@@ -114,6 +116,7 @@ class _SegmentMax(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         back, grad_rows = ctx.lists.transposed, gradient.new_empty((ctx.lists.num_sources, gradient.shape[1]))
         kernels, execution = compute_backend(gradient)
@@ -142,6 +145,7 @@ class _GraphAttention(torch.autograd.Function):
         return _sum(lists.indptr, lists.source, None, rows, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         (rows, source, target, weight), lists = ctx.saved_tensors, ctx.lists
         gradient, back = gradient.contiguous(), lists.transposed

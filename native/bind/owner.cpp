@@ -21,6 +21,9 @@ Blocks checked_blocks(const I64 &start, const I64 &rank, const I64 &local, int64
   return blocks;
 }
 
+// Places are 32-bit numbers.
+void check_places(const I64 &ids) { require(ids.shape(0) < (size_t(1) << 31), "at most 2^31 - 1 ids in a call"); }
+
 int64_t sum_of_counts(const I64 &counts) {
   int64_t total = 0;
   for (size_t i = 0; i < counts.shape(0); ++i) {
@@ -46,6 +49,7 @@ void bind_owner(nb::module_ &module) {
          Array<int64_t, 1> counts) {
         const int64_t size = counts.shape(0);
         require(order.shape(0) == ids.shape(0) && local.shape(0) == ids.shape(0), "order and local as long as ids");
+        check_places(ids);
         locate_by_owner(ids.data(), ids.shape(0), checked_blocks(start, rank, local_base, size), size, order.data(),
                         local.data(), counts.data());
       },
@@ -67,6 +71,7 @@ void bind_owner(nb::module_ &module) {
         const int64_t size = counts.shape(0);
         require(unique.shape(0) == ids.shape(0) && inverse.shape(0) == ids.shape(0) && local.shape(0) == ids.shape(0),
                 "unique, inverse and local as long as ids");
+        check_places(ids);
         return unique_by_owner(ids.data(), ids.shape(0), checked_blocks(start, rank, local_base, size), size,
                                unique.data(), inverse.data(), local.data(), counts.data());
       },

@@ -21,6 +21,7 @@ template <typename Real> void bind_segment_rows(nb::module_ &module) {
         const int32_t heads = weight ? static_cast<int32_t>(weight->shape(1)) : 1;
         require(has_shape(out, lists.segments, rows.shape(1)), "out [segments, width]");
         require(heads > 0 && rows.shape(1) % heads == 0, "heads must divide the width");
+        require(!weight || weight->shape(0) == row.shape(0), "weight [edges, heads]");
         segment_sum<Real>(lists, rows.data(), rows.shape(1), {data_of(weight), heads}, out.data(), execution);
       },
       Release(), nb::arg("indptr"), nb::arg("row"), nb::arg("edge").none(), nb::arg("rows"), nb::arg("weight").none(),

@@ -54,6 +54,9 @@ private:
     touched_.clear();
     for (int64_t entry = problem_.indptr[node]; entry < problem_.indptr[node + 1]; ++entry) {
       const int32_t there = part_[problem_.neighbor[entry]];
+      if (problem_.tie[entry] == 0) {
+        continue;
+      }
       if (ties_[there] == 0) {
         touched_.push_back(there);
       }

@@ -67,7 +67,7 @@ void segment_max(const EdgeLists &lists, const Real *rows, int64_t width, Real *
       const int64_t edge = lists.edge_of(j);
 #pragma omp simd
       for (int64_t column = 0; column < width; ++column) {
-        const bool better = edges[column] < 0 || row[column] > largest[column];
+        const bool better = edges[column] < 0 || is_larger(row[column], largest[column]);
         largest[column] = better ? row[column] : largest[column];
         edges[column] = better ? edge : edges[column];
       }

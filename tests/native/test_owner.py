@@ -86,3 +86,11 @@ def test_ranges_of_any_order_and_length():
 def test_ranges_outside_are_refused(begin, length):
     with pytest.raises(ValueError, match=r"ranges must lie within|must not be negative"):
         native.gather_ranges(np.arange(5), np.array(begin), np.array(length))
+
+
+def test_more_ids_than_places_are_refused():
+    """Places are 32-bit numbers. The memory is only set aside."""
+    blocks = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+    for sort in (native.locate_by_owner, native.unique_by_owner):
+        with pytest.raises(ValueError, match=r"2\^31"):
+            sort(np.empty(1 << 31, np.int64), blocks, 1)

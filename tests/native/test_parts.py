@@ -128,7 +128,7 @@ def test_balance_parts_equals_plain_loops(penalty):
     indptr = np.searchsorted(pairs[:, 0], np.arange(91)).astype(np.int64)
     weight = rng.integers(1, 4, (90, 2)).astype(float)
     limit = np.broadcast_to(np.ceil(weight.sum(0) / 5), (5, 2)).copy()
-    tie, distance = np.ones(len(pairs), np.int64), 1.0 - np.eye(5)
+    tie, distance = rng.integers(0, 4, len(pairs)), 1.0 - np.eye(5)
     problem = PartProblem(indptr, np.ascontiguousarray(pairs[:, 1]), tie, distance, weight, limit)
     part = rng.integers(0, 5, 90).astype(np.int32)
     loads = np.zeros((5, 2))

@@ -24,6 +24,17 @@ def test_gather_and_scatter_rows(dtype, tail):
     assert torch.equal(native.gather_rows(table, index[:0]), table[:0])
 
 
+def test_scatter_rows_takes_rows_of_the_table():
+    """Others would be read as if they were."""
+    table, index = torch.zeros(30, 4), torch.tensor([3, 7])
+    for wrong in (torch.ones(2, 4, dtype=torch.int32), torch.ones(2, 2, dtype=torch.float64), torch.ones(2, 5)):
+        with pytest.raises(ValueError, match="rows of the table"):
+            native.scatter_rows(table, index, wrong)
+    with pytest.raises(ValueError, match="contiguous"):
+        native.scatter_rows(table[:, :2], index, torch.ones(2, 2))
+    assert not table.any()
+
+
 def test_gather_rows_gradient():
     index = np.array([0, 3, 3, 1], np.int32)
     transpose = [torch.from_numpy(a) for a in native.transpose_index(index, 5)]

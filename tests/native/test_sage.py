@@ -45,6 +45,15 @@ def test_sage_layer_equals_composition(shape, flags, dtype, tolerance):
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
 
 
+def test_weights_that_changed_since_are_noticed():
+    rows, lists, weight, bias = sage_case((37, 40, 3, 7, 12), torch.float32)
+    out = native.sage_layer(rows, None, lists, weight, bias, True, True)
+    with torch.no_grad():
+        weight += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
 @pytest.mark.parametrize("relu", [True, False])
 def test_sage_layer_keeps_nans(relu):
     rows, lists, weight, bias = sage_case((37, 40, 3, 7, 12), torch.float64)

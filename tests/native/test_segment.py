@@ -84,6 +84,41 @@ def test_max_of_ties_goes_to_the_first_edge():
     assert gradient.tolist() == [[0], [1]]
 
 
+@PRECISIONS
+def test_max_of_a_nan_is_one(dtype, tolerance, device):
+    """Wherever it stands in its list; the first one's edge gets the gradient."""
+    lists, rows, _ = sum_case((300, 500, 6, 5, 1), dtype)
+    with torch.no_grad():
+        rows[1::7, ::2] = torch.nan
+    theirs = plain_max(rows, lists)
+    assert theirs.isnan().any()
+    ours = native.segment_max(rows, lists)
+    assert torch.equal(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+    (got,) = gradients(ours, [rows])
+    assert_alike([got], gradients(theirs, [rows]), tolerance)
+    there, leaf_there = EdgeLists(*device.put_all(lists.indptr, lists.source), 500), device.put(rows).requires_grad_()
+    with device:
+        found = native.segment_max(leaf_there, there)
+        (got_there,) = gradients(found, [leaf_there])
+    device.assert_same([found.detach().nan_to_num(9.0), got_there], [ours.detach().nan_to_num(9.0), got])
+
+
+def test_weights_are_those_of_the_edges():
+    lists, rows, weight = sum_case((30, 20, 4, 8, 2), torch.float32)
+    for wrong in (weight[:-1], torch.cat([weight, weight])):
+        with pytest.raises(ValueError, match="weight \\[edges, heads\\]"):
+            native.segment_sum(rows, lists, wrong)
+
+
+def test_second_derivatives_are_refused():
+    """They would lack the part that goes through the weights."""
+    lists, rows, weight = sum_case((30, 20, 4, 8, 2), torch.float32)
+    out = native.segment_sum(rows, lists, weight).pow(2).sum()
+    (gradient,) = torch.autograd.grad(out, rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def attention_case(shape, dtype):
     destinations, sources, _, _, heads = shape
     lists, rows, _ = sum_case(shape, dtype)

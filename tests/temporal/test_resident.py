@@ -134,6 +134,8 @@ def test_auto_takes_the_device(tmp_path, emulated):
 
 def test_arrays_are_brought_once():
     upload, array = Uploads(torch.device("cpu")), np.arange(6.0)
+    square = array[:4].reshape(2, 2)
+    assert upload(square.T).tolist() != upload(square).tolist()
     assert upload(array) is upload(array[:])
     assert upload(array[:5]) is not upload(array)
     assert upload(array, torch.float32) is upload(array, torch.float32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.native import empty_rows
 from hpcgnn.native.products import multiply_into
@@ -28,6 +29,7 @@ class _Affine(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         rows, weight, out = ctx.saved_tensors
         if out is not None:
@@ -46,6 +48,7 @@ class _Relu(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         return _relu_backward(gradient, *ctx.saved_tensors)
 
@@ -76,6 +79,7 @@ class _Perceptron(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         rows, weight, out_weight = ctx.saved_tensors
         grad_rows = empty_rows(rows, *rows.shape) if ctx.needs_input_grad[0] else None
@@ -128,6 +132,7 @@ class GatedStep(torch.autograd.Function):
         return torch.lerp(new, hidden, open_gates[:, :width], out=out)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         hidden, open_gates, shown, new, gates, candidate = ctx.saved_tensors
         width = hidden.shape[1]

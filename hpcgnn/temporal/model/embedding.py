@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan
@@ -225,6 +226,7 @@ class _GatherPadded(torch.autograd.Function):
         return native.gather_rows(table, index)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
         return native.segment_sum_rows(gradient.contiguous(), *ctx.saved_tensors), None, None, None
 

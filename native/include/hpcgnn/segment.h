@@ -35,6 +35,11 @@ HPCGNN_HD Real segment_sum_column(const EdgeLists &lists, int64_t segment, const
   return sum;
 }
 
+// Whether a value takes the place of the largest so far: it is larger, or the first NaN.
+template <typename Real> HPCGNN_HD bool is_larger(Real value, Real largest) {
+  return largest == largest && (value > largest || value != value);
+}
+
 // The largest value of a column and the first edge that shows it; 0 and -1 for an empty segment.
 template <typename Real>
 HPCGNN_HD void segment_max_column(const EdgeLists &lists, int64_t segment, const Real *rows, int64_t width,
@@ -43,7 +48,7 @@ HPCGNN_HD void segment_max_column(const EdgeLists &lists, int64_t segment, const
   int64_t edge = -1;
   for (int64_t j = lists.indptr[segment]; j < lists.indptr[segment + 1]; ++j) {
     const Real candidate = rows[lists.row[j] * width + column];
-    if (edge < 0 || candidate > value) {
+    if (edge < 0 || is_larger(candidate, value)) {
       value = candidate;
       edge = lists.edge_of(j);
     }
@@ -131,7 +136,8 @@ void segment_max(const EdgeLists &lists, const Real *rows, int64_t width, Real *
 template <typename Real>
 void segment_max_backward(const EdgeLists &transposed, const Real *gradient, const int64_t *winner, int64_t width,
                           Real *grad_rows, Execution execution);
-// product [E, H] of a segment's row [segments, W] with the rows of its entries, head by head.
+// product [E, H] of a segment's row [segments, W] with the rows of its entries, head by head. The columns of a product
+// are added up in the order of the processor's vectors: the last bits are those of the machine.
 template <typename Real>
 void edge_products(const EdgeLists &lists, const Real *segment_rows, const Real *rows, int64_t width, int32_t heads,
                    Real *product, Execution execution);

@@ -1,5 +1,6 @@
 // Sine and cosine of a double phase, reduced in double, evaluated in Real: exact to rounding for phases up to about
-// 1e9, without branches, so that loops over them vectorise. Polynomials are the usual minimax ones on [-pi/4, pi/4].
+// 1e9, and within [-1, 1] up to 1e30; without branches, so that loops over them vectorise. Polynomials are the usual
+// minimax ones on [-pi/4, pi/4].
 #pragma once
 
 #include <cmath>
@@ -19,11 +20,21 @@ template <typename Real> struct Reduced {
   int32_t quadrant;
 };
 
-template <typename Real> HPCGNN_HD Reduced<Real> reduce_phase(double phase) {
+// Of phases up to about 1e15: from there on the rounded product is turns away.
+template <typename Real> HPCGNN_HD Reduced<Real> reduce_once(double phase) {
   const double half_pi_high = 1.57079632679489655800e+00, half_pi_low = 6.12323399573676603587e-17;
   const double quarter = rint(phase * 6.36619772367581382433e-01);
   const double rest = fma(-quarter, half_pi_low, fma(-quarter, half_pi_high, phase));
   return {static_cast<Real>(rest), static_cast<int32_t>(quarter - 4.0 * floor(0.25 * quarter))};
+}
+
+template <typename Real> HPCGNN_HD Reduced<Real> reduce_phase(double phase) {
+  const Reduced<double> reduced = reduce_once<double>(phase);
+  if (fabs(reduced.rest) <= 1.0) {
+    return {static_cast<Real>(reduced.rest), reduced.quadrant};
+  }
+  const Reduced<Real> again = reduce_once<Real>(reduced.rest);
+  return {again.rest, reduced.quadrant + again.quadrant};
 }
 
 template <typename Real> HPCGNN_HD SineCosine<Real> sine_cosine_reduced(Real r, int32_t quadrant) {
@@ -53,11 +64,17 @@ template <typename Real>
 HPCGNN_HD void encode_row(double time, const double *frequency, const double *phase, int32_t width, Real *cosine,
                           Real *sine) {
   constexpr int32_t kChunk = 128;
+  const bool is_long = fabs(time) > 1e11; // else phases are below 1e15, with frequencies up to 1e4
   Real rest[kChunk];
   int32_t quadrant[kChunk];
   for (int32_t begin = 0; begin < width; begin += kChunk) {
     const int32_t size = width - begin < kChunk ? width - begin : kChunk;
-    for (int32_t j = 0; j < size; ++j) {
+    for (int32_t j = 0; !is_long && j < size; ++j) {
+      const Reduced<Real> reduced = reduce_once<Real>(time * frequency[begin + j] + phase[begin + j]);
+      rest[j] = reduced.rest;
+      quadrant[j] = reduced.quadrant;
+    }
+    for (int32_t j = 0; is_long && j < size; ++j) {
       const Reduced<Real> reduced = reduce_phase<Real>(time * frequency[begin + j] + phase[begin + j]);
       rest[j] = reduced.rest;
       quadrant[j] = reduced.quadrant;
