@@ -36,6 +36,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
     FileFormatError for a file that cannot be used.
     """
     source, output = open_source(path), pathlib.Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
     with source.file:
         options = OPTIONS[source.kind](source, {"method": METIS, "balance": balance}, {})
         validate(source)
@@ -44,8 +45,12 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         weights = node_weights(source, options.balance or ("nodes",), graph.degrees(), blocks)
         temporary = output.with_name(durable.temporary_name(output.name))
         num_pairs = int(graph.indptr[-1]) // 2
-        write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
-        temporary.replace(output)
+        try:
+            with durable.naming_disk(output):
+                write_metis(temporary, num_pairs, row_slabs(graph), np.stack(list(weights.values()), axis=1))
+                durable.commit(temporary, output)
+        finally:
+            temporary.unlink(missing_ok=True)
         return f"{output}: {source.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
 
 

@@ -28,7 +28,7 @@ from data_tools.cli import run_alone, with_exit_code
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
-from hpcgnn.graph.durable import commit
+from hpcgnn.graph.durable import FULL, commit, naming_disk
 from hpcgnn.graph.files import FileFormatError
 
 CATALOG = pathlib.Path(__file__).parent / "catalog.yaml"
@@ -66,19 +66,22 @@ class Download:
 
     def run(self) -> None:
         """Download the file, or what is missing of it. Raises ValueError, with the remedy, when the server refuses, is
-        unreachable, or keeps breaking off."""
+        unreachable, or keeps breaking off, and OSError for a full disk."""
         if urllib.parse.urlsplit(self._url).scheme not in ("http", "https"):
             raise ValueError(f"{self._url}: only http and https are fetched")
         fruitless = 0
         while True:
             before = self._size()
             try:
-                return self._transfer(before)
+                with naming_disk(self.part):
+                    return self._transfer(before)
             except urllib.error.HTTPError as error:
                 reason = f"the server says {error.code} {error.reason}"
                 if error.code not in RETRY_STATUS:
                     raise self._failure(reason) from None
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, OSError) and error.errno in FULL:
+                    raise
                 reason = str(getattr(error, "reason", error)) or type(error).__name__
             fruitless = 1 if self._size() > before else fruitless + 1
             if fruitless >= self._attempts:

@@ -29,6 +29,7 @@ COMMANDS = {
     "static": ["synthesize", "out/g.h5", "--static", "--nodes", "1500", "--edges", "60000"],
     "rmat": ["synthesize", "out/g.h5", "--rmat", "--nodes", "1024", "--edges", "60000"],
     "snapshots": ["synthesize", "out/g.h5", "--snapshots", "6", "--nodes", "1500", "--edges", "40000"],
+    "metis": ["export_metis", "events.h5", "out/g.metis"],
     "parquet": ["export.command", "events.h5", "out/e", "--format", "parquet"],
     "npz": ["export.command", "events.h5", "out/e", "--format", "npz"],
     "pyg": ["export.command", "events.h5", "out/e", "--format", "pyg"],

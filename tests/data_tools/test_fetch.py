@@ -116,6 +116,17 @@ def files(tmp_path):
     return sorted(path.name for path in (tmp_path / "data").iterdir())
 
 
+def test_a_full_disk_is_not_the_networks_fault(fetch, server, tmp_path, capsys):
+    """It is told at once; what was downloaded stays."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "known.csv.part").symlink_to("/dev/full")
+    assert fetch("known") == 1
+    told = capsys.readouterr().err
+    assert "known.csv.part" in told
+    assert "make room there" in told
+    assert len(server.behaviour.requests) == 1
+
+
 def test_catalog_is_complete():
     catalog = load_catalog()
     assert {"wikipedia", "reddit", "mooc", "lastfm", "sx-mathoverflow", "wiki-talk-temporal"} <= set(catalog)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from hpcgnn.graph.files import FileFormatError
 
-# Integers beyond this are not exact in float64.
+# From here on, a float64 may stand for several integers.
 EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
 DATES = "dates must be made seconds first, such as by datetime.fromisoformat(date).timestamp() in Python"
@@ -126,7 +126,7 @@ def parse_times(raw: Raw, file: str, first_row: int, scale: float) -> np.ndarray
     stored = np.round(scaled)
     # Reading and scaling a decimal costs at most two units in the last place; a fraction of 0.1 is never just that.
     slack = np.minimum(0.1, np.maximum(TIME_TOLERANCE, 2 * np.spacing(np.abs(scaled))))
-    bad = np.flatnonzero((np.abs(scaled - stored) > slack) | (np.abs(scaled) > EXACT_FLOAT))
+    bad = np.flatnonzero((np.abs(scaled - stored) > slack) | (np.abs(scaled) >= EXACT_FLOAT))
     if len(bad):
         raise place.error(
             bad[0],
@@ -277,7 +277,7 @@ def to_integers(values: np.ndarray, dtype: np.dtype, place: Place) -> np.ndarray
     limits = np.iinfo(dtype)
     if values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            wrong = ~((values == np.round(values)) & (np.abs(values) <= EXACT_FLOAT))
+            wrong = ~((values == np.round(values)) & (np.abs(values) < EXACT_FLOAT))
             wrong |= (values < limits.min) | (values > limits.max)
     else:
         wrong = (values > limits.max) | ((values < limits.min) if values.dtype.kind == "i" else False)

@@ -126,7 +126,9 @@ def test_decimal_times_are_scaled_exactly(seed):
     assert np.array_equal(parse_times(raw, "e.csv", 0, 10**decimals), stored)
 
 
-@pytest.mark.parametrize("value", ["1.5", "1700000000000000.25", "inf", "-1e300", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "value", ["1.5", "1700000000000000.25", "inf", "-1e300", "99999999999999999999", "9007199254740993.0"]
+)
 def test_times_that_would_be_rounded_are_refused(value):
     raw = Raw([pa.array(["1", value])], ["t"], True, 2)
     with pytest.raises(FileFormatError, match=r"e\.csv: column t, row 12"):

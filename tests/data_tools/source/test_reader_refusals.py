@@ -21,7 +21,16 @@ from data_tools.source.formats.npz_arrays import open_npy
 from data_tools.source.formats.ogb_folder import link_edges, load_ogb, put, read_rows
 from data_tools.source.formats.tables import open_table, read_array
 from data_tools.source.formats.text_stream import find_member
-from data_tools.source.formats.values import Place, Raw, map_words, parse_times, single, text_array, to_numbers
+from data_tools.source.formats.values import (
+    Place,
+    Raw,
+    map_words,
+    parse_times,
+    single,
+    text_array,
+    to_dtype,
+    to_numbers,
+)
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
@@ -45,6 +54,7 @@ ARRAYS = ArraysTable("g.npz", {
     [
         (lambda: parse_times(column(1, 1 << 62), "e.csv", 4, 1000),
          "e.csv: column 'x', row 6: the time 4611686018427387904 times time_scale 1000 is not within "),
+        (lambda: to_dtype(np.array([2.0**53]), np.dtype(np.int64), PLACE, None), "is not an integer that fits"),
         (lambda: text_array("e.csv", [b"\xff"]), "e.csv: not UTF-8 text"),
         (lambda: single(column(1, labels=["a", "b"], scalar=False), "e.csv", 0), "is one column, not a, b"),
         (lambda: to_numbers(pa.array([b"x"]), PLACE, None, "a number"), "has type binary, expected a number"),
