@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonargparse
 import numpy as np
+import torch
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.together import together
@@ -41,7 +42,7 @@ def parse(
     parser: jsonargparse.ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
 ) -> tuple[Any, TimingOptions]:
     """Read the configuration and the options. counted: name and default of the option for ``count``, and what it
-    counts; peer: the system to compare with, on one rank. Raises ValueError."""
+    counts; peer: the system to compare with, on one rank of the CPU. Raises ValueError."""
     name, default, what = counted
     parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
@@ -52,6 +53,9 @@ def parse(
         raise ValueError(f"--{name} must be at least 1")
     if namespace.peer != "none" and world.size > 1:
         raise ValueError(f"--peer {peer} compares on one rank, not on {world.size}")
+    on_cpu = config.comm.device == "cpu" or not torch.cuda.is_available()
+    if namespace.peer != "none" and not (on_cpu and config.train.precision == "float32"):
+        raise ValueError(f"--peer {peer} is timed on the CPU in float32: --comm.device cpu --train.precision float32")
     return config, TimingOptions(count, namespace.out, namespace.peer)
 
 
@@ -101,9 +105,12 @@ def graph_path(config, folder: Path, world: World) -> str:
 @contextlib.contextmanager
 def training(open_session: Callable[..., Any], config, path: str, folder: Path, world: World) -> Iterator[tuple]:
     """Collective. Open a session (``open_session(config, path, world, watchdog)``) and its trainer for the block."""
-    with Watchdog(world, config.comm.watchdog_seconds) as watchdog:
+    with (
+        Watchdog(world, config.comm.watchdog_seconds) as watchdog,
+        tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as logs,  # the folder may be that of another node
+    ):
         session = open_session(config, path, world.split(config.train.epoch_parallel), watchdog)
-        trainer = Trainer(session, folder, RunLog(folder / "log", world.rank), StopRequest())
+        trainer = Trainer(session, folder, RunLog(Path(logs), world.rank), StopRequest())
         yield session, trainer
         trainer.close()
 

@@ -20,14 +20,20 @@ def plot(report: dict, path: str) -> None:
     time.plot(ranks, [sum(p["plan_seconds"].values()) for p in points], ":", lw=1, label="planning")
     time.set_ylabel("seconds per step")
     _line(speed, points, ranks, np.array([p["speedup"] for p in points]), "speed-up")
-    speed.plot(ranks, ranks, "--", color="0.5", lw=1, label="ideal")
-    speed.set_ylabel("speed-up over one rank")
+    speed.plot(ranks, ranks / ranks[0], "--", color="0.5", lw=1, label="ideal")
+    speed.set_ylabel(f"speed-up over {base(report)}")
     _parts(parts, points)
     last = max((p["ranks"] for p in points if p["counted"]), default=0)
     for axes in (time, speed):
         _log_axes(axes, ranks, last)
     figure.suptitle(f"{report['data']}: batch {report['batch_size']}, predicted by the cost model")
     figure.savefig(path, dpi=120)
+
+
+def base(report: dict) -> str:
+    """Say what speed-ups are relative to: of a graph that is made up, one rank is not simulated."""
+    ranks = report["points"][0]["ranks"]
+    return "one rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _log_axes(axes, ranks, last: int) -> None:

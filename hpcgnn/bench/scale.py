@@ -216,7 +216,7 @@ def table(report: dict) -> str:
         f"{report['data']}{parts}, batch {report['batch_size']}, {report['steps_counted']} steps counted",
         "machine: " + ", ".join(f"{n} {v['value']:.3g} ({v['source']})" for n, v in values.items()),
         f"{'ranks':>6s} {'KiB/rank/step':>14s} {'busiest':>8s} {'step ms':>9s} {'execution':>10s} {'planning':>9s} "
-        f"{'speed-up':>9s}",
+        f"{'speed-up':>9s} over {plot.base(report)}",
     ]
     for p in report["points"]:
         front, behind = (1e3 * sum(p[key].values()) for key in ("seconds", "plan_seconds"))

@@ -58,11 +58,19 @@ class Channel:
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
         self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination
         self.node: Channel | Any = None
+        self.node_ranks = np.empty(0, np.int64)  # ranks of this channel that ``node`` joins
+
+    def sent(self) -> np.ndarray:
+        """Count the bytes sent so far to every rank [R], those that went by ``node`` among them."""
+        sent = self.sent_to.copy()
+        if self.node is not None:
+            sent[self.node_ranks] += self.node.sent_to
+        return sent
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent to other ranks so far."""
-        return int(self.sent_to.sum())
+        return int(self.sent().sum())
 
     def close(self) -> None:
         """Collective. Free the communicator."""

@@ -192,7 +192,7 @@ class World(Group):
             node = self.node()
             largest, has_several = self.reduce_array(np.array([node.size, node.size < self.size]), "max")
             if largest > 1 and has_several:
-                channel.node = Channel(node, *options)
+                channel.node, channel.node_ranks = Channel(node, *options), np.array(node.allgather(self.rank))
             node.Free()
         self._channels += [(weakref.ref(own), own.mpi) for own in (channel, channel.node) if own is not None]
         return channel

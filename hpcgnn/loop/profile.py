@@ -101,7 +101,7 @@ class StageLog:
         first = world.group * world.size
         for channel in self._session.channels():
             if channel.size == world.size:
-                sent[first : first + world.size] += channel.sent_to
+                sent[first : first + world.size] += channel.sent()
         return sent
 
     def _end_line(self) -> None:

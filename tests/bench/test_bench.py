@@ -209,6 +209,7 @@ def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path):
     assert [(p["ranks"], p["batch_size"]) for p in points] == [(2, 40), (4, 80), (8, 160)]
     assert points[0]["bytes_per_rank"] < points[2]["bytes_per_rank"]
     assert "20,000 nodes and 200,000 edges, made up, batch 20, 2 steps counted" in result.stdout
+    assert "over 2 ranks" in result.stdout
 
 
 def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
@@ -249,6 +250,7 @@ def test_help_of_every_word(jobs, words):
         (1, ["scale", "--kind=static", "--nodes=100"], "--nodes and --edges are the sizes of a graph: give both"),
         (1, ["scale", "--kind=static", "--comm.sampler_ranks=1"], "leave comm.sampler_ranks 0"),
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),
+        (1, ["epoch", "--peer=pyg", "--train.precision=float64"], "is timed on the CPU in float32"),
         (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
         (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),
         (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),

@@ -63,10 +63,7 @@ def sent_by(channels, world):
     """Bytes [R] that this rank has sent to each."""
     total = np.zeros(world.size, np.int64)
     for channel in channels:
-        total += channel.sent_to
-        if channel.node is not None:
-            members = np.array(channel.node.mpi.allgather(world.rank))
-            total[members] += channel.node.sent_to
+        total += channel.sent()
     return total
 
 

@@ -86,6 +86,21 @@ def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
 
 
 @pytest.mark.several_ranks
+def test_bytes_within_a_node_are_counted(comm):
+    """To whom they went, whichever communicator they took."""
+    world = make_world(comm, 2)
+    channel, ones = world.channel(by_node=True), np.ones(world.size, np.int64)
+    channel.rows(torch.zeros(world.size, 4), ones, ones)
+    expected = np.where(np.arange(world.size) == world.rank, 0, 16)
+    if channel.node is not None:
+        ones = ones[: channel.node.size]
+        channel.node.rows(torch.zeros(len(ones), 4), ones, ones)
+        expected[np.arange(world.size) // 2 == world.rank // 2] *= 2
+    assert channel.sent().tolist() == expected.tolist()
+    assert channel.sent_bytes == expected.sum()
+
+
+@pytest.mark.several_ranks
 def test_a_node_without_room_sends_messages(comm, monkeypatch):
     """From the first step on, or when more room is needed than there is."""
     world = make_world(comm, 0)

@@ -192,7 +192,7 @@ def test_a_run_writes_its_stages(comm, mpi_tmp_path, monkeypatch, paired):
     trainer = Trainer(session, folder, log, StopRequest())
     trainer.start()
     assert trainer.run() == 0
-    sent = comm.gather(sum(channel.sent_to for channel in session.channels()))
+    sent = comm.gather(sum(channel.sent() for channel in session.channels()))
     trainer.close()
     if comm.rank:
         return

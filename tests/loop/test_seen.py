@@ -277,7 +277,7 @@ def test_a_headline_has_the_monitored_metric():
 def test_bytes_of_groups_are_those_to_their_ranks():
     """Of the third of four groups of two ranks."""
     log = object.__new__(StageLog)
-    channels = [SimpleNamespace(size=2, sent_to=np.array([5, 7])), SimpleNamespace(size=2, sent_to=np.array([0, 1]))]
+    channels = [SimpleNamespace(size=2, sent=lambda sent=sent: np.array(sent)) for sent in ([5, 7], [0, 1])]
     log._world = SimpleNamespace(size=8)
     log._session = SimpleNamespace(world=SimpleNamespace(group=2, size=2), channels=lambda: channels)
     assert log._sent_to().tolist() == [0, 0, 0, 0, 5, 8, 0, 0]
