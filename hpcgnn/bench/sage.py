@@ -90,14 +90,13 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
     node = world.node()
     is_far = ~np.isin(np.arange(world.size), node.allgather(world.rank))
     node.Free()
-    row_bytes_sent = session.graph.channel.sent_to  # not by the channel within the node
     for epoch in itertools.count():
         trainer.start_epoch(epoch)
         with _plans(session, epoch) as plans:
             for _ in range(session.batches["train"].num_steps):
                 session.timers.clear()
                 world.barrier()
-                sent, between, wire = int(row_bytes_sent.sum()), _sent_to(session)[is_far].sum(), _wire_bytes()
+                sent, between, wire = session.graph.channel.sent_bytes, _sent_to(session)[is_far].sum(), _wire_bytes()
                 begin, pages = time.perf_counter(), command.page_faults()
                 plan = next(plans)
                 planned = time.perf_counter()
@@ -107,7 +106,7 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
                 yield TimedStep(
                     seconds | {stage: session.timers.seconds[stage] for stage in STAGES},
                     sum(len(adjacency.source) for block in plan.batch.blocks for adjacency in block.relations),
-                    sum(plan.batch.blocks[0].num_src), int(row_bytes_sent.sum()) - sent,
+                    sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - sent,
                     sum(fetch.num_asked * width for fetch, width in zip(plan.fetches, row_bytes, strict=True)),
                     command.page_faults() - pages, _sent_to(session)[is_far].sum() - between, _wire_bytes() - wire,
                 )  # fmt: skip

@@ -69,8 +69,8 @@ class Channel:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent to other ranks so far."""
-        return int(self.sent().sum())
+        """Bytes sent to other ranks so far, but for those that went by ``node``."""
+        return int(self.sent_to.sum())
 
     def close(self) -> None:
         """Collective. Free the communicator."""

@@ -60,8 +60,16 @@ class Relay:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over peers, in order of their groups."""
-        pieces = self._comm.allgather(values.cpu().numpy())
-        return torch.from_numpy(sum(pieces[1:], pieces[0])).to(values.device)
+        own = values.cpu().contiguous().numpy().reshape(-1)
+        total, length = np.empty_like(own), max(1, self._max_bytes // (own.itemsize * self.num_groups))
+        for begin in range(0, len(own), length):
+            piece = slice(begin, begin + length)
+            everyone = np.empty((self.num_groups, len(own[piece])), own.dtype)
+            self._comm.Allgather(own[piece], everyone)
+            total[piece] = everyone[0]
+            for other in everyone[1:]:
+                total[piece] += other
+        return torch.from_numpy(total).view(values.shape).to(values.device)
 
     def put(self, tensors: list[torch.Tensor], group: int) -> None:
         """Begin to send tensors to a peer."""

@@ -176,7 +176,7 @@ class Session:
 
     def sent_bytes(self) -> int:
         """Bytes this rank has sent in exchanges so far."""
-        return sum(channel.sent_bytes for channel in self.channels())
+        return int(sum(channel.sent().sum() for channel in self.channels()))
 
     def close(self) -> None:
         """Collective. Give back what ranks have together; the session must not be used any more."""

@@ -85,11 +85,12 @@ class StaticGraph:
         self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
-        self._others: dict[Hashable, StaticGraph] = {}
+        self._others: dict[Hashable, StaticGraph] = {}  # by name; this one too, where there are any
 
     def over(self, partition: GraphPartition, name: Hashable) -> StaticGraph:
         """Collective. Return this graph with other edges between its nodes, whose input rows both have: for the same
         ``name`` the same graph. ``close`` of either frees what both share."""
+        self._others.setdefault(None, self)
         if name not in self._others:
             other = copy.copy(self)
             other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
@@ -143,8 +144,9 @@ class StaticGraph:
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
             loader.release()
-        for graph in (self, *self._others.values()):
-            if graph._shared:  # the partition lies in copies that go
+        graphs = tuple(self._others.values()) or (self,)
+        if any(graph._shared for graph in graphs):  # partitions lie in copies that go
+            for graph in graphs:
                 graph.partition = replace(graph.partition.degrees_only(), flat_row=np.empty(0, np.int64))
         for replica, _ in self._replicas:
             replica.close()

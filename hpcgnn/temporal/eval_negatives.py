@@ -172,7 +172,7 @@ def file_of(path: str, split: str) -> str:
     return path.replace("{split}", split)
 
 
-def check_files(path: str, world: World) -> None:
+def check_negatives(path: str, world: World) -> None:
     """Collective. Raise DistributedError where a file of fixed negatives, of validation or of the test, is missing."""
     with together(world, "find the negatives"):
         for split in SPLITS[1:] if world.rank == 0 else ():

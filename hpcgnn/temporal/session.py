@@ -21,7 +21,7 @@ from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_negatives import NegativeSource, check_files, check_historical, eval_negatives
+from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, check_negatives, eval_negatives
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
@@ -60,7 +60,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     )  # fmt: skip
     if config.train.cuda_graphs:
         task.use_graphs(lambda step: StepGraphs(step, timers))
-    check = partial(check_files, config.eval.negatives_file, world)
+    check = partial(check_negatives, config.eval.negatives_file, world)
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
         partial(_describe, hot), world, initial_run=config.task.init,

@@ -387,6 +387,21 @@ def test_an_idle_rank_waits(comm, last):
         time.sleep(last if comm.rank == comm.size - 1 else 0)
 
 
+@pytest.mark.parametrize("limit", [1, 100, 1 << 20])
+def test_a_relay_sums_in_order_of_the_groups(comm, limit):
+    """In messages of a bounded size, and rounding as one rank would."""
+    groups = comm.size
+    world = World(CommConfig(device="cpu", threads=1, max_message_bytes=limit), comm).split(groups)
+    values = torch.from_numpy(np.random.default_rng(comm.rank).standard_normal((19, 3), np.float32))
+    everyone = comm.allgather(values)
+    relay = Relay(world)
+    expected = everyone[0].clone()
+    for other in everyone[1:]:
+        expected += other
+    assert torch.equal(relay.sum(values), expected)
+    assert torch.equal(relay.sum(values[:0]), values[:0])
+
+
 @pytest.mark.serial
 def test_a_relay_keeps_what_is_under_way(monkeypatch):
     """MPI reads the memory of a message until it is sent."""

@@ -280,6 +280,19 @@ def test_another_graph_of_the_nodes_has_its_own_degrees(comm, mpi_tmp_path, monk
 
 
 @pytest.mark.several_ranks
+@pytest.mark.parametrize("closes", ["itself", "another"])
+def test_a_closed_graph_reads_no_memory_that_is_freed(comm, mpi_tmp_path, closes):
+    """Whichever of the graphs of these nodes was closed."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(sampling__topology="replicated"))
+    graph, held = session.graph, session.graph.partition.edges[0].src
+    other = graph.over(session.partition, "all")
+    assert np.shares_memory(graph._shared["uniform"].partition.edges[0].src, held)
+    {"itself": graph, "another": other}[closes].close()
+    assert not any(np.shares_memory(held, edges.src) for each in (graph, other) for edges in each.partition.edges)
+
+
+@pytest.mark.several_ranks
 def test_another_graph_shares_no_degrees_where_rows_are_not_shared(comm, mpi_tmp_path, monkeypatch):
     """There may be room for the degrees alone."""
     parts, share = make_static_parts(comm, plain, mpi_tmp_path), features.share_columns
