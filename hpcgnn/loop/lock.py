@@ -111,7 +111,8 @@ class RunLock:
     def acquire(self, say: Callable[[str], None], working: Callable[..., None]) -> None:
         """Take the lock, where need be from a holder that is gone, which may take STALE_SECONDS to see; working: is
         told so meanwhile. Raises ValueError where a holder is alive."""
-        while not self._create():
+        found = False
+        while not (self._create() and (not found or self._keeps())):
             text = self._read()
             if text is None:
                 continue
@@ -126,6 +127,7 @@ class RunLock:
                     f"another output.dir; where that process is gone, delete {self._path}"
                 )
             if is_gone and self._take_away(text):
+                found = True
                 say(f"{self._path} was left behind by {holder or 'a process'}, which is gone")
         self._thread.start()
 
@@ -148,6 +150,12 @@ class RunLock:
         finally:
             os.close(file)
         return True
+
+    def _keeps(self) -> bool:
+        """Say whether this process still has the lock after a moment. Others may have found the same one of a dead
+        holder: who is late takes this one aside until it has read it (see ``_take_away``), and a third one may come."""
+        time.sleep(LOOK_SECONDS)
+        return self._read() == self._text
 
     def _read(self) -> str | None:
         """Return what the lock says; None where there is none."""
@@ -175,6 +183,8 @@ class RunLock:
     def _take_away(self, text: str) -> bool:
         """Remove a lock that says ``text``; False where another one is there by now."""
         aside = self._path.with_name(f".{LOCK}-{self._holder.host}-{self._holder.pid}")
+        if self._read() != text:
+            return False
         try:
             os.rename(self._path, aside)
         except FileNotFoundError:

@@ -176,6 +176,9 @@ def test_a_lock_that_changes_hands_meanwhile(tmp_path, monkeypatch):
     assert own._take_away("old") is False
     (tmp_path / LOCK).write_text("new")
     assert own._take_away("old") is False
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "_read", lambda: "old")  # a moment before
+        assert own._take_away("old") is False
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
     assert (tmp_path / LOCK).read_text() == "new"
     assert own._watch("old", lambda *_: None) is None
@@ -198,6 +201,22 @@ def test_processes_that_cannot_be_seen(monkeypatch):
     monkeypatch.setattr(lock.Path, "read_text", refuse)
     assert lock.process_began(os.getpid()) == ""
     assert lock.this_machine() == lock.socket.gethostname()
+
+
+def test_a_lock_that_is_taken_from_its_finder_is_not_held(tmp_path, monkeypatch):
+    """Another one, late with the dead one's lock, moves it aside for a moment, in which a third one starts."""
+    write(tmp_path, began="1")
+    third, create = json.dumps(asdict(replace(Holder.this_process(), pid=os.getppid(), began=""))), RunLock._create
+
+    def create_and_lose(own: RunLock) -> bool:
+        is_made = create(own)
+        if is_made:
+            (tmp_path / LOCK).write_text(third)
+        return is_made
+
+    monkeypatch.setattr(RunLock, "_create", create_and_lose)
+    with pytest.raises(ValueError, match=f"is in use by process {os.getppid()} "):
+        take(tmp_path)
 
 
 def test_one_of_many_wins(tmp_path):
