@@ -227,4 +227,5 @@ def all_rows(host: str) -> dict[str, Row]:
         "a part file replaced under its readers": part_is_replaced,
         "SIGUSR1 to the launcher at any moment": signalled(signal.SIGUSR1),
         "SIGTERM to the launcher at any moment": signalled(signal.SIGTERM),
+        "SIGINT to the launcher at any moment": signalled(signal.SIGINT),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,16 @@ V3, V4 = "x86_64_v3", "x86_64_v4"
 def test_the_best_build_that_runs_is_chosen(monkeypatch, builds, levels, name):
     monkeypatch.setattr(hpcgnn_native, "BUILDS", builds)
     assert hpcgnn_native.choose(levels) == name
+
+
+def test_products_are_rounded_before_they_are_added():
+    """On the host and on the device: their sums are equal bit for bit."""
+    text = (REPOSITORY / "CMakeLists.txt").read_text()
+    builds = r"target_compile_options\((\$\{name\} BEFORE|cuda|emulated) PRIVATE([^)]*)\)"
+    options = dict(re.findall(builds, text))
+    assert len(options) == 3
+    assert "-fmad=false" in options.pop("cuda")
+    assert all("-ffp-contract=off" in of_host for of_host in options.values())
 
 
 def test_a_processor_that_runs_no_build_is_told_the_remedy(monkeypatch):

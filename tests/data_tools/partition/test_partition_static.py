@@ -97,6 +97,17 @@ def test_slabs_and_open_files_do_not_change_the_content(tmp_path, monkeypatch, s
     assert_same_content(content(tmp_path / "one", 6), content(tmp_path / "two", 6))
 
 
+def test_halos_are_counted_in_bounded_memory(tmp_path, monkeypatch):
+    """A share of the nodes after the other: keys of a graph of any size fit into what is meant for them."""
+    graph = random_static(tmp_path / "g.h5", 1, sizes=(400, 250, 30), num_edges=9000)
+    whole, counted, find = partition(graph, tmp_path / "one", 8, "random"), [], quality.halo_keys
+    monkeypatch.setattr(quality, "halo_keys", lambda *given: counted.append(find(*given)) or counted[-1])
+    monkeypatch.setattr(quality, "HALO_BYTES", 12_000)
+    assert partition(graph, tmp_path / "two", 8, "random") == whole
+    assert len(counted) > 5
+    assert max(map(len, counted)) * quality.HALO_KEY_BYTES < 12_000
+
+
 def test_buckets_are_small_and_within_parts():
     degree = np.array([1, 1, 5, 30, 0, 2, 2, 2, 2, 9, 0, 0, 12, 1])
     indptr, offsets = np.r_[0, np.cumsum(degree)], np.array([0, 0, 4, 9, 14])

@@ -60,6 +60,7 @@ ARRAYS = ArraysTable("g.npz", {
         (lambda: to_numbers(pa.array([b"x"]), PLACE, None, "a number"), "has type binary, expected a number"),
         (lambda: to_numbers(pa.array([[1, 2], [3]]), PLACE, None, ""), "row 6: the vector has 1 entries, row 5 has 2"),
         (lambda: to_numbers(pa.array([[1, None]]), PLACE, None, ""), "a vector in this column has a missing entry"),
+        (lambda: to_numbers(pa.array(["1", ""]), PLACE, None, "a number"), "or declare a fill for a column of values"),
         (lambda: to_numbers(pa.array([1, None]), PLACE, None, ""), "row 6: the value is missing; mend the row"),
         (lambda: map_words(pa.array(["a", "c"]), PLACE, {"a": 0, "b": 1}, None),
          "row 6: 'c' is not one of a, b; add it to values or declare a fill"),

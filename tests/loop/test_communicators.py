@@ -1,0 +1,43 @@
+"""MPI libraries have but some thousand communicators: a run makes its own when it begins, and no more."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hpcgnn import kinds
+from hpcgnn.bench import command
+from hpcgnn.comm import exchange
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.static.config import StaticConfig
+from hpcgnn.temporal.config import RunConfig
+
+
+@pytest.mark.parametrize("make_config", [RunConfig, SnapshotConfig, StaticConfig])
+def test_a_run_makes_no_communicators_on_its_way(comm, mpi_tmp_path, monkeypatch, make_config):
+    """Whatever it trains, scores and plans ahead."""
+    config, made, make = make_config(), [], exchange.Channel.__init__
+    config.comm, config.sampling.prefetch = CommConfig(device="cpu", threads=1, watchdog_seconds=0), 2
+    if comm.rank == 0:
+        kinds.make_built_in(config, mpi_tmp_path / "parts")
+    comm.Barrier()
+
+    def count(channel: exchange.Channel, *given, **named) -> None:
+        made.append(channel)
+        make(channel, *given, **named)
+
+    monkeypatch.setattr(exchange.Channel, "__init__", count)
+    folder, world = mpi_tmp_path / f"run-{comm.rank}", World(config.comm, comm)
+    with command.training(kinds.open_session, config, str(mpi_tmp_path / "parts"), folder, world) as (session, trainer):
+        at_the_start = len(made)
+        assert at_the_start > 0
+        for epoch in range(2):
+            trainer.start_epoch(epoch)
+            with session.plans("train", epoch) as plans:
+                for plan in itertools.islice(plans, 3):
+                    trainer.train_step(plan)
+            session.memory.reset()
+            session.scores("val")
+        assert len(made) == at_the_start
