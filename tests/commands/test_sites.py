@@ -130,6 +130,18 @@ def test_ranks_get_the_environment_of_the_script(environment):
     assert "SLURM_EXPORT_ENV=ALL" in exported.splitlines()
 
 
+def test_modules_may_read_what_nobody_has_set(environment):
+    """As those of sites do; the script itself refuses to."""
+    load = 'module() { echo "$1 $2$OF_THE_SITE"; }; load_site; echo "${LAUNCH[0]}"'
+    told = told_by_library(load, environment | {"HPCGNN_SITE": "cray-mpich"}).splitlines()
+    assert (told[0], told[-1]) == ("load cray-mpich", "srun")
+    command = ["bash", "-c", 'set -u; source jobs/lib.sh; module() { :; }; load_site; echo "$OF_THE_SITE"']
+    run = subprocess.run(
+        command, cwd=REPOSITORY, env=environment | {"HPCGNN_SITE": "cray-mpich"}, capture_output=True, timeout=60
+    )
+    assert b"OF_THE_SITE: unbound variable" in run.stderr
+
+
 def test_ranks_run_in_containers_of_an_image(environment):
     told = told_by_library('load_site; echo "${LAUNCH[@]}"', environment | {"HPCGNN_IMAGE": "my images/hpcgnn.sif"})
     assert told.rstrip().endswith(" apptainer exec my images/hpcgnn.sif")
