@@ -9,7 +9,8 @@
 #
 # PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR ARGS...` when DIR holds a checkpoint, or the
 # lock of a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. What files of
-# values said (`--config`, `--recipe`) when the run began still holds then, so these are left out. PROGRAM answers
+# values said (`--config`, `--recipe`) when the run began still holds then, so these are left out, and in a job that is
+# started again all ARGS are. PROGRAM answers
 # SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
 # and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a node.
 #
@@ -211,6 +212,7 @@ run_once() {
     shift
     rm -f "$dir/finished"
     if has_checkpoint "$dir" || { is_locked "$dir" && [[ -e $dir/config.yaml ]]; }; then
+        ((RESTARTS == 0)) || set -- # the same job: the run has its arguments, and may be where one of them is of no use
         without_files "$@"
         launch "${program[@]}" --resume "$dir" "${ARGUMENTS[@]}"
     else

@@ -86,6 +86,15 @@ def test_a_folder_that_another_job_may_hold_stays_where_it_is(environment, tmp_p
     assert run.exists() == bool(files and "put aside" not in start)
 
 
+def test_a_start_of_the_same_job_adds_nothing_to_what_the_run_knows(environment, tmp_path):
+    """It may be on a node without the disk that data.stage_to named at first, and then does without."""
+    (tmp_path / "run/checkpoints/step-1").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/step-1/manifest.json").touch()
+    program = 'launch() { echo "$@"; }; run_once "$RUN" train -- --data.stage_to /local'
+    told = told_by_library(program, environment | {"RUN": str(tmp_path / "run"), "SLURM_RESTART_COUNT": "1"})
+    assert told.strip() == f"train --resume {tmp_path}/run"
+
+
 @pytest.mark.parametrize(
     ("job", "folder", "seed"),
     [
