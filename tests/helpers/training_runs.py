@@ -166,10 +166,11 @@ def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None)
     memory = {name: by_flat_row(session, _one_slot(getattr(table, name).cpu().numpy())) for name in table.__slots__}
     hidden = session.world.gather(session.partition.flat_row[session.graph.splits.hidden])
     events, scores = gather_by_row(session.world, pieces), _validate(session)
+    flat = trainer.flat.parameter.detach().cpu().numpy().copy()
     trainer.close()
+    session.close()
     if session.world.rank > 0:
         return None
-    flat = trainer.flat.parameter.detach().cpu().numpy().copy()
     return Record(losses, events, memory, mailed, scores, set(np.concatenate(hidden).tolist()), flat)
 
 
