@@ -139,7 +139,6 @@ def test_recorded_steps_are_the_steps(tmp_path, emulated, graphs, case):  # noqa
     assert_same(record_epoch(MPI.COMM_SELF, parts, small(**changes, train__cuda_graphs=True)), plain)
     (found,) = graphs
     assert 0 < found.recorded <= found.replayed
-    assert found.recorded == len(found._steps)
 
 
 @pytest.mark.parametrize("case", LABELS)
@@ -153,7 +152,6 @@ def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F8
     test_temporal_tasks.assert_same(run(train__cuda_graphs=True), run())
     (found,) = graphs
     assert 0 < found.recorded <= found.replayed
-    assert found.recorded == len(found._steps)
 
 
 @pytest.mark.gpu
