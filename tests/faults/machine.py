@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 # Of mpirun, which else waits 480 s for a daemon that is cut off.
 KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}
@@ -116,6 +117,23 @@ class Nodes:
 
 
 @contextlib.contextmanager
+def _one_scheduling_group() -> Iterator[None]:
+    """Let the kernel share its cores among processes, not among sessions, until the end.
+
+    Each node's ranks are a session, and Linux 6.18 lets one whose ranks yield while they wait go without a core for
+    minutes where the other one computes.
+    """
+    before = AUTOGROUPS.read_text() if AUTOGROUPS.exists() else ""
+    if before:
+        AUTOGROUPS.write_text("0")
+    try:
+        yield
+    finally:
+        if before:
+            AUTOGROUPS.write_text(before)
+
+
+@contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[Nodes]:
     """Two nodes, until the end, for Open MPI's launcher."""
     if "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
@@ -134,7 +152,8 @@ def two_nodes(folder: Path) -> Iterator[Nodes]:
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
             _run("ip", "-n", name, "link", "set", "lo", "up")
             _run("ip", "-n", name, "link", "set", "cable", "up")
-        yield Nodes(names, agent)
+        with _one_scheduling_group():
+            yield Nodes(names, agent)
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=60)
