@@ -166,8 +166,9 @@ class World(Group):
 
     def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
         """Return how many plans to make ahead in the background: ``wanted``; for -1 a few where every rank has a core
-        (or a GPU) besides its compute threads, where others sample, or where several are to be ``in_flight``, else
-        none, as a thread would only take turns with the compute threads.
+        (or a GPU) besides its compute threads, where others sample, where there are several nodes, on whose network a
+        step would wait, or where several are to be ``in_flight``, else none, as a thread would only take turns with the
+        compute threads.
 
         Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
         """
@@ -178,8 +179,8 @@ class World(Group):
             return 0
         if wanted >= 0:
             return wanted
-        spare = self._spare_cores or self.config.sampler_ranks > 0
-        return max(PLANS_AHEAD * spare, in_flight if in_flight > 1 else 0)
+        pays = self._spare_cores or self.local_size < self.job.size or self.config.sampler_ranks > 0
+        return max(PLANS_AHEAD * pays, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False, by_node: bool = False) -> Channel:
         """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_node: with one

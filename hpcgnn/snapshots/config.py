@@ -34,7 +34,7 @@ class SnapshotSamplingConfig:
         routes: "kept": neighbourhoods and routes of all snapshots stay in memory; "fresh": they are made for every
             step.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, else none.
+            compute threads, or lie on several nodes, else none.
     """
 
     history: int = 0

@@ -46,7 +46,7 @@ class GraphSamplingConfig:
             has free. The sample is the same.
         edge_columns: columns of the edges that come with the blocks, for models of one's own.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, else none.
+            compute threads, or lie on several nodes, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
         planner: where neighbours are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
             or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.

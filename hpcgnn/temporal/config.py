@@ -33,7 +33,7 @@ class SamplingConfig:
         chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
             epochs see different batches (TGL's random chunk scheduling).
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, else none.
+            compute threads, or lie on several nodes, else none.
         planner: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
             or "auto": on the device where that is possible and half of its free memory takes the graph.
     """

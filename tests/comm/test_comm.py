@@ -260,14 +260,18 @@ def test_gradient_sum(comm, gradients):
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 5])
-def test_plans_are_made_ahead_where_cores_are_spare(comm, in_flight):
-    """As many as are in flight anyway; those that are asked for wherever ranks compute."""
+def test_plans_are_made_ahead_where_that_pays(comm, in_flight):
+    """Where cores are spare, others sample or ranks lie on several nodes; as many as are in flight anyway; those that
+    are asked for wherever ranks compute."""
     cores = World(CommConfig(device="cpu"), comm).threads
     busy = World(CommConfig(device="cpu", threads=cores), comm)
     sampled = World(CommConfig(device="cpu", threads=cores, sampler_ranks=1), comm)
     assert busy.plans_ahead(-1, in_flight) == (in_flight if in_flight > 1 else 0)
     assert sampled.plans_ahead(-1, in_flight) == max(3, in_flight)
     assert busy.plans_ahead(7, in_flight) == 7
+    busy.local_size -= 1
+    assert busy.plans_ahead(-1, in_flight) == max(3, in_flight)
+    assert busy.plans_ahead(0, 1) == 0
     assert (busy.group, busy.num_groups) == (0, 1)
 
 

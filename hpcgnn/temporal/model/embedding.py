@@ -203,7 +203,7 @@ class MixerEmbedding(nn.Module):
         pieces = [self.time(plan.dt.reshape(-1))]
         if level.edge.shape[1]:
             pieces.insert(0, native.gather_rows(level.edge, plan.edge_of.reshape(-1).long()))
-        tokens = self.token(torch.cat(pieces, dim=1)).view(*plan.dt.shape, -1)
+        tokens = self.token(torch.cat(pieces, dim=1)).unflatten(0, plan.dt.shape)
         return (tokens * (plan.slot >= 0).unsqueeze(2)).flip(1)
 
     def _around(self, node, level) -> torch.Tensor:
@@ -212,7 +212,7 @@ class MixerEmbedding(nn.Module):
             return node.new_empty((len(level.root), 0))
         plan = level.attention
         slots = plan.slot.reshape(-1).long()
-        rows = _GatherPadded.apply(node, slots, plan.slot_indptr, plan.slot_order).view(*plan.slot.shape, -1)
+        rows = _GatherPadded.apply(node, slots, plan.slot_indptr, plan.slot_order).unflatten(0, plan.slot.shape)
         mean = rows.sum(1) / plan.count.clamp(min=1).unsqueeze(1).to(rows.dtype)
         return mean + native.GatherRows.apply(node, level.root, *level.root_transpose)
 

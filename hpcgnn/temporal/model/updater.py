@@ -121,7 +121,7 @@ class MessageMLP(nn.Module):
     def forward(self, mail: torch.Tensor) -> torch.Tensor:
         """Form messages. mail [..., M]; returns [..., width]."""
         rows = torch.relu(linear(mail.flatten(0, -2), self.hidden.weight, self.hidden.bias))
-        return linear(rows, self.out.weight, self.out.bias).view(*mail.shape[:-1], -1)
+        return linear(rows, self.out.weight, self.out.bias).unflatten(0, mail.shape[:-1])
 
 
 class TransformerUpdater(nn.Module):
@@ -146,7 +146,8 @@ class TransformerUpdater(nn.Module):
     def _step(self, state, mail, dt, count) -> torch.Tensor:
         r, slots = dt.shape
         mails = torch.cat([mail.flatten(0, 1), self.time(dt.flatten())], dim=1)
-        heads = lambda rows, n: rows.view(r, n, self.heads, -1).transpose(1, 2)  # noqa: E731 - [r, H, n, D / H]
+        width = state.shape[1] // self.heads
+        heads = lambda rows, n: rows.view(r, n, self.heads, width).transpose(1, 2)  # noqa: E731 - [r, H, n, width]
         query = heads(linear(state, self.query.weight, self.query.bias), 1)
         key = heads(linear(mails, self.key.weight), slots)
         value = heads(linear(mails, self.value.weight, self.value.bias), slots)
