@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import contextmanager
 
 import pytest
@@ -9,15 +10,20 @@ import pytest
 
 @contextmanager
 def same_verdict(comm):
-    """Collective. Fail on all ranks, with one error, where the block fails on any of them. A block looks at results
-    after its last collective call, or ranks that fail would leave the others in it."""
+    """Collective. Fail on all ranks, with one error, where the block finds a fault on any of them. A block looks at
+    results after its last collective call, or ranks that fail would leave the others in it; an error that is no
+    finding may have left them there, and ends the job."""
     failure = None
     try:
         yield
-    except (Exception, pytest.fail.Exception) as error:
+    except (AssertionError, pytest.fail.Exception) as error:
         if comm.size == 1:
             raise
         failure = f"rank {comm.rank}: {error!r}"
+    except Exception:
+        if comm.size == 1:
+            raise
+        raise KeyboardInterrupt(traceback.format_exc()) from None  # which hypothesis passes on
     failures = [text for text in comm.allgather(failure) if text]
     try:
         assert not failures, "\n".join(failures)
