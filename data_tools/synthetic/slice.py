@@ -33,8 +33,8 @@ def write_static_slice(
     def fill(file: h5py.File, part: int) -> None:
         rng = random_stream(0, 0)
         nodes = _write_nodes(file, part, num_parts, num_nodes)
-        columns: dict[str, Any] = {
-            "feat": rng.standard_normal((num_nodes, width), dtype=np.float32),
+        columns: dict[str, Any] = {"feat": rng.standard_normal((num_nodes, width), dtype=np.float32)} if width else {}
+        columns |= {
             "label": rng.integers(CLASSES, size=num_nodes),
             "split": np.digitize(rng.random(num_nodes), (SEEDS, 2 * SEEDS)).astype(np.int8),
         }

@@ -328,7 +328,9 @@ def as_matrix(column: np.ndarray) -> np.ndarray:
 
 def create_column(group: h5py.Group, name: str, num_rows: int, tail: tuple[int, ...], dtype) -> h5py.Dataset:
     """Create an empty chunked column [num_rows, *tail] (chunks of about 1 MiB). Raises FileFormatError for a name that
-    is none in HDF5."""
+    is none in HDF5, and for rows without a value."""
+    if num_rows and 0 in tail:
+        raise FileFormatError(f"{group.name}/{name}: rows of shape {list(tail)} hold nothing: leave the column out")
     if name in ("", ".") or "/" in name or "\0" in name:
         raise FileFormatError(f"{group.name}: a column cannot be called {name!r}: give it a name without '/'")
     per_row = max(1, int(np.dtype(dtype).itemsize * np.prod(tail, dtype=np.int64)))

@@ -120,10 +120,11 @@ def test_nothing_of_the_length_of_all_ranks(kind, tmp_path):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("width", [0, 4])
 @pytest.mark.parametrize("kind", CASES)
-def test_a_slice_is_a_part_of_a_graph(kind, tmp_path):
+def test_a_slice_is_a_part_of_a_graph(kind, width, tmp_path):
     """All parts together are a set in which verify finds nothing wrong but the quality, which is not measured."""
-    CASES[kind][1](tmp_path, 3, NODES, EDGES, 4, range(3))
+    CASES[kind][1](tmp_path, 3, NODES, EDGES, width, range(3))
     assert [line for line in verify(tmp_path) if "quality: " not in line] == []
 
 
