@@ -118,12 +118,12 @@ class Nodes:
 
 @contextlib.contextmanager
 def _one_scheduling_group() -> Iterator[None]:
-    """Let the kernel share its cores among processes, not among sessions, until the end.
+    """Let the kernel share its cores among processes, not among sessions, until the end, where it may be told.
 
     Each node's ranks are a session, and Linux 6.18 lets one whose ranks yield while they wait go without a core for
     minutes where the other one computes.
     """
-    before = AUTOGROUPS.read_text() if AUTOGROUPS.exists() else ""
+    before = AUTOGROUPS.read_text() if os.access(AUTOGROUPS, os.W_OK) else ""
     if before:
         AUTOGROUPS.write_text("0")
     try:
