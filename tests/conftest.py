@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 
@@ -183,6 +184,17 @@ def device(request):
     if request.param == devices.EMULATED:
         pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     return devices.Device(request.param)
+
+
+@pytest.fixture(params=["host", "emulated"])
+def kernels(request):
+    """Makes a context in which CPU tensors are the host's, or a device's."""
+    if request.param == "host":
+        return nullcontext
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    from hpcgnn.native import dispatch
+
+    return dispatch.emulation
 
 
 def _reason_to_skip(item) -> str | None:

@@ -27,7 +27,6 @@ from static_runs import (
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.loop.session import split_metrics
-from hpcgnn.native import dispatch
 from hpcgnn.static.inference import infer
 
 TIMES = ("train_seconds", "seeds_per_second")
@@ -135,15 +134,12 @@ def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, c
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("case", ["gcn", "gat", "residual", "narrow copies", "sage", "rgcn", "rgat"])
-@pytest.mark.parametrize("where", [nullcontext, dispatch.emulation], ids=["host", "device"])
-def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, where):
+def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, kernels):
     """Batches of one seed: other ranks than its own have no row to compute."""
-    if where is dispatch.emulation:
-        pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     parts = make_static_parts(comm, plain if case in PLAIN else typed, mpi_tmp_path)
     changes = PLAIN.get(case) or TYPED[case]
     config = static_config(**changes | {"train__batch_size": 1, "train__epochs": 1})
-    run_both(comm, parts, mpi_tmp_path, config, where)
+    run_both(comm, parts, mpi_tmp_path, config, kernels)
 
 
 @pytest.mark.several_ranks

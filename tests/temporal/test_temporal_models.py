@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -18,8 +16,6 @@ from training_runs import (
     read_plain,
     record_epoch,
 )
-
-from hpcgnn.native import dispatch
 
 RICH = {"edge_width": 3, "node_width": 4}
 NONE = {"memory__updater": "none"}
@@ -111,17 +107,14 @@ def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case, graph):
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("where", [nullcontext, dispatch.emulation], ids=["host", "device"])
-def test_ranks_without_events_take_part(comm, mpi_tmp_path, case, where):
+def test_ranks_without_events_take_part(comm, mpi_tmp_path, case, kernels):
     """Batches of one event: other ranks than its own have no row to compute."""
-    if where is dispatch.emulation:
-        pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     options, changes = CASES[case]
     path = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: homogeneous(path, **options | {"num_events": 40}) and None)
     parts = make_parts(comm, path, mpi_tmp_path / "parts", comm.size, "random")
     config = make_config(**changes | {"train__batch_size": 1})
-    with where():
+    with kernels():
         record = record_epoch(comm, parts, config)
         if comm.rank == 0:
             assert_same(record, record_epoch(MPI.COMM_SELF, parts, config))
