@@ -17,10 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from conftest import find_mpirun
 from faults.machine import two_nodes
 
 SLOTS = 2  # ranks of a node
-MPIRUN = ["mpirun", "-np", str(2 * SLOTS), "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
+FLAGS = ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
+MPIRUN = [find_mpirun() or "mpirun", "-np", str(2 * SLOTS), *FLAGS]
 HEAD = ("link", "step", "rows", "exchanges", "wire", "transfer", "hidden", "of the longer")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from conftest import find_mpirun
+
 CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -136,7 +138,8 @@ def _one_scheduling_group() -> Iterator[None]:
 @contextlib.contextmanager
 def two_nodes(folder: Path) -> Iterator[Nodes]:
     """Two nodes, until the end, for Open MPI's launcher."""
-    if "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+    mpirun = find_mpirun()
+    if not mpirun or "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
         raise Missing("Open MPI's mpirun, which can be told how to reach a node")
     number = os.getpid()
     names = (f"hpcgnn-{number}-a", f"hpcgnn-{number}-b")
