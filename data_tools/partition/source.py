@@ -19,6 +19,7 @@ from hpcgnn.graph.files import FileFormatError
 SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are in memory together
 LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs
+STAMPS_BESIDE = {"snapshots": ("last",)}  # and that it may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +148,15 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
     for endpoint in (src, dst):
         if endpoint not in position:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
-    for column in ("src", "dst", *STAMPS.get(kind, ())):
+    needed = ("src", "dst", *STAMPS.get(kind, ()))
+    for column in needed:
         if column not in group:
             raise FileFormatError(
                 f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: "
                 "name its source column to data_tools.convert"
             )
-        if group[column].dtype.kind not in "iu" or group[column].ndim != 1:
+    for column in (*needed, *STAMPS_BESIDE.get(kind, ())):
+        if column in group and (group[column].dtype.kind not in "iu" or group[column].ndim != 1):
             raise FileFormatError(
                 f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype} and shape "
                 f"{group[column].shape}, expected one integer a row; write the file anew with data_tools.convert"

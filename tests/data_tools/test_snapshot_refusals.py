@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, write_graph
 
+from data_tools.partition.source import open_source
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, as_intervals
 from data_tools.snapshots.parallel_edges import merge_parallel
@@ -100,6 +101,19 @@ def test_stamps_of_a_graph_file(tmp_path, last, message):
         file["first"], file["last"] = np.array([0, 1]), np.array(last)
         with pytest.raises(FileFormatError, match=f"row 1: {message}.*; write the file anew with data_tools.snapshots"):
             check_stamps(file, 4)
+
+
+@pytest.mark.parametrize("name", ["first", "last"])
+@pytest.mark.parametrize("stamps", [[0.5, 1.5], [[0, 1], [1, 2]]], ids=["fractions", "two of them"])
+def test_an_edge_has_one_integer_as_a_stamp(tmp_path, name, stamps):
+    """Fractions of ``last`` were cut off, and two numbers an edge ended in a traceback."""
+    ends = {"src": [0, 1], "dst": [1, 2], "first": [0, 1], "last": [2, 2]} | {name: stamps}
+    edges = {("v", "to", "v"): {key: np.array(values) for key, values in ends.items()}}
+    write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "snapshots")
+    with h5py.File(tmp_path / "g.h5", "a") as file:
+        file.attrs["num_snapshots"] = 3
+    with pytest.raises(FileFormatError, match=rf"g\.h5: .*/{name} has dtype .*, expected one integer a row"):
+        open_source(tmp_path / "g.h5")
 
 
 def test_sizes_of_a_synthetic_graph(tmp_path):
