@@ -290,16 +290,12 @@ def mpi_tmp_path(comm):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def find_mpirun() -> str | None:
-    """The mpirun that belongs to this Python, or the first on PATH."""
-    beside = Path(sys.executable).parent / "mpirun"
-    return str(beside) if beside.exists() else shutil.which("mpirun")
-
-
 class Mpirun:
     """Starts `mpirun -np N python ...`."""
 
     def __init__(self):
+        from faults.machine import find_mpirun
+
         self.path = find_mpirun()
         if self.path is None:
             pytest.skip("needs mpirun, beside the Python in use or on PATH")

@@ -17,8 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from conftest import find_mpirun
-from faults.machine import two_nodes
+from faults.machine import find_mpirun, two_nodes
 
 SLOTS = 2  # ranks of a node
 FLAGS = ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]

@@ -149,6 +149,7 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
         if endpoint not in position:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
     needed = ("src", "dst", *STAMPS.get(kind, ()))
+    writer = "data_tools.snapshots" if kind == "snapshots" else "data_tools.convert"
     for column in needed:
         if column not in group:
             raise FileFormatError(
@@ -159,7 +160,7 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
         if column in group and (group[column].dtype.kind not in "iu" or group[column].ndim != 1):
             raise FileFormatError(
                 f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype} and shape "
-                f"{group[column].shape}, expected one integer a row; write the file anew with data_tools.convert"
+                f"{group[column].shape}, expected one integer a row; write the file anew with {writer}"
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))

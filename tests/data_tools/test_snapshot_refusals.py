@@ -112,7 +112,8 @@ def test_an_edge_has_one_integer_as_a_stamp(tmp_path, name, stamps):
     write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "snapshots")
     with h5py.File(tmp_path / "g.h5", "a") as file:
         file.attrs["num_snapshots"] = 3
-    with pytest.raises(FileFormatError, match=rf"g\.h5: .*/{name} has dtype .*, expected one integer a row"):
+    remedy = "expected one integer a row; write the file anew with data_tools.snapshots"
+    with pytest.raises(FileFormatError, match=rf"g\.h5: .*/{name} has dtype .*, {remedy}"):
         open_source(tmp_path / "g.h5")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from conftest import find_mpirun
 
 CGROUPS = Path("/sys/fs/cgroup/memory")  # of version 1
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -28,6 +28,12 @@ exec ip netns exec {namespace} unshare --uts bash -c 'hostname {name}; eval "$0"
 
 class Missing(Exception):
     """This machine does not lend that."""
+
+
+def find_mpirun() -> str | None:
+    """The mpirun that belongs to this Python, or the first on PATH."""
+    beside = Path(sys.executable).parent / "mpirun"
+    return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
 def _run(*command: str) -> None:
