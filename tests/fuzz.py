@@ -131,6 +131,7 @@ def isolated(reader: Reader, source: Path, folder: Path, seed: str) -> tuple[int
         os.dup2(output, 2)
         faulthandler.enable(all_threads=False)
         faulthandler.dump_traceback_later(SECONDS - 5)
+        vars(sys.modules["__main__"]).pop("__file__", None)  # a reader's process of its own would import all of this
         code = BROKEN
         try:
             code = case(reader, source, folder, seed)
