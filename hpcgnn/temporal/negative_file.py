@@ -111,23 +111,32 @@ def _as_ids(values: np.ndarray, path: str, start: int) -> np.ndarray:
     if values.dtype.kind == "O":  # variable-length strings of HDF5
         values = np.array([[v if isinstance(v, bytes) else str(v).encode() for v in line] for line in values], "S")
     if values.dtype.kind == "U":
-        values = np.char.encode(values, "utf-8")
+        values = _encoded(values)
     if values.dtype.kind not in "iufS":
         raise ValueError(f"{path}: negatives must be integers or strings, got {values.dtype}")
+    ids = values if values.dtype.kind == "S" else _integers(values)
     none = is_none(values)
     bad = none & ~np.logical_and.accumulate(none[:, ::-1], axis=1)[:, ::-1]  # others follow
     bad[:, 0] |= none[:, 0]
     if values.dtype.kind != "S":
-        bad |= (values < 0) & ~none
-    if values.dtype.kind == "f":
-        bad |= ~(values == np.floor(values))
+        bad |= (values < 0) & ~none | (ids != values)
     if bad.any():
         line, column = np.argwhere(bad)[0]
         raise ValueError(
             f"{path}: line {start + line}: {values[line, column].item()!r} is no id; every event must have a negative, "
             "and -1, or empty text, may only stand behind its last one"
         )
-    return values if values.dtype.kind == "S" else values.astype(np.int64)
+    return ids
+
+
+def _encoded(text: np.ndarray) -> np.ndarray:
+    return np.char.encode(text, "utf-8", "surrogatepass")  # half a character is no error here: it is no id of the graph
+
+
+def _integers(numbers: np.ndarray) -> np.ndarray:
+    """Convert to int64; what is no whole number, or beyond an int64, becomes another number."""
+    with np.errstate(invalid="ignore"):
+        return numbers.astype(np.int64)
 
 
 class _Dtype:
@@ -150,7 +159,7 @@ class _Dtype:
 class _Array:
     """What stands for an array while a pickle is read: NumPy's own can be made of addresses and of any size."""
 
-    array: np.ndarray
+    array: np.ndarray = np.empty(0)  # a pickle may leave the state out
 
     def __setstate__(self, state: tuple) -> None:
         _, shape, dtype, is_fortran, data = state
@@ -282,11 +291,14 @@ MOST_FILLED = 16  # entries of a table for each negative that a file lists
 
 
 def _key_column(path: str, name: str, values: tuple) -> np.ndarray:
-    column = np.array(values)
-    if column.dtype.kind == "U" and name != "time":
-        return np.char.encode(column, "utf-8")
-    if column.dtype.kind not in "iuf" or (column != np.floor(column)).any():
+    try:
+        column = np.array(values)
+    except ValueError:  # tuples among numbers
+        column = np.empty(len(values), object)
+    if column.ndim == 1 and column.dtype.kind == "U" and name != "time":
+        return _encoded(column)
+    if column.ndim != 1 or column.dtype.kind not in "iuf" or (_integers(column) != column).any():
         raise ValueError(
             f"{path}: the {name} of all keys must be whole numbers, got {column.dtype}, such as {values[0]!r}"
         )
-    return column.astype(np.int64)
+    return _integers(column)

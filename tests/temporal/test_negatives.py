@@ -380,6 +380,7 @@ HOSTILE = {
     ),
     "fields": np.zeros(2, [("a", "i4"), ("b", "O")]),
     "a scalar of objects": Made(np._core.multiarray.scalar, np.dtype("O"), b"AAAAAAAA"),
+    "an array without a state": Made(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b"),
     "lists in lists": [[1], [2]],
 }
 
@@ -455,6 +456,9 @@ DAMAGED = {
     "lengths differ": (npz(row=ROWS, negatives=GOOD[:5]), r"must be \[700, k\], .*got \(5, 4\)"),
     "no columns": (npz(row=ROWS, negatives=GOOD[:, :0]), r"has no columns"),
     "fractions": (npz(row=ROWS, negatives=changed(3, 0.5, float)), r"line 3: 0.5 is no id"),
+    "infinity": (npz(row=ROWS, negatives=changed(3, np.inf, float)), r"line 3: inf is no id"),
+    "beyond an int64": (npz(row=ROWS, negatives=changed(3, 2**64 - 1, np.uint64)), r"line 3: 18446744073709551615 is"),
+    "half a character": (npz(row=ROWS, negatives=changed(650, "\ud800", "U5")), r"negative .* is no destination"),
     "rows of text": (npz(row=ROWS.astype(str), negatives=GOOD), r"'row' must be a vector of integers, got <U"),
     "truncated npz": ((".npz", lambda path: path.write_bytes(b"PK\x03\x04 and no more")), r"cannot read 'row'"),
     "truncated h5": ((".h5", lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n")), r"cannot read 'row'"),
@@ -472,6 +476,9 @@ DAMAGED = {
     ),
     "unknown events": (pkl({(1, 2, 3): GOOD[0]}), r"no negatives for event row \d+ of test"),
     "times of text": (pkl({(1, 2, "3"): GOOD[0]}), r"the time of all keys must be whole numbers"),
+    "times without end": (pkl({(1, 2, np.inf): GOOD[0]}), r"the time of all keys must be whole numbers, .* inf"),
+    "a pair as a source": (pkl({((1, 2), 2, 3): GOOD[0]}), r"the source of all keys must be whole .* \(1, 2\)"),
+    "a pair and a number": (pkl({((1, 2), 2, 3): GOOD[0], (1, 2, 3): GOOD[0]}), r"source of all keys must be whole"),
 }
 
 
