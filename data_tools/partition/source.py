@@ -149,18 +149,17 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
         if endpoint not in position:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
     needed = ("src", "dst", *STAMPS.get(kind, ()))
-    writer = "data_tools.snapshots" if kind == "snapshots" else "data_tools.convert"
+    remedy = f"write the file anew with data_tools.{'snapshots' if kind == 'snapshots' else 'convert'}"
     for column in needed:
         if column not in group:
             raise FileFormatError(
-                f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: "
-                "name its source column to data_tools.convert"
+                f"{file.filename}: {group.name}/{column} is missing; a {kind} graph needs it: {remedy}"
             )
     for column in (*needed, *STAMPS_BESIDE.get(kind, ())):
         if column in group and (group[column].dtype.kind not in "iu" or group[column].ndim != 1):
             raise FileFormatError(
                 f"{file.filename}: {group.name}/{column} has dtype {group[column].dtype} and shape "
-                f"{group[column].shape}, expected one integer a row; write the file anew with {writer}"
+                f"{group[column].shape}, expected one integer a row; {remedy}"
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))

@@ -117,6 +117,16 @@ def test_an_edge_has_one_integer_as_a_stamp(tmp_path, name, stamps):
         open_source(tmp_path / "g.h5")
 
 
+def test_the_remedy_for_a_missing_stamp_names_the_tool_of_snapshots(tmp_path):
+    edges = {("v", "to", "v"): {"src": np.array([0, 1]), "dst": np.array([1, 2])}}
+    write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "snapshots")
+    with h5py.File(tmp_path / "g.h5", "a") as file:
+        file.attrs["num_snapshots"] = 3
+    remedy = "a snapshots graph needs it: write the file anew with data_tools.snapshots"
+    with pytest.raises(FileFormatError, match=rf"g\.h5: .*/first is missing; {remedy}"):
+        open_source(tmp_path / "g.h5")
+
+
 def test_sizes_of_a_synthetic_graph(tmp_path):
     with pytest.raises(ValueError, match="nodes=1, snapshots=3, seed=0: at least 2, 1 and 0 are needed"):
         synthesize_snapshots(tmp_path / "g.h5", 1, 3, 0)
