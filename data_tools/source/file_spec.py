@@ -49,8 +49,6 @@ class FileSpec:
             raise ValueError("archive and member go together")
         if self.chunks and (self.path or self.archive):
             raise ValueError("chunks: takes the place of path and archive")
-        if not all(isinstance(name, str) for name in self.chunks):
-            raise ValueError(f"chunks: {self.chunks} is not a list of names")
         if len(self.rows) > 1 and not self.chunks:
             raise ValueError("rows: one number, as there are no chunks")
 

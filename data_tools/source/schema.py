@@ -56,8 +56,8 @@ def build(kind: type[T], data: Any, where: str) -> T:
 
 
 def check_type(what: str, value: Any, hint: Any) -> None:
-    """Raise ValueError unless ``value`` is one of the annotation's literals or, where it has none, of its outer type
-    (an int passes for a float)."""
+    """Raise ValueError unless ``value`` is one of the annotation's literals or, where it has none, of its type (an int
+    passes for a float), and so is all that a list or mapping holds; or if it is an integer beyond an int64."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     options = typing.get_args(hint) if is_union else (hint,)
     for option in options:
@@ -68,3 +68,9 @@ def check_type(what: str, value: Any, hint: Any) -> None:
     if type(value) not in allowed and not (type(value) is int and float in allowed):
         names = " or ".join(kind.__name__ for kind in allowed if kind is not types.NoneType)
         raise ValueError(f"{what}: {value!r} is {type(value).__name__}, expected {names}")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{what}: {value} is beyond an int64")
+    held = next((typing.get_args(option) for option in options if typing.get_origin(option) is type(value)), ())
+    if held:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            check_type(f"{what}[{key!r}]", item, held[-1])

@@ -34,7 +34,6 @@ def source(nodes=({"type": "a"}, {"type": "b"}), edges=(EDGE,), **keys) -> Sourc
         (FileSpec, {"columns": ["a"]}, "the header names the columns already; set header: skip"),
         (FileSpec, {"archive": "a.zip"}, "archive and member go together"),
         (FileSpec, {"chunks": ["a"], "path": "b"}, "chunks: takes the place of path and archive"),
-        (FileSpec, {"chunks": [1]}, "chunks: [1] is not a list of names"),
         (FileSpec, {"rows": [1, 2]}, "rows: one number, as there are no chunks"),
         (ColumnSpec, {}, "exactly one of column, sparse and sets says where the values are"),
         (ColumnSpec, {"column": "x", "classes": True, "values": {"a": 1}}, "classes: numbers the words of one column"),
@@ -87,6 +86,40 @@ def test_tables_and_files(tmp_path, change, message):
     assert build_spec(spec, tmp_path, {}).graph_kind == "static"
     with pytest.raises(ValueError, match=message):
         build_spec(spec | change, tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("files", {"chunks": [1]}, "files.e: chunks[0]: 1 is int, expected str"),
+        ("files", {"path": "e.csv", "rows": ["x"]}, "files.e: rows[0]: 'x' is str, expected int"),
+        ("files", {"chunks": ["a", "b"], "rows": [1, [2]]}, "files.e: rows[1]: [2] is list, expected int"),
+        ("files", {"path": "e.csv", "header": "none", "columns": [["x"]]}, "columns[0]: ['x'] is list, expected str"),
+        ("edges", EDGE | {"file": {"train": ["e"]}}, "edges[0]: file['train']: ['e'] is list, expected str"),
+        ("edges", EDGE | {"time_scale": 10**400}, "0 is beyond an int64"),
+        (
+            "edges",
+            EDGE | {"columns": {"weight": {"column": "x"} | {"fill": 2**64}}},
+            f"fill: {2**64} is beyond an int64",
+        ),
+        (
+            "edges",
+            EDGE | {"columns": {"weight": {"column": "x"} | {"values": {"a": -(2**80)}}}},
+            "values['a']: -1208925819614629174706176",
+        ),
+        (
+            "edges",
+            EDGE | {"columns": {"weight": {"column": "x"} | {"values": {"a": "b"}}}},
+            "values['a']: 'b' is str, expected int",
+        ),
+    ],
+)
+def test_what_lists_and_mappings_hold_has_its_type(tmp_path, kind, change, message):
+    """Each of these was taken, or ended in a traceback."""
+    spec = {"files": {"e": {"path": "e.csv"}}, "nodes": [{"type": "a"}, {"type": "b"}], "edges": [EDGE]}
+    with pytest.raises(ValueError) as caught:
+        build_spec(spec | {kind: {"e": change} if kind == "files" else [change]}, tmp_path, {})
+    assert message in str(caught.value)
 
 
 def test_a_spec_that_is_missing_or_has_no_ids(tmp_path):
