@@ -103,25 +103,27 @@ def test_stamps_of_a_graph_file(tmp_path, last, message):
             check_stamps(file, 4)
 
 
+def two_edges(path, columns):
+    """Write a graph of three snapshots, three nodes and two edges with these columns."""
+    edges = {("v", "to", "v"): {name: np.array(values) for name, values in columns.items()}}
+    write_graph(path, {"v": {"id": np.arange(3)}}, edges, "snapshots")
+    with h5py.File(path, "a") as file:
+        file.attrs["num_snapshots"] = 3
+
+
 @pytest.mark.parametrize("name", ["first", "last"])
 @pytest.mark.parametrize("stamps", [[0.5, 1.5], [[0, 1], [1, 2]]], ids=["fractions", "two of them"])
 def test_an_edge_has_one_integer_as_a_stamp(tmp_path, name, stamps):
     """Fractions of ``last`` were cut off, and two numbers an edge ended in a traceback."""
     ends = {"src": [0, 1], "dst": [1, 2], "first": [0, 1], "last": [2, 2]} | {name: stamps}
-    edges = {("v", "to", "v"): {key: np.array(values) for key, values in ends.items()}}
-    write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "snapshots")
-    with h5py.File(tmp_path / "g.h5", "a") as file:
-        file.attrs["num_snapshots"] = 3
+    two_edges(tmp_path / "g.h5", ends)
     remedy = "expected one integer a row; write the file anew with data_tools.snapshots"
     with pytest.raises(FileFormatError, match=rf"g\.h5: .*/{name} has dtype .*, {remedy}"):
         open_source(tmp_path / "g.h5")
 
 
 def test_the_remedy_for_a_missing_stamp_names_the_tool_of_snapshots(tmp_path):
-    edges = {("v", "to", "v"): {"src": np.array([0, 1]), "dst": np.array([1, 2])}}
-    write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "snapshots")
-    with h5py.File(tmp_path / "g.h5", "a") as file:
-        file.attrs["num_snapshots"] = 3
+    two_edges(tmp_path / "g.h5", {"src": [0, 1], "dst": [1, 2]})
     remedy = "a snapshots graph needs it: write the file anew with data_tools.snapshots"
     with pytest.raises(FileFormatError, match=rf"g\.h5: .*/first is missing; {remedy}"):
         open_source(tmp_path / "g.h5")

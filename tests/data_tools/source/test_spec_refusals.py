@@ -99,17 +99,17 @@ def test_tables_and_files(tmp_path, change, message):
         ("edges", EDGE | {"time_scale": 10**400}, "0 is beyond an int64"),
         (
             "edges",
-            EDGE | {"columns": {"weight": {"column": "x"} | {"fill": 2**64}}},
+            EDGE | {"columns": {"weight": {"column": "x", "fill": 2**64}}},
             f"fill: {2**64} is beyond an int64",
         ),
         (
             "edges",
-            EDGE | {"columns": {"weight": {"column": "x"} | {"values": {"a": -(2**80)}}}},
+            EDGE | {"columns": {"weight": {"column": "x", "values": {"a": -(2**80)}}}},
             "values['a']: -1208925819614629174706176",
         ),
         (
             "edges",
-            EDGE | {"columns": {"weight": {"column": "x"} | {"values": {"a": "b"}}}},
+            EDGE | {"columns": {"weight": {"column": "x", "values": {"a": "b"}}}},
             "values['a']: 'b' is str, expected int",
         ),
     ],
