@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -100,7 +101,7 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
     memory on a stream of its own, so that what other threads do there goes on."""
     if not tensor.is_cuda:
         return tensor.contiguous()
-    stream = torch.cuda.Stream(tensor.device)
+    stream = _download_stream(tensor.device)
     stream.wait_stream(torch.cuda.default_stream(tensor.device))
     stream.wait_stream(torch.cuda.current_stream(tensor.device))
     with torch.cuda.stream(stream):
@@ -114,6 +115,13 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
     return result
 
 
+@lru_cache
+def _download_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of all downloads. PyTorch hands out its 32 streams in turn: with one for each tensor a download
+    would meet the stream of a graph that is being recorded, and end the recording."""
+    return torch.cuda.Stream(device)
+
+
 class Uploads:
     """Copies of arrays on a device. Each array is copied once, however often it is needed."""
 
@@ -125,5 +133,7 @@ class Uploads:
         """Return the array on the device, in its own type or another one. It must not change any more."""
         key = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str, dtype
         if key not in self._kept:
-            self._kept[key] = array, torch.from_numpy(array).to(self._device, dtype)
+            # PyTorch warns of arrays that are not to be written, such as those that ranks share.
+            source = array if array.flags.writeable or self._device.type == "cpu" else array.copy()
+            self._kept[key] = array, torch.from_numpy(source).to(self._device, dtype)
         return self._kept[key][1]

@@ -3,6 +3,7 @@ graph."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,10 @@ from hpcgnn.loop import step_graphs
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.prefetch import tensors_of
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.loop.step_graphs import StepGraphs, padded_length
+from hpcgnn.loop.step_graphs import CudaGraph, StepGraphs, padded_length
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream, random
+from hpcgnn.native.dispatch import download
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static import session as graph_session
 from hpcgnn.temporal import session as session_module
@@ -182,6 +184,33 @@ def test_graphs_of_a_device_are_the_static_steps(tmp_path, graphs, case):
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
     assert 0 < graphs[0].recorded <= graphs[0].replayed
+
+
+@pytest.mark.gpu
+def test_tensors_are_downloaded_while_a_graph_is_recorded():
+    """Those of a checkpoint, which is written beside training: more of them than PyTorch has streams."""
+    rows, stop, downloaded = torch.ones(10_000, device="cuda"), threading.Event(), []
+    pool, stream, graphs = torch.cuda.graph_pool_handle(), torch.cuda.Stream(), []
+
+    def write():
+        while not stop.is_set():
+            downloaded.append(float(download(rows)[-1]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(50):
+            graphs.append(CudaGraph(pool, stream))  # a pool of which no graph is left takes none any more
+            result = graphs[-1].record(lambda: sum((rows * factor for factor in range(1, 40)), start=rows))
+            graphs[-1].replay()
+            assert result[0].item() == 781
+    finally:
+        stop.set()
+        writer.join()
+        for graph in graphs:
+            graph.close()
+    assert len(downloaded) > 64
+    assert set(downloaded) == {1.0}
 
 
 @pytest.mark.parametrize("case", STATIC)

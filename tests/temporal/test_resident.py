@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 
@@ -140,6 +141,18 @@ def test_arrays_are_brought_once():
     assert upload(array[:5]) is not upload(array)
     assert upload(array, torch.float32) is upload(array, torch.float32)
     assert [upload(array).dtype, upload(array, torch.float32).dtype] == [torch.float64, torch.float32]
+
+
+def test_arrays_that_ranks_share_are_brought_without_a_warning():
+    array = np.arange(6.0)
+    array.flags.writeable = False
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert Uploads(torch.device("meta"))(array).shape == (6,)
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_the_host_plans_for_the_host(tmp_path):
