@@ -17,7 +17,7 @@ def leaf(*shape, dtype):
 
 def gradients(out, inputs):
     """Gradients of a fixed random functional of ``out``."""
-    weight = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1)).to(out.device)
     return torch.autograd.grad((out * weight).sum(), inputs)
 
 
