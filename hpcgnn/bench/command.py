@@ -39,10 +39,11 @@ class TimingOptions:
 
 
 def parse(
-    parser: jsonargparse.ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str
-) -> tuple[Any, TimingOptions]:
+    parser: jsonargparse.ArgumentParser, argv: list[str], world: World, counted: tuple[str, int, str], peer: str,
+    peer_on_device: bool = False,
+) -> tuple[Any, TimingOptions]:  # fmt: skip
     """Read the configuration and the options. counted: name and default of the option for ``count``, and what it
-    counts; peer: the system to compare with, on one rank of the CPU. Raises ValueError."""
+    counts; peer: the system to compare with, on one rank; peer_on_device: on a device too. Raises ValueError."""
     name, default, what = counted
     parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
@@ -53,9 +54,11 @@ def parse(
         raise ValueError(f"--{name} must be at least 1")
     if namespace.peer != "none" and world.size > 1:
         raise ValueError(f"--peer {peer} compares on one rank, not on {world.size}")
+    if namespace.peer != "none" and config.train.precision != "float32":
+        raise ValueError(f"--peer {peer} is timed in float32: --train.precision float32")
     on_cpu = config.comm.device == "cpu" or not torch.cuda.is_available()
-    if namespace.peer != "none" and not (on_cpu and config.train.precision == "float32"):
-        raise ValueError(f"--peer {peer} is timed on the CPU in float32: --comm.device cpu --train.precision float32")
+    if namespace.peer != "none" and not (on_cpu or peer_on_device):
+        raise ValueError(f"--peer {peer} is timed on the CPU: --comm.device cpu")
     return config, TimingOptions(count, namespace.out, namespace.peer)
 
 
@@ -113,6 +116,18 @@ def training(open_session: Callable[..., Any], config, path: str, folder: Path, 
         trainer = Trainer(session, folder, RunLog(Path(logs), world.rank), StopRequest())
         yield session, trainer
         trainer.close()
+
+
+def wait_for_all(world: World) -> None:
+    """Collective. Wait for what this rank's device was given to do, and for all ranks."""
+    wait_for(world.device)
+    world.job.barrier()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for what a device was given to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def peak_memory(world: World) -> list[float]:

@@ -32,7 +32,7 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str], world: World) -> tuple[RunConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench", __doc__)
-    config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg")
+    config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg", peer_on_device=True)
     if options.peer == "pyg" and config.train.epoch_parallel > 1:
         raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
     if options.peer == "pyg":
@@ -58,7 +58,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
         timers.clear()
     trainer.start_epoch(epoch)
     session.memory.reset()
-    session.world.job.barrier()
+    command.wait_for_all(session.world)
     begin, sent, pages = time.perf_counter(), session.sent_bytes(), command.page_faults()
     with session.plans("train", epoch) as plans:
         waited = 0.0
@@ -68,7 +68,7 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> dict[str, float]:
             trainer.train_step(plan)
             ready = time.perf_counter()
     session.memory.settle()
-    session.world.job.barrier()
+    command.wait_for_all(session.world)
     result = {
         "seconds": time.perf_counter() - begin, "wait for plan": waited, "bytes": session.sent_bytes() - sent,
         "pages": command.page_faults() - pages,

@@ -97,8 +97,7 @@ def time_exchange(world: World, size: int, repeat: int) -> float:
         world.barrier()
         begin = time.perf_counter()
         channel.rows(rows, counts, counts)
-        if world.device.type == "cuda":
-            torch.cuda.synchronize()
+        command.wait_for(world.device)
         seconds.append(time.perf_counter() - begin)
     channel.close()
     slowest = world.reduce_array(np.array([np.median(seconds)]), "max")[0]

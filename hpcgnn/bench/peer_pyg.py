@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from hpcgnn.bench import command
 from hpcgnn.loop.session import Session
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.graph import FEATURE
@@ -24,7 +25,7 @@ WARM_UP_STEPS = 5
 class PeerTGN(nn.Module):
     """Memory, attention and decoder, with the neighbour table that PyG keeps outside of the model."""
 
-    def __init__(self, config: RunConfig, num_nodes: int, message_width: int):
+    def __init__(self, config: RunConfig, num_nodes: int, message_width: int, device: torch.device):
         from torch_geometric.nn import TGNMemory, TransformerConv
         from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
@@ -40,7 +41,8 @@ class PeerTGN(nn.Module):
         )
         self.source, self.destination = (nn.Linear(model.embed_dim, model.embed_dim) for _ in range(2))
         self.out = nn.Linear(model.embed_dim, 1)
-        self.neighbors = LastNeighborLoader(num_nodes, config.sampling.fanout)
+        self.neighbors = LastNeighborLoader(num_nodes, config.sampling.fanout, device=device)
+        self.to(device)
 
     def reset(self) -> None:
         """Forget all events."""
@@ -67,27 +69,30 @@ class PeerTGN(nn.Module):
 
 
 def epoch_seconds(session: Session) -> float:
-    """Return the seconds that PyG takes for the training epoch that ``session`` (of one rank, on the CPU) prepared.
+    """Return the seconds that PyG takes for the training epoch that ``session`` (of one rank) prepared.
 
-    Same events, batches, negatives, neighbours, widths and threads; evaluation and set-up are not timed.
+    Same events, batches, negatives, neighbours, widths, threads and device; evaluation and set-up are not timed.
     """
     events, steps = session.batches["train"].events, session.batches["train"].num_steps
-    feature = session.partition.edge_width
+    feature, device = session.partition.edge_width, session.world.device
     # PyG drops empty messages of width 0 and then finds too few: one column of zeros stands for "no features".
     messages = torch.from_numpy(np.asarray(events.columns[FEATURE])) if feature else torch.zeros(len(events), 1)
-    columns = [torch.from_numpy(column) for column in (events.src, events.dst, events.time)]
+    messages = messages.to(device)
+    columns = [torch.from_numpy(column).to(device) for column in (events.src, events.dst, events.time)]
     drawn: Any = session.loaders["train"].negatives(0)
-    negatives = torch.from_numpy(drawn.whole().dst)
-    model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1])
+    negatives = torch.from_numpy(drawn.whole().dst).to(device)
+    model = PeerTGN(session.config, session.partition.book.num_nodes, messages.shape[1], device)
     optimizer = torch.optim.Adam(model.parameters(), lr=session.config.train.lr)
     batches = [session.batches["train"].at(step) for step in range(steps)]
     model.reset()
     for rows in batches[:WARM_UP_STEPS]:
         _step(model, optimizer, rows, columns, messages, negatives)
     model.reset()
+    command.wait_for(device)
     begin = time.perf_counter()
     for rows in batches:
         _step(model, optimizer, rows, columns, messages, negatives)
+    command.wait_for(device)
     return time.perf_counter() - begin
 
 

@@ -95,13 +95,13 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
         with _plans(session, epoch) as plans:
             for _ in range(session.batches["train"].num_steps):
                 session.timers.clear()
-                world.barrier()
+                command.wait_for_all(world)
                 sent, between, wire = session.graph.channel.sent_bytes, _sent_to(session)[is_far].sum(), _wire_bytes()
                 begin, pages = time.perf_counter(), command.page_faults()
                 plan = next(plans)
                 planned = time.perf_counter()
                 trainer.train_step(plan)
-                world.barrier()
+                command.wait_for_all(world)
                 seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
                 yield TimedStep(
                     seconds | {stage: session.timers.seconds[stage] for stage in STAGES},

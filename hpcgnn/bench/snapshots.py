@@ -90,12 +90,12 @@ def _epoch(session: Session, trainer: Trainer, epoch: int) -> list[float]:
     session.plan_timers.clear()
     trainer.start_epoch(epoch)
     session.memory.reset()
-    session.world.barrier()
+    command.wait_for_all(session.world)
     sent, begin = session.graph.channel.sent_bytes, time.perf_counter()
     with session.plans("train", epoch) as plans:
         for plan in plans:
             trainer.train_step(plan)
-    session.world.barrier()
+    command.wait_for_all(session.world)
     seconds = [time.perf_counter() - begin, session.plan_timers.seconds["plan"]]
     seconds += [session.timers.seconds[stage] for stage in STAGES]
     return [*seconds, session.graph.channel.sent_bytes - sent]
