@@ -11,8 +11,8 @@ Compared are
 * samples: what the loaders of docs/library.md draw (samples.py), also with digests.json, which is kept;
 * runs: of every recipe on its built-in graph, and on graphs of ../shared/data where these are: losses of all steps and
   metrics (two epochs, float64), what the ranks sent (wire.py), and what ``evaluate`` prints, on 1, 2 and 3 ranks;
-* times of ``hpcgnn.bench``, in pairs and in turns: an error from 3 % on, where a second series, three times as long, finds it
-  too.
+* times of ``hpcgnn.bench``, in pairs and in turns: an error from 3 % on, where a second series, three times as long,
+  finds it too.
 
 Cases that both commits refuse on all numbers of ranks compare nothing: an error.
 
