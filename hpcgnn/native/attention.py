@@ -76,15 +76,19 @@ def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan)
 
 def plain_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
     """temporal_attention in plain torch on any device: materialises the keys [N, K, D + F + T]."""
+    times = time_encode_reference(plan.dt.reshape(-1), frequency, phase, query.dtype)
+    return attend_to_keys(query, node, edge, times, plan)
+
+
+def attend_to_keys(query, node, edge, times, plan: AttentionPlan):
+    """temporal_attention over times [N K, T] that were encoded before, in any way."""
     slots = plan.slot.shape[1]
     valid = torch.arange(slots, device=query.device) < plan.count.unsqueeze(1)
     pieces = [node[plan.slot.clamp(min=0).long()]]
     if edge.shape[1]:
         edge = edge if len(edge) else edge.new_zeros(1, edge.shape[1])  # no root has a neighbour
         pieces.append(edge[plan.edge_of.clamp(min=0).long()])
-    pieces.append(
-        time_encode_reference(plan.dt.reshape(-1), frequency, phase, query.dtype).view(*plan.dt.shape, len(phase))
-    )
+    pieces.append(times.view(*plan.dt.shape, times.shape[1]))
     keys = torch.cat(pieces, dim=2).masked_fill(~valid.unsqueeze(2), 0.0)
     score = torch.einsum("nhw,nkw->nhk", query, keys).masked_fill(~valid.unsqueeze(1), float("-inf"))
     weight = torch.softmax(score, dim=2).masked_fill(~valid.unsqueeze(1), 0.0)  # roots without slots have NaN

@@ -79,9 +79,21 @@ def check_layers(model: Any, config: StaticConfig) -> None:
             f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
         )
         raise DistributedError(message, user_error=True)
+    if _skips_forward(type(model)):
+        message = (
+            f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "
+            "sampling.mode whole would skip: they call first, step and last; do there what forward adds"
+        )
+        raise DistributedError(message, user_error=True)
     if config.sampling.edge_columns:
         message = "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
         raise DistributedError(message, user_error=True)
+
+
+def _skips_forward(model_class: type) -> bool:
+    """Say whether ``forward`` was written for a class whose layers are all those of a base class."""
+    written = {name: number for number, base in reversed([*enumerate(model_class.__mro__)]) for name in vars(base)}
+    return written["forward"] < min(written.get(name, 0) for name in PARTS[1:])
 
 
 class SharedTables:

@@ -67,8 +67,8 @@ class LinkDecoder(nn.Module):
 
     def score(self, embedding) -> torch.Tensor:
         """Score pairs. embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One
-        native call on the CPU."""
-        if not can_multiply(embedding, self.out.weight):
+        native call on the CPU. Subclasses are asked for their own ``forward``."""
+        if type(self) is not LinkDecoder or not can_multiply(embedding, self.out.weight):
             return self(embedding[0], embedding[1:])
         return link_decoder(embedding, *self.weights())
 

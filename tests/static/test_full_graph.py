@@ -26,6 +26,7 @@ from hpcgnn.comm.route import Pull, Route
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.model.models import ResidualModel
 from hpcgnn.static.predict import predict_nodes
 
 EPOCHS = 3
@@ -262,9 +263,17 @@ def test_a_model_of_ones_own(comm, mpi_tmp_path):
         open_graph_session(comm, parts, static_config(sampling__mode="whole", model__class_path=f"{__name__}.Flat"))
 
 
+class Squashed(ResidualModel):
+    """Outputs between -1 and 1, by a pass that is not one of a model's layers."""
+
+    def forward(self, batch, inputs):
+        return [torch.tanh(rows) for rows in super().forward(batch, inputs)]
+
+
 @pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"model__class_path": f"{__name__}.Flat"}, "lacks num_hops, first, step, last"),
+    ({"model__class_path": f"{__name__}.Squashed"}, "has a forward of its own, .* do there what forward adds"),
     ({"sampling__edge_columns": ["weight"]}, "without columns of edges: leave out sampling.edge_columns"),
 ])  # fmt: skip
 def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, changes, reason, trains):

@@ -367,3 +367,51 @@ class OwnModel(torch.nn.Module):
 def test_own_class():
     config, sizes = config_of(class_path=f"{__name__}.OwnModel"), GraphSizes((4,), ((0, 0),), 3)
     assert make_model(config, sizes).given == (config, sizes)
+
+
+class DoubledSage(SageConv):
+    """Rows twice as large."""
+
+    def _compose(self, *arguments):
+        return 2 * super()._compose(*arguments)
+
+
+class StrictSage(SageConv):
+    """Wants rows, and no places of rows."""
+
+    def forward(self, block, rows, degree, rectify=False):
+        assert isinstance(rows, torch.Tensor)
+        return super().forward(block, rows, degree, rectify)
+
+
+def test_a_convolution_of_ones_own_is_computed():
+    """The fused kernel and the rows that are read where they lie are for the class itself."""
+    case = make_case(False, config_of(kind="sage", layers=1))
+    seeds = seeds_of(case[0], 9, np.random.default_rng(2))
+    (built_in,) = run(case, seeds, fanouts=(3,))
+    model, weights = case[1], case[1].layers[0].state_dict()
+    for kind, factor in ((DoubledSage, 2), (StrictSage, 1)):
+        model.layers[0] = kind(5, 3, "mean").double()
+        model.layers[0].load_state_dict(weights)
+        (rows,) = run(case, seeds, fanouts=(3,))
+        torch.testing.assert_close(rows, factor * built_in, rtol=0, atol=1e-12)
+
+
+def test_a_projection_of_ones_own_is_computed():
+    """In the place of a type's linear one, or of none."""
+
+    class Squared(torch.nn.Linear):
+        def forward(self, rows):
+            return super().forward(rows) ** 2
+
+    case = make_case(False, config_of(kind="sage", layers=1))
+    seeds = seeds_of(case[0], 9, np.random.default_rng(2))
+    for product in (Squared(5, 5).double(), torch.nn.Sequential(torch.nn.Linear(5, 5).double(), torch.nn.Tanh())):
+        case[1].input.products[0] = product
+        (rows,) = run(case, seeds, fanouts=(3,))
+        graph, model, (table,) = case
+        with torch.no_grad():
+            projected = product(table)
+        case[1].input.products[0] = torch.nn.Identity()
+        (expected,) = run((graph, model, [projected]), seeds, fanouts=(3,))
+        torch.testing.assert_close(rows, expected, rtol=0, atol=1e-12)

@@ -1,11 +1,19 @@
 """The training step without autograd against the same steps with it."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, open_session, record_epoch
 
+from hpcgnn import native
+from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal import step as temporal_link
+from hpcgnn.temporal.model import model as models
+from hpcgnn.temporal.model.embedding import AttentionEmbedding, TemporalAttentionLayer
 from hpcgnn.temporal.model.native_step import make_link_step
+from hpcgnn.temporal.model.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.updater import GruUpdater, RecurrentUpdater, RnnUpdater
 
 RICH = {"edge_width": 3}
 BY_HAND = {
@@ -76,3 +84,189 @@ def test_gradients_are_added(comm, parts, joined):
     assert found[0].abs().max() > 0
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------ subclasses of what has a kernel
+
+
+class ScaledGru(GruUpdater):
+    """A gated unit whose rows stay within 0.01."""
+
+    def _step(self, state, mail, dt):
+        return super()._step(state, mail, dt).clamp(-0.01, 0.01)
+
+
+class ReluRnn(RnnUpdater):
+    """A plain cell that rectifies."""
+
+    def _step(self, state, mail, dt):
+        from_mail, from_state = self._products(state, mail, dt)
+        return torch.relu(from_mail + from_state)
+
+
+class Lstm(RecurrentUpdater):
+    """Four gates; the state is both hidden row and cell."""
+
+    cell_type, gates = nn.LSTMCell, 4
+
+    def _step(self, state, mail, dt):
+        return self.cell(torch.cat([mail, self.time(dt)], dim=1), (state, state))[0]
+
+
+class HalvedGru(GruUpdater):
+    """A gated unit, of whose rows ``forward`` takes the half."""
+
+    def forward(self, *arguments):
+        return super().forward(*arguments) / 2
+
+
+class Sawtooth(TimeEncoding):
+    """Another encoding of times."""
+
+    def forward(self, dt):
+        return (super().forward(dt) + 1) % 1
+
+
+def dense_cell(updater, state, mail, dt):
+    """The new states by NumPy, from the formulas of the cells in torch's documentation."""
+    w_ih, w_hh, b_ih, b_hh = (weight.detach().numpy() for weight in updater.weights())
+    angle = dt[:, None] * updater.time.frequency.numpy() + updater.time.phase.detach().numpy()
+    encoded = (np.cos(angle) + 1) % 1 if type(updater.time) is Sawtooth else np.cos(angle)
+    a, b = np.concatenate([mail, encoded], 1) @ w_ih.T + b_ih, state @ w_hh.T + b_hh
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    if isinstance(updater, ReluRnn):
+        return np.maximum(a + b, 0)
+    if isinstance(updater, Lstm):
+        take, keep, new, show = np.split(a + b, 4, axis=1)
+        return sigmoid(show) * np.tanh(sigmoid(keep) * state + sigmoid(take) * np.tanh(new))
+    (r, z, n), (hr, hz, hn) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
+    z = sigmoid(z + hz)
+    new = (1 - z) * np.tanh(n + sigmoid(r + hr) * hn) + z * state
+    return {ScaledGru: np.clip(new, -0.01, 0.01), HalvedGru: new / 2}.get(type(updater), new)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("time", [TimeEncoding, Sawtooth])
+@pytest.mark.parametrize("updater_type", [GruUpdater, ScaledGru, ReluRnn, Lstm, HalvedGru])
+def test_an_updater_of_ones_own_keeps_its_step(updater_type, time):
+    """The kernel has two cells; a subclass of theirs is not one of them, however its rows are asked for."""
+    torch.manual_seed(1)
+    updater = updater_type(5, 4, time(3)).double()
+    state, mail = torch.randn(7, 4).double(), torch.randn(7, 5).double()
+    mailed, updated = torch.arange(7) * 3 + 10, torch.arange(7)
+    expected = dense_cell(updater, state.numpy(), mail.numpy(), (mailed - updated).numpy())
+    with torch.no_grad():
+        rows = updater(state, mail, mailed - updated, torch.ones(7, dtype=torch.bool))
+        of_tables = updater.update_rows(None, state, mail, mailed, updated, torch.ones(7, dtype=torch.int64))
+        some = updater.update_rows(torch.tensor([5, 2]), state, mail, mailed, updated, torch.ones(7).long())
+    np.testing.assert_allclose(rows.numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(of_tables.numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(some.numpy(), expected[[5, 2]], rtol=0, atol=1e-12)
+
+
+class Squashed(AttentionEmbedding):
+    """Attention whose rows are between -1 and 1."""
+
+    def forward(self, node, query, dropout=None):
+        return torch.tanh(super().forward(node, query, dropout))
+
+
+class SquashedLayer(TemporalAttentionLayer):
+    """A layer whose rows are between -1 and 1."""
+
+    def forward(self, *arguments):
+        return torch.tanh(super().forward(*arguments))
+
+
+class Negated(LinkDecoder):
+    """Scores of the other sign."""
+
+    def forward(self, source, destination):
+        return -super().forward(source, destination)
+
+
+class PlainNorm(nn.Module):
+    """A norm that is none of torch's, with the attributes that the kernel would read."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.eps = 1e-5
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows):
+        return rows * self.weight + self.bias
+
+
+class Halved(TimeEncoding):
+    """Half of the built-in encoding."""
+
+    def forward(self, dt):
+        return torch.cos(dt.unsqueeze(1) * self.frequency + self.phase) / 2
+
+
+class OtherNorm(AttentionEmbedding):
+    """Attention with another norm in its layers, put in from outside."""
+
+    def __new__(cls, *arguments):
+        made = AttentionEmbedding(*arguments)
+        for layer in made.layers:
+            layer.norm = PlainNorm(layer.merge.out_features)
+        return made
+
+
+class OtherLayers(AttentionEmbedding):
+    """Attention by layers of a subclass."""
+
+    def __new__(cls, *arguments):
+        made = AttentionEmbedding(*arguments)
+        for layer in made.layers:
+            layer.__class__ = SquashedLayer
+        return made
+
+
+REPLACED = {
+    "clamped updater": (models, "UPDATERS", {"gru": ScaledGru}),
+    "lstm": (models, "UPDATERS", {"gru": Lstm}),
+    "times": (models, "TimeEncoding", Sawtooth),
+    "halved times": (models, "TimeEncoding", Halved),
+    "embedding": (models, "AttentionEmbedding", Squashed),
+    "layer": (models, "AttentionEmbedding", OtherLayers),
+    "norm": (models, "AttentionEmbedding", OtherNorm),
+    "decoder": (models, "LinkDecoder", Negated),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_parts_of_ones_own_are_computed_in_training_and_evaluation(comm, parts, case, monkeypatch):
+    """As where no layer is native at all; and they do change the numbers."""
+    folder, config = parts({}), make_config(model__layers=2)
+    built_in = record_epoch(comm, folder, config, steps=4)
+    monkeypatch.setattr(*REPLACED[case])
+    assert make_link_step(open_session(comm, folder, config).model) is None
+    own = record_epoch(comm, folder, config, steps=4)
+    for module in ("temporal.model.updater", "temporal.model.embedding", "task.links"):
+        monkeypatch.setattr(f"hpcgnn.{module}.can_multiply", lambda *tensors: False)
+    plain = record_epoch(comm, folder, config, steps=4)
+    if comm.rank == 0:
+        assert_same(own, plain)
+        assert not np.allclose(own.losses, built_in.losses, rtol=1e-6)
+
+
+@pytest.mark.serial
+def test_attention_sees_times_as_they_are_encoded():
+    """Half of an encoding with doubled weights for it, in query and keys, gives what the whole one does."""
+    torch.manual_seed(3)
+    one, other = (TemporalAttentionLayer(4, 2, 6, 2, time(3)).double() for time in (TimeEncoding, Halved))
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        other.query.weight[:, 4:] *= 2
+        other.key[..., 6:] *= 2
+        other.value[..., 6:] *= 2
+    slot = torch.tensor([[0, 3, -1], [1, -1, -1], [-1, -1, -1]], dtype=torch.int32)
+    count, dt = (slot >= 0).sum(1).int(), torch.tensor([[5, 70, 0], [900, 0, 0], [0, 0, 0]])
+    order = torch.argsort(slot.flatten()[slot.flatten() >= 0])
+    edge_of = torch.where(slot >= 0, torch.tensor([[0, 1, 0], [2, 0, 0], [0, 0, 0]], dtype=torch.int32), -1)
+    plan = native.AttentionPlan(slot, count, dt, edge_of.int(), torch.tensor([0, 1, 2, 2, 3]), order)
+    node, edge = torch.randn(4, 4).double(), torch.randn(3, 2).double()
+    rows = [layer(node, node[:3], edge, plan) for layer in (one, other)]
+    torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-12)

@@ -53,8 +53,8 @@ class SageConv(nn.Module):
         """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and can_multiply(table, weight)
-        if fused:
+        fused = type(self) is SageConv and self.aggregator != "max" and edge_weight is None  # others may compose anew
+        if fused and can_multiply(table, weight):
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)
 

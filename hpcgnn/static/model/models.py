@@ -123,13 +123,13 @@ class InputRows(nn.Module):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether any type is projected."""
-        return any(isinstance(product, nn.Linear) for product in self.products)
+        """Whether the rows of any type are not taken as they are."""
+        return any(type(product) is not nn.Identity for product in self.products)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Stack the rows of all types [S, width]."""
         rows = [
-            linear(rows, product.weight, product.bias) if isinstance(product, nn.Linear) else rows
+            linear(rows, product.weight, product.bias) if type(product) is nn.Linear else product(rows)
             for rows, product in zip(inputs, self.products, strict=True)
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
@@ -221,7 +221,7 @@ class LayeredModel(GraphModel):
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
-        if len(inputs) == 1 and not changed and isinstance(self.layers[0], SageConv):
+        if len(inputs) == 1 and not changed and type(self.layers[0]) is SageConv:
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 

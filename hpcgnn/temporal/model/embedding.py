@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan
+from hpcgnn.native.attention import attend_to_keys
 from hpcgnn.native.attention_layer import AttentionCall, attention_layer
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.products import linear
@@ -49,11 +50,17 @@ class TemporalAttentionLayer(nn.Module):
     ) -> torch.Tensor:
         """Embed roots. node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one
         native call on the CPU."""
-        if self.time.learnable or not can_multiply(node, edge, self.norm.weight):
+        if not self.has_kernel or not can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, dropout_mask(dropout, self.norm.weight.dtype, self.merge.out_features))
         call = AttentionCall(root, root_transpose, edge, plan, self.time.frequency, self.scale, self.norm.eps, dropout)
         return attention_layer(node, self.time.phase, self.weights(), call)
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether the native layer computes the same: a subclass, or a layer with another norm, may do anything."""
+        own = type(self) is TemporalAttentionLayer and type(self.norm) is nn.LayerNorm
+        return own and type(self.time) is TimeEncoding and not self.time.learnable
 
     def weights(self) -> list[torch.Tensor]:
         """List the weights in the order in which `attention_layer` takes them."""
@@ -68,7 +75,10 @@ class TemporalAttentionLayer(nn.Module):
         """
         weight, bias = self._query()
         projected = linear(own, weight, bias).view(len(own), self.heads, self.key.shape[2])
-        weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
+        if type(self.time) is TimeEncoding:
+            weighted = native.temporal_attention(projected, node, self.time.phase, edge, self.time.frequency, plan)
+        else:
+            weighted = attend_to_keys(projected, node, edge, self.time(plan.dt.reshape(-1)), plan)
         width = self.merge.out_features
         merge_read, merge_own = self.merge.weight[:, :width], self.merge.weight[:, width:]
         values = torch.einsum("zhd,hdw->zhw", merge_read.view(width, self.heads, -1), self.value).flatten(1)
@@ -78,8 +88,11 @@ class TemporalAttentionLayer(nn.Module):
     def _query(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Form queries through the key weights, scaled: weight [H W, D], bias [H W]; the root's own time difference is
         0."""
-        weight, bias = self.query.weight, self.query.bias
-        now = bias + weight[:, self.node_width :] @ self.time.phase.cos()
+        weight, bias, time = self.query.weight, self.query.bias, self.time
+        encoded = (
+            time.phase.cos() if type(time) is TimeEncoding else time(time.phase.new_zeros(1, dtype=torch.int64))[0]
+        )
+        now = bias + weight[:, self.node_width :] @ encoded
         key = self.key.transpose(1, 2) * self.scale  # [H, W, Z / H]
         composed = key @ weight[:, : self.node_width].reshape(self.heads, key.shape[2], self.node_width)
         shift = key @ now.view(self.heads, key.shape[2], 1)

@@ -19,22 +19,23 @@ from hpcgnn.native.recurrent import RecurrentPass
 from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal.model.embedding import AttentionEmbedding
 from hpcgnn.temporal.model.model import TemporalModel
-from hpcgnn.temporal.model.updater import RecurrentUpdater
+from hpcgnn.temporal.model.updater import WITH_KERNEL
 from hpcgnn.temporal.plan import Query
 
 
 def make_link_step(model: Any) -> LinkStep | None:
     """Make the step of a model; None for models of other parts than a recurrent updater, temporal attention and the
-    link decoder, for learnt time encodings, frozen weights, and where the layers are not native."""
-    if type(model) is not TemporalModel or not isinstance(model.updater, RecurrentUpdater):
+    link decoder, subclasses of these included, for learnt time encodings, frozen weights, and where the layers are not
+    native."""
+    if type(model) is not TemporalModel or type(model.updater) not in WITH_KERNEL:
         return None
     parts = (model.message, model.feature, model.attention)
-    if any(part is not None for part in parts) or not isinstance(model.decoder, LinkDecoder):
+    if any(part is not None for part in parts) or type(model.decoder) is not LinkDecoder:
         return None
-    if not isinstance(model.embedding, AttentionEmbedding) or model.embedding.combine is not None:
+    if type(model.embedding) is not AttentionEmbedding or model.embedding.combine is not None:
         return None
-    time = model.updater.time
-    if time.learnable or time.phase.requires_grad:
+    layers: Any = (model.updater, *model.embedding.layers)
+    if not all(layer.has_kernel for layer in layers) or model.updater.time.phase.requires_grad:
         return None
     weights = [p for name, p in model.named_parameters() if not name.endswith("time.phase")]
     if not all(weight.requires_grad for weight in weights) or not can_multiply(*weights):

@@ -34,8 +34,9 @@ def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: to
 
 class RecurrentUpdater(nn.Module):
     """A recurrent cell over (mail, encoded time since the last update); rows without mail keep their state. Subclasses
-    choose the cell: its type, its number of gates, and its step in plain torch. state_first: in whole tables, every
-    mail begins with its row's state."""
+    choose the cell: its type, its number of gates, and its step in plain torch, which is what they compute with: the
+    kernel has the cells of ``WITH_KERNEL`` alone. state_first: in whole tables, every mail begins with its row's
+    state."""
 
     cell_type: type[nn.Module]
     cell: Any
@@ -65,9 +66,14 @@ class RecurrentUpdater(nn.Module):
             rows = [native.gather_rows(column, index) for column in rows]
         return self(rows[0], rows[1], rows[2] - rows[3], rows[4] > 0)
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether the kernel computes the same: a subclass may have another step, or another encoding of times."""
+        return type(self) in WITH_KERNEL and type(self.time) is TimeEncoding and not self.time.learnable
+
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
-        return not differentiable and not self.time.learnable and can_multiply(state, mail, self.cell.weight_ih)
+        return not differentiable and self.has_kernel and can_multiply(state, mail, self.cell.weight_ih)
 
     def call(self, state, mail, mailed, updated, delivered, index=None, state_first: bool = False) -> RecurrentCall:
         """Form the arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
@@ -109,6 +115,7 @@ class RnnUpdater(RecurrentUpdater):
 
 
 UPDATERS = {"gru": GruUpdater, "rnn": RnnUpdater}
+WITH_KERNEL = (GruUpdater, RnnUpdater)
 
 
 class MessageMLP(nn.Module):
