@@ -6,6 +6,7 @@ Poursafaei et al., Towards better evaluation for dynamic link prediction, NeurIP
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,8 +33,9 @@ class EdgeBank:
         unlimited: it keeps every pair.
         time_window: it keeps the pairs of the newest ``share`` of the events it knows (quantile of their times; as the
             authors' code and DyGLib).
-        fixed_window: it keeps the pairs of the last so many time units; that length is what the newest ``share`` of the
-            training events covers (as TGB).
+        fixed_window: it keeps the pairs of the newest events; the window ends with the newest event it knows, and is as
+            long as ``share`` of the time from the first to the last training event (``EdgeBankPredictor`` of TGB, Huang
+            et al., Temporal graph benchmark, 2023).
 
     share: default: the share of all events that is the test's. earlier_in_batch: memory knows the earlier events of the
     batch too, which the published baselines do not.
@@ -88,10 +90,11 @@ class EdgeBank:
             return np.full(batches.num_steps, np.iinfo(np.int64).min)
         if self._kind == "time_window":
             return self._newest_share(batches.first_row)
-        last = np.append(batches.first_row, self._train_end) - 1
-        times = event_times(self._partition, np.maximum(last, 0), self._world)
-        length = times[-1] - self._newest_share(np.array([self._train_end]))[0]
-        return times[:-1] - length
+        rows = np.concatenate([np.maximum(batches.first_row - 1, 0), [0, self._train_end - 1]])
+        *newest, first, last = event_times(self._partition, rows, self._world)
+        # A whole time: float64 holds no nanoseconds since 1970. 14.999999999999998 of 100 is 15.
+        length = math.floor(round(self._share * float(last - first), 6))
+        return np.array(newest, np.int64) - length
 
     def _newest_share(self, ends: np.ndarray) -> np.ndarray:
         """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]: the quantile

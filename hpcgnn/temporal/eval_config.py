@@ -90,7 +90,8 @@ class BaselineConfig:
 
     Attributes:
         kind: EdgeBank with memory "unlimited", of a "time_window" or of a "fixed_window"; empty: the model.
-        share: share of the events that a window covers; 0: the test's share of all events.
+        share: share of the events ("time_window") or of the time of training ("fixed_window") that a window covers; 0:
+            the test's share of all events.
     """
 
     kind: BaselineKind = ""

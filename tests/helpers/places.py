@@ -7,3 +7,4 @@ from pathlib import Path
 HELPERS = Path(__file__).resolve().parent
 TESTS = HELPERS.parent
 REPOSITORY = TESTS.parent
+SHARED = REPOSITORY.parent / "shared" / "data"  # graphs of others, which need not be there
