@@ -24,7 +24,6 @@ from hpcgnn.graph.files import GRAPH, FileFormatError, create_column, file_hash,
 
 NO_SPLIT = -1
 SLAB_BYTES = 16 << 20  # of a column that goes to another order by way of the disk
-ATTRIBUTE_BYTES = 60_000  # HDF5 keeps 64 KiB in an attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +161,8 @@ def _scattered_by_buckets(
 def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
     """Store what the numbers of columns stand for, as attribute ``names`` (JSON) of each."""
     for name, words in classes.items():
-        text = json.dumps(words)
-        if len(text) > ATTRIBUTE_BYTES:
-            raise FileFormatError(
-                f"{group.name}: column {name}: {len(words):,} classes are too many to keep their names; number them "
-                "in the source"
-            )
-        group[name].attrs["names"] = text
+        # One text of variable length: HDF5 keeps it outside of the attribute, which is limited to 64 KiB.
+        group[name].attrs["names"] = json.dumps(words)
 
 
 def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:

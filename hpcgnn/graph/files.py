@@ -14,6 +14,7 @@ and last snapshot of train, val, test) where the source has any::
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
         feat?, label?, weight?, split?, ...  [E, ...]
+        columns whose numbers 0, 1, ... stand for words have attribute names: these, as a JSON list, of any length
     snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
         first                       [E] int32, non-decreasing: the first snapshot that has the edge
         last?                       [E] int32: the last one; absent: an edge is in one snapshot only
@@ -389,3 +390,17 @@ def json_attribute(file: h5py.File, name: str):
     """Decode a JSON attribute of the root; None when it is absent."""
     text = file.attrs.get(name)
     return None if text is None else decode_json(text)
+
+
+def class_names(column: h5py.Dataset) -> list[str]:
+    """Read what the numbers 0, 1, ... of a column stand for (attribute ``names``, a JSON list of words); empty for a
+    column of plain numbers. Raises FileFormatError for an attribute that is no such list."""
+    names = column.attrs.get("names", "[]")
+    words = None
+    with contextlib.suppress(ValueError):
+        words = decode_json(names) if isinstance(names, (str, bytes)) else None
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise FileFormatError(
+            f"{column.file.filename}: {column.name}: attribute names is no JSON list of words; convert again"
+        )
+    return words

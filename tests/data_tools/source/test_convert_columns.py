@@ -6,13 +6,15 @@ import pytest
 import yaml
 from convert_sources import SPEC_BY_NAME, refused
 
+from data_tools.convert import main
+from data_tools.partition.command import partition
 from data_tools.source import id_spaces
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.graph_writer import write_classes
 from data_tools.source.id_spaces import UNKNOWN, IntegerIds
 from data_tools.source.reader import read_sets
+from data_tools.source.rewrite import rewriting
 from data_tools.source.spec import ColumnSpec, EdgeSpec, FileColumn, NodeSpec, SourceSpec
-from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError, class_names
 
 pytestmark = pytest.mark.serial
 
@@ -69,12 +71,30 @@ def test_settings_of_the_command(tmp_path, capsys, options, message):
     assert message in refused(tmp_path, capsys, *options)
 
 
-def test_names_of_classes_that_are_too_many(tmp_path):
-    words = [f"class {number}" for number in range(8000)]
+def test_names_of_many_classes(tmp_path):
+    """More words than HDF5 keeps in an attribute (64 KiB), as the relations of FB15k; also in parts and copies."""
+    words = [f"/a/relation/of/a/knowledge/graph/with/a/long/name/number/{number:05}" for number in range(1345)]
+    for name in ("train", "valid", "test"):
+        lines = [f"{number}\t{word}\t{number + 1}\n" for number, word in enumerate(words)]
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
+    graph, copy, part = tmp_path / "g.h5", tmp_path / "copy.h5", tmp_path / "p" / "part-0.h5"
+    assert main(["--preset", "kg-links", "--set", f"facts={tmp_path}", str(graph)]) == 0
+    with rewriting(graph, copy):
+        pass
+    partition(copy, tmp_path / "p", 1, "random")
+    for path in (graph, copy, part):
+        with h5py.File(path) as file:
+            assert class_names(file["edges/entity.fact.entity/rel"]) == words
+            assert class_names(file["edges/entity.fact.entity/split"]) == []
+
+
+@pytest.mark.parametrize("names", ["no list", "[1, 2]", ["a", "b"], 3])
+def test_names_that_are_no_list_of_words(tmp_path, names):
     with h5py.File(tmp_path / "g.h5", "w") as file:
         file["kind"] = np.arange(3)
-        with pytest.raises(FileFormatError, match="kind: 8,000 classes are too many to keep their names; number"):
-            write_classes(file, {"kind": words})
+        file["kind"].attrs["names"] = names
+        with pytest.raises(FileFormatError, match="kind: attribute names is no JSON list of words"):
+            class_names(file["kind"])
 
 
 def test_ids_are_merged_now_and_then(monkeypatch):
