@@ -56,7 +56,8 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench sage", __doc__, StaticConfig.KIND)
-    config, options = command.parse(parser, [*DEFAULTS, *argv], world, ("steps", 10, "steps"), "pyg")
+    counted = ("steps", 10, "steps")
+    config, options = command.parse(parser, [*DEFAULTS, *argv], world, counted, "pyg", peer_on_device=True)
     if config.comm.sampler_ranks:
         raise ValueError("comm.sampler_ranks: the benchmark draws and trains on the same ranks; leave it 0")
     if config.sampling.mode == WHOLE:

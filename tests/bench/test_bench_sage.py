@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import two_nodes
 from faults import machine
 from run_commands import run
-from static_runs import APART, make_static_parts, plain, static_config
+from static_runs import APART, make_static_parts, open_graph_session, plain, static_config
 
+from hpcgnn.bench import peer_pyg_sage
 from hpcgnn.bench.sage import TimingOptions, measure, table
 from hpcgnn.comm.world import CommConfig, World
 
@@ -64,3 +68,26 @@ def test_between_two_nodes_a_row_travels_once(comm, tmp_path):
 def test_wrong_options_are_refused(capsys, option, message):
     assert run([["bench", "sage", option]]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.serial
+def test_a_peer_is_timed_on_graphs_of_fewer_batches_than_steps(comm, tmp_path, monkeypatch):
+    """Its loader begins anew where an epoch ends; here it gives all nodes, as one that samples needs a package more."""
+    loader = pytest.importorskip("torch_geometric.loader")
+    epochs = itertools.count()
+
+    class AllNodes:
+        def __init__(self, data, fanouts, seeds, batch_size, **options):
+            self.batch = data.clone()
+            self.batch.batch_size = min(batch_size, len(seeds))
+
+        def __iter__(self):
+            next(epochs)
+            return iter([self.batch.clone()])
+
+    monkeypatch.setattr(loader, "NeighborLoader", AllNodes)
+    config = static_config(train__precision="float32", train__batch_size=1024)
+    session = open_graph_session(comm, make_static_parts(comm, plain, tmp_path), config)
+    seconds = peer_pyg_sage.step_seconds(session)
+    session.close()
+    assert (np.isfinite(seconds), seconds > 0, next(epochs)) == (True, True, peer_pyg_sage.STEPS + 1)
