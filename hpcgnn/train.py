@@ -97,6 +97,8 @@ def _describe_start(session: Session) -> list[str]:
     data = f"data: {config.data.path or f'built-in synthetic {kind_of(config).data}: no data.path was given'}"
     if not config.data.path and launched_by_batch_system():
         data = f"warning: {data}"
+    if config.baseline_name:
+        return [data, f"baseline: EdgeBank, {config.baseline_name}; no model is trained"]
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
     return [data, f"model: {config.model_name}, {parameters:,} parameters"]
 

@@ -39,6 +39,12 @@ def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
     assert train._describe_start(session) == [f"warning: {lines[0]}", lines[1]]
 
 
+def test_the_first_lines_of_a_baseline_name_no_model():
+    config = RunConfig.from_dict({"baseline": {"kind": "time_window"}})
+    lines = train._describe_start(SimpleNamespace(config=config, model=torch.nn.Linear(2, 3)))
+    assert lines[1] == "baseline: EdgeBank, time_window; no model is trained"
+
+
 def test_a_source_without_git_is_unknown(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert train._git_revision() == "unknown"
