@@ -59,10 +59,10 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
     return result
 
 
-def kind_of(argv: list[str]) -> str:
-    """Find the kind of graph that a command line names, or its recipe, or its ``--config`` files. Raises ValueError."""
+def kind_of(argv: list[str], kind: str = RunConfig.KIND) -> str:
+    """Find the kind of graph that a command line names, or its recipe, or its ``--config`` files; ``kind``, where none
+    does. Raises ValueError."""
     argv = expand_recipe(argv)
-    kind = RunConfig.KIND
     for place, option in enumerate(argv):
         name, equals, value = option.partition("=")
         if not equals:

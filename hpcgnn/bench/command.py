@@ -27,6 +27,12 @@ from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.profile import peak_mib
 from hpcgnn.loop.trainer import Trainer
 
+# What to run instead, by the kind of graph that another command was given.
+OTHER_COMMANDS = {
+    "temporal": "python -m hpcgnn.bench epoch", "static": "python -m hpcgnn.bench sage",
+    "snapshots": "python -m hpcgnn.bench snapshots",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
@@ -48,6 +54,9 @@ def parse(
     parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     parser.add_argument("--peer", choices=("none", peer), default="none", help=f"another system to time at such {what}")
+    kind = parser.get_default("kind")
+    if (given := configuration.kind_of(argv, kind)) != kind:
+        raise ValueError(f"{parser.prog} is for graphs of --kind {kind}, not {given}: run {OTHER_COMMANDS[given]}")
     config, namespace = configuration.parse(parser, argv)
     count = getattr(namespace, name)
     if count < 1:
