@@ -3,16 +3,17 @@
 A kernel is bound by the bytes that it must move, at the rate of a large copy, or by its flops, at the rate of a large
 product in float32. Its time is the median of several calls, each with the caches full of other data. With several
 ranks, an exchange of all with all between devices is timed directly (where MPI takes device memory) and staged through
-pinned memory.
+pinned memory. With ``--device emulated`` everything runs on host threads, to try the command without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,16 +23,24 @@ from hpcgnn.bench.kernels import Case, Problems, ProblemSizes
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
 from hpcgnn.loop import launch
+from hpcgnn.native import dispatch
 
+EMULATED: Final = "emulated"
+Place = Literal["cuda", "emulated"]
+Direct = Literal["auto", "on", "off"]
 COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """What the command takes besides the sizes of the problems."""
+    """What the command takes besides the sizes of the problems. exchange: bytes from each rank to each other; device:
+    where kernels and exchanges run; gpu_direct: whether exchanges are timed directly: "auto": where MPI says that it
+    takes device memory."""
 
     repeat: int = 10
     exchange: int = 64 << 20
+    device: Place = "cuda"
+    gpu_direct: Direct = "auto"
     out: str = ""
 
 
@@ -105,11 +114,16 @@ def time_exchange(world: World, size: int, repeat: int) -> float:
 
 
 def time_ways(options: GpuOptions) -> dict[str, float]:
-    """Collective. Time exchanges directly, where MPI takes device memory, and staged."""
-    ways: dict[str, Literal["on", "off"]] = {"direct": "on", "staged": "off"}
-    if not mpi_is_cuda_aware():
-        del ways["direct"]
-    worlds = {name: World(CommConfig(device="cuda", gpu_direct=value)) for name, value in ways.items()}
+    """Collective. Time exchanges directly, where MPI takes device memory, and staged; where kernels are emulated,
+    between the ranks' own memory."""
+    configs = {
+        "direct": CommConfig(device="cuda", gpu_direct="on"), "staged": CommConfig(device="cuda", gpu_direct="off")
+    }  # fmt: skip
+    if options.gpu_direct == "off" or (options.gpu_direct == "auto" and not mpi_is_cuda_aware()):
+        del configs["direct"]
+    if options.device == EMULATED:
+        configs = {"host": CommConfig(device="cpu")}
+    worlds = {name: World(config) for name, config in configs.items()}
     return {name: time_exchange(world, options.exchange, options.repeat) for name, world in worlds.items()}
 
 
@@ -117,19 +131,34 @@ def main(world: World, argv: list[str]) -> int:
     """Collective. Time the kernels on rank 0, then exchanges between all ranks; returns the exit code."""
     sizes, options = launch.on_first_rank(world, "arguments", lambda: _parse(argv))
     with together(world, "find the device"):
-        if not torch.cuda.is_available():
-            raise ValueError("bench gpu needs a CUDA device, torch sees none: run it where there is a GPU")
-    own = World(CommConfig(device="cuda"))
-    result: dict = {"device": torch.cuda.get_device_name(own.device), "ranks": world.size}
+        _check_device(options.device)
+    result: dict = {"ranks": world.size}
+    device = World(CommConfig(device="cpu" if options.device == EMULATED else "cuda")).device
     with together(world, "time the kernels"):
         if world.rank == 0:
-            result |= measure(sizes, own.device, options.repeat)
+            result |= _time_kernels(sizes, device, options.repeat)
     if world.size > 1:
         result["exchanges"] = time_ways(options)
     if world.rank == 0:
         command.report(result, table, options.out)
     world.barrier()
     return launch.EXIT_DONE
+
+
+def _check_device(place: Place) -> None:
+    """Raise ValueError where there is no device, or no build that emulates one."""
+    if place == EMULATED and importlib.util.find_spec("hpcgnn_native.emulated") is None:
+        raise ValueError("--device emulated needs a build with HPCGNN_EMULATE_CUDA, which tests/setup.sh makes")
+    if place == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench gpu needs a CUDA device, torch sees none: run it where there is a GPU")
+
+
+def _time_kernels(sizes: ProblemSizes, device: torch.device, repeat: int) -> dict:
+    """Measure a device and its kernels; on the CPU those that emulate them, whose peaks are small problems'."""
+    if device.type == "cuda":
+        return {"device": torch.cuda.get_device_name(device)} | measure(sizes, device, repeat)
+    with dispatch.emulation():
+        return {"device": "host threads"} | measure(sizes, device, repeat, copy=1 << 20, product=64, flush=1 << 10)
 
 
 def _parse(argv: list[str]) -> tuple[ProblemSizes, GpuOptions]:
@@ -139,10 +168,15 @@ def _parse(argv: list[str]) -> tuple[ProblemSizes, GpuOptions]:
         parser.add_argument(f"--{name}", type=int, default=value, help="of the kernels' problems")
     parser.add_argument("--repeat", type=int, default=default.repeat, help="timings")
     parser.add_argument("--exchange", type=int, default=default.exchange, help="bytes from each rank to each other")
+    parser.add_argument("--device", choices=get_args(Place), default=default.device, help="where kernels run")
+    parser.add_argument(
+        "--gpu_direct", choices=get_args(Direct), default=default.gpu_direct,
+        help='exchanges of device memory by MPI itself: "on" where it takes it and does not say so',
+    )  # fmt: skip
     parser.add_argument("--out", default=default.out, help="JSON file to write")
     values = vars(parser.parse_args(argv))
     for name, value in values.items():
-        if name != "out" and value < 1:
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"--{name} must be at least 1, got {value}")
     options = {field.name: values.pop(field.name) for field in fields(GpuOptions)}
     return ProblemSizes(**values), GpuOptions(**options)

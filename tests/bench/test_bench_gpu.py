@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -61,6 +62,18 @@ def test_exchanges_are_timed(comm):
 def test_without_a_device_it_says_so(comm):
     with pytest.raises(DistributedError, match="needs a CUDA device"):
         main(World(CommConfig(device="cpu"), comm), ["gpu"])
+
+
+def test_emulated_without_a_device(emulated, comm, mpi_tmp_path):
+    """Kernels on host threads, exchanges between the ranks' own memory."""
+    small = [f"--{name}={value}" for name, value in asdict(SMALL).items()]
+    out = mpi_tmp_path / "gpu.json"
+    options = ["gpu", "--device", "emulated", "--repeat", "1", "--exchange", "4096", f"--out={out}", *small]
+    assert main(World(CommConfig(device="cpu"), comm), options) == 0
+    result = json.loads(out.read_text())
+    assert (result["device"], result["ranks"]) == ("host threads", comm.size)
+    assert result["sizes"] == asdict(SMALL)
+    assert result.get("exchanges", {}).keys() == ({"host"} if comm.size > 1 else set())
 
 
 def test_bad_sizes_are_refused(comm):
