@@ -2,7 +2,7 @@
 
 A test that is skipped for a reason that skips.toml does not have, or for one that it has more often than it says, fails
 the run. Tests for other numbers of ranks are deselected, and counted; so are those of other files than ``--share`` asks
-for.
+for, and those marked nightly, unless ``-m`` or the name of their file asks for them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Marks of tests that stages with several ranks leave out.
+# Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
-SHARE = "share"
+SHARE, NIGHTLY = "share", "nightly"
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -35,14 +36,18 @@ class Allowed:
     reason: str
     most: int
     unless_root: bool = False
+    unless_set_up: bool = False
 
 
 def read_allowed(path: Path) -> list[Allowed]:
-    """The reasons that a file allows. Those that root can remove by apt-get are not allowed to root."""
+    """The reasons that a file allows. Those that root can remove by apt-get are not allowed to root, those of a plain
+    installation not in an environment that tests/setup.sh has made."""
     with open(path, "rb") as file:
         allowed = [Allowed(**entry) for entry in tomllib.load(file)["allowed"]]
     root = os.geteuid() == 0 and shutil.which("apt-get") is not None
-    return [entry for entry in allowed if not (root and entry.unless_root)]
+    stamp = Path(sys.prefix) / "hpcgnn-setup"
+    set_up = stamp.exists() and " test " in stamp.read_text()
+    return [entry for entry in allowed if not ((root and entry.unless_root) or (set_up and entry.unless_set_up))]
 
 
 def reason_of(report) -> str | None:
@@ -107,20 +112,25 @@ class SkipRules:
 
 
 class RankSelection:
-    """Pytest plugin: deselects tests that are for other numbers of ranks, and says how many."""
+    """Pytest plugin: deselects tests that are for other numbers of ranks, and those that take long and were not asked
+    for, and says how many.
 
-    def __init__(self, num_ranks: int, share: tuple[int, int]):
-        self.num_ranks, self.share = num_ranks, share
+    num_ranks: of this session; asked_for: says of a nightly test whether it was asked for.
+    """
+
+    def __init__(self, num_ranks: int, share: tuple[int, int], asked_for: Callable[[pytest.Item], bool]):
+        self.num_ranks, self.share, self.asked_for = num_ranks, share, asked_for
         self.deselected: Counter[str] = Counter()
 
     def why_not(self, item) -> str | None:
         """The mark that keeps a test from these ranks."""
         if self.num_ranks == 1 and item.get_closest_marker("several_ranks"):
             return "several_ranks"
-        if self.num_ranks > 1 and item.get_closest_marker("launcher"):
-            return "launcher"
-        marks = list(item.iter_markers("ranks"))
-        return "ranks" if any(self.num_ranks not in mark.args for mark in marks) else None
+        if self.num_ranks > 1 and (name := next(filter(item.get_closest_marker, ONE_RANK), None)):
+            return name
+        if any(self.num_ranks not in mark.args for mark in item.iter_markers("ranks")):
+            return "ranks"
+        return NIGHTLY if item.get_closest_marker(NIGHTLY) and not self.asked_for(item) else None
 
     def pytest_itemcollected(self, item):
         if any(item.get_closest_marker(name) for name in ("several_ranks", "ranks")):
@@ -150,10 +160,19 @@ class RankSelection:
         self.deselected |= Counter(getattr(node, "workeroutput", {}).get("deselected", {}))
 
     def pytest_terminal_summary(self, terminalreporter):
+        where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
         for name, count in self.deselected.items():
-            where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-            why = "in other files" if name == SHARE else f"marked {name}"
-            terminalreporter.write_line(f"{count} tests do not run on {where}: {why}")
+            line = f"{count} tests do not run on {where}: {'in other files' if name == SHARE else f'marked {name}'}"
+            if name == NIGHTLY:
+                line = f"{count} tests take long and do not run unasked: marked nightly, -m nightly runs them"
+            terminalreporter.write_line(line)
+
+
+def asks_for_nightly(config) -> Callable[[pytest.Item], bool]:
+    """Return what says whether a nightly test was asked for: by ``-m``, or by the name of its file."""
+    by_mark = NIGHTLY in (config.getoption("-m") or "")
+    named = {(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args}
+    return lambda item: by_mark or item.path.resolve() in named
 
 
 def read_share(text: str) -> tuple[int, int]:
@@ -178,4 +197,5 @@ def register(config, num_ranks: int) -> None:
     allowed = [] if config.getoption("--no-skips") else read_allowed(Path(__file__).with_name("skips.toml"))
     allowed += [Allowed(reason, sys.maxsize) for reason in config.getoption("--allow-skip")]
     config.pluginmanager.register(SkipRules(allowed), "skip-rules")
-    config.pluginmanager.register(RankSelection(num_ranks, config.getoption("--share")), "rank-selection")
+    ranks = RankSelection(num_ranks, config.getoption("--share"), asks_for_nightly(config))
+    config.pluginmanager.register(ranks, "rank-selection")

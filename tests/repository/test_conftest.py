@@ -40,13 +40,13 @@ def session(mpirun, tmp_path):
     """A callable that runs the given tests on two ranks, with this folder's conftest.py and what may be skipped."""
     for name in ("conftest.py", "selection.py"):
         shutil.copy(TESTS / name, tmp_path)
-    marks = ("launcher", "serial", "slurm", "gpu", "several_ranks", "ranks")
+    marks = ("launcher", "serial", "slurm", "gpu", "several_ranks", "ranks", "nightly")
     (tmp_path / "pytest.ini").write_text("\n    ".join(["[pytest]\nmarkers =", *marks]))
 
-    def run(tests: str, *options: str, ranks: int = 2, allowed: str = ""):
+    def run(tests: str, *options: str, ranks: int = 2, allowed: str = "", where: str = "test_inner.py"):
         (tmp_path / "skips.toml").write_text(allowed or "allowed = []")
         (tmp_path / "test_inner.py").write_text(HEADER + tests)
-        arguments = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no", *options, "test_inner.py"]
+        arguments = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no", *options, where]
         if ranks > 1:
             return mpirun(ranks, *arguments, cwd=tmp_path, check=False, timeout=900)
         command, environment = [sys.executable, *arguments], clean_environment()
@@ -266,6 +266,20 @@ def test_reasons_that_root_can_remove(tmp_path, monkeypatch):
         assert [entry.reason for entry in selection.read_allowed(path)] == expected
 
 
+def test_reasons_that_setting_up_removes(tmp_path, monkeypatch):
+    path = tmp_path / "skips.toml"
+    path.write_text(TWO_REASONS + "unless_set_up = true")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    for stamp, expected in (
+        (None, ["every[a-z]+", "xfail: "]),
+        ("0a1b run", ["every[a-z]+", "xfail: "]),
+        ("0a1b test and run", ["every[a-z]+"]),
+    ):
+        if stamp:
+            (tmp_path / "hpcgnn-setup").write_text(stamp)
+        assert [entry.reason for entry in selection.read_allowed(path)] == expected
+
+
 MARKED = """
 @pytest.mark.several_ranks
 def test_several():
@@ -289,6 +303,38 @@ def test_tests_run_on_the_numbers_of_ranks_they_are_for(session, way, passed, se
     assert f"{passed} passed" in result.stdout
     assert f"{others} tests do not run on {where}: marked ranks" in result.stdout
     assert (f"{several} tests do not run on {where}: marked several_ranks" in result.stdout) == (several > 0)
+
+
+FOR_ONE_RANK = """
+def test_any(comm):
+    assert comm.allreduce(1) == comm.size
+
+ONE = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("serial", "launcher", "slurm")]
+
+@pytest.mark.parametrize("mark", ONE)
+def test_on_one_rank(mark):
+    assert MPI.COMM_WORLD.size == 1 or MPI.COMM_WORLD.Abort(1)
+
+@pytest.mark.nightly
+def test_long():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "passed", "nightly"),
+    [(".", [], 1, 1), ("test_inner.py", [], 2, 0), (".", ["-mnightly"], 1, 0), (".", ["-mnot serial"], 1, 1)],
+)
+def test_the_plain_command_on_ranks_leaves_out_what_is_for_one_rank_and_what_takes_long(
+    session, where, options, passed, nightly
+):
+    result = session(FOR_ONE_RANK, "--with-mpi", *options, where=where)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f" {passed} passed" in result.stdout
+    left_out = "1 tests take long and do not run unasked: marked nightly, -m nightly runs them"
+    assert (left_out in result.stdout) == bool(nightly)
+    if not options:
+        assert all(f"1 tests do not run on 2 ranks: marked {name}" in result.stdout for name in selection.ONE_RANK)
 
 
 @pytest.mark.parametrize("mark", ["serial", "launcher", "slurm"])
