@@ -160,6 +160,26 @@ def test_names_of_contributing_are_in_the_sources():
     assert sorted(name for name in names if not set(re.findall(r"\w+", name)) <= known) == []
 
 
+def steps() -> list[tuple[tuple[str, ...], set[str]]]:
+    """(files, names) of the numbered steps that begin with a file: what a step calls by name is in one of its files."""
+    found = []
+    for step in re.findall(r"^(?:\d\.|-) (`[\w/]+\.\w+`.*(?:\n {3}.*|\n(?= {3}))*)", CONTRIBUTING, re.MULTILINE):
+        text = re.sub(r"```.*?```", "", step, flags=re.DOTALL)
+        words = set(re.findall(r"`([\w./:]+)`", text)) - EXAMPLES
+        files = tuple(sorted(word for word in words if (REPOSITORY / word).is_file()))
+        found.append((files, {word for word in words if re.fullmatch(r"\w+((\.|::)\w+)?", word)}))
+    return found
+
+
+def test_names_of_contributing_are_in_the_files_that_they_are_said_to_be_in():
+    assert len(steps()) > 15
+    lacking = []
+    for files, names in steps():
+        known = set(re.findall(r"\w+", "\n".join(read(file) for file in files)))
+        lacking += [(files, name) for name in sorted(names) if not set(re.findall(r"\w+", name)) <= known]
+    assert lacking == []
+
+
 def blocks() -> list[tuple[str, str]]:
     """(file, code) of the examples: the file is the last one that is named before the code."""
     found = []
