@@ -262,8 +262,8 @@ class GraphTaskConfig:
         node_type: for node: whose labels; empty: the only type that has any.
         classes: for node: 0: as many as the labels say, at least two.
         relation: for link: whose edges (src.rel.dst); empty: the only relation with a column split.
-        reverse: for link: the relation that holds the same edges the other way, left out of a step together with its
-            seeds; empty: every relation that has a reverse of each edge and no others; "none": none.
+        reverse: for link: the relation that holds the same edges the other way, which are left out together with them;
+            empty: every relation that leads back; "none": none.
         messages: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
             "both": typed, and of as many further relations the other way.
         candidates: for link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;

@@ -20,7 +20,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.neighbors import edges_below
+from hpcgnn.static.neighbors import HiddenEdges, edges_below
 
 
 def outward(partition: GraphPartition, channel: Channel) -> GraphPartition:
@@ -105,7 +105,7 @@ def check_columns(partition: GraphPartition, columns: Sequence[str]) -> None:
 
 STORED, TYPED, BOTH = "stored", "typed", "both"
 MESSAGES = (STORED, TYPED, BOTH)
-LeftOut = dict[int, tuple[np.ndarray, np.ndarray]]  # by relation: positions [x] among its in-edges, and places [x]
+LeftOut = dict[int, HiddenEdges]  # by relation, what steps leave out
 
 
 def type_edges(
@@ -115,45 +115,58 @@ def type_edges(
     """Collective. Replace a relation by T ones, one for each type of its edges, and, for messages "both", T more that
     lead back; all have the relation's name. Returns the graph, and the edges in it that steps leave out."""
     kind, edges = partition.relations[relation], partition.edges[relation]
-    no_entries = np.empty(0, np.int64), np.empty(0, np.int64)
-    entries = left_out.get(relation, no_entries)
+    none = np.empty(0, np.int64)
+    hidden = left_out.get(relation, HiddenEdges.of(none, none, none, none))
     others = [number for number in range(len(partition.relations)) if number != relation]
     relations = [partition.relations[number] for number in others]
     lists = [partition.edges[number] for number in others]
-    entries_of = {new: left_out[number] for new, number in enumerate(others) if number in left_out}
-    directions = [(kind, edges, entries)]
+    hidden_of = {new: left_out[number] for new, number in enumerate(others) if number in left_out}
+    directions = [(kind, edges, hidden)]
     if messages == BOTH:
         back = replace(kind, src_type=kind.dst_type, dst_type=kind.src_type)
-        directions.append((back, *_turned(partition, kind, edges, entries, channel)))
-    for of, whole, (position, place) in directions:
+        directions.append((back, *_turned(partition, kind, edges, hidden, channel)))
+    for of, whole, entries in directions:
         rel = whole.columns["rel"].astype(np.int64)
         counts = np.bincount(rel, minlength=num_types)
         sizes = world.reduce_array(counts.astype(np.int64))
         order = np.argsort(rel, kind="stable")
         within = np.empty(len(rel), np.int64)  # place of every edge among those of its type
         within[order] = np.arange(len(rel)) - (np.cumsum(counts) - counts)[rel[order]]
+        edge_group = entries.edge_group
         for number in range(num_types):
-            of_type = rel[position] == number
-            entries_of[len(lists)] = within[position[of_type]], place[of_type]
+            of_type = rel[entries.position] == number
+            position = within[entries.position[of_type]]
+            hidden_of[len(lists)] = HiddenEdges.of(position, edge_group[of_type], entries.place, entries.group)
             relations.append(Relation(of.name, of.src_type, of.dst_type, int(sizes[number])))
             lists.append(whole.take(rel == number))
-    return replace(partition, relations=tuple(relations), edges=tuple(lists)), entries_of
+    return replace(partition, relations=tuple(relations), edges=tuple(lists)), hidden_of
 
 
 def _turned(
-    partition: GraphPartition, kind: Relation, edges: InEdges, entries, channel: Channel
-) -> tuple[InEdges, tuple[np.ndarray, np.ndarray]]:
-    """Collective. Turn the edges round: in-edges at the owners of their sources, and the entries (positions, places)
-    that go with them."""
+    partition: GraphPartition, kind: Relation, edges: InEdges, hidden: HiddenEdges, channel: Channel
+) -> tuple[InEdges, HiddenEdges]:
+    """Collective. Turn the edges round: in-edges at the owners of their sources, and those that steps leave out."""
     owner, _ = partition.book.locate(edges.src)
     dst = partition.global_ids(kind.dst_type)[edges.dst]
     src, dst, row, *columns = exchange_columns([edges.src, dst, edges.row, *edges.columns.values()], owner, channel)
-    entry_row, place = exchange_columns([edges.row[entries[0]], entries[1]], owner[entries[0]], channel)
     node = src - int(partition.book.of_type(kind.src_type).starts[partition.rank])
     order = np.lexsort((row, node))
     nodes = partition.of_type(kind.src_type)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(node, minlength=nodes.stop - nodes.start))))
     named = {name: column[order] for name, column in zip(edges.columns, columns, strict=True)}
+    entry_row, *entries = _turned_entries(edges, hidden, owner, channel)
     by_row = np.argsort(row[order])
     position = by_row[np.searchsorted(row[order], entry_row, sorter=by_row)] if len(row) else entry_row
-    return InEdges(indptr, dst[order], row[order], named), (position, place)
+    return InEdges(indptr, dst[order], row[order], named), HiddenEdges.of(position, *entries)
+
+
+def _turned_entries(edges: InEdges, hidden: HiddenEdges, owner: np.ndarray, channel: Channel) -> list[np.ndarray]:
+    """Collective. Send what steps leave out to the owners [m] of the edges' sources, one for all edges of a group:
+    rows and groups of the edges, places and groups of the seeds."""
+    sizes = channel.everyone(torch.tensor([[len(hidden.indptr) - 1]], dtype=torch.int64)).numpy().ravel()
+    first, owner_of_edge = sizes[: channel.rank].sum(), owner[hidden.position]
+    row, group = exchange_columns([edges.row[hidden.position], hidden.edge_group + first], owner_of_edge, channel)
+    owner_of_group = owner_of_edge[hidden.indptr[:-1]]
+    place, seed_group = exchange_columns([hidden.place, hidden.group + first], owner_of_group[hidden.group], channel)
+    _, number = np.unique(np.concatenate([group, seed_group]), return_inverse=True)
+    return [row, number[: len(group)], place, number[len(group) :]]

@@ -15,7 +15,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
 from hpcgnn.static.edges import BOTH, MESSAGES, STORED, type_edges
@@ -158,8 +158,7 @@ class LinkGoal(StaticGoal):
         self.learnt = kind = partition.relations[self._relation]
         self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
-        self._num_left_out = seeds.num_left_out
-        self._reverses = [partition.relations[number].name for number in seeds.reverses]
+        self._found = _describe_seeds(config, seeds, partition, kind)
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
             for end in (DESTINATION, *([SOURCE] if config.task.both_ends else []))
@@ -270,9 +269,7 @@ class LinkGoal(StaticGoal):
         return LINK_NAMES, measure_links
 
     def describe(self) -> str:
-        reverses = f", reverses in {' and '.join(self._reverses)}" if self._reverses else ", no reverses"
-        left_out = f" ({self._num_left_out} edges without a split are left out)" if self._num_left_out else ""
-        return f"links of {self.learnt.name}{left_out}{reverses}, {self._describe_negatives()}"
+        return f"links of {self.learnt.name}{self._found}, {self._describe_negatives()}"
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size
@@ -282,6 +279,30 @@ class LinkGoal(StaticGoal):
             SHARED: f"{task.negatives or size} negatives a batch",
         }[task.candidates]
         return ("strict, " if task.strict else "") + kind + (", at both ends" if task.both_ends else "")
+
+
+def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPartition, kind: Relation) -> str:
+    """Say what of a relation's edges and their reverses carries no messages, and what does though it tells of held-out
+    edges."""
+    counts = {
+        f"{seeds.num_left_out} edges without a split are left out": seeds.num_left_out,
+        f"{seeds.num_repeated} validation and test edges have a copy in training, which is followed": (
+            seeds.num_repeated and config.sampling.fanouts
+        ),
+        f"{seeds.num_turned} training edges are reverses of validation and test edges, and not followed": (
+            seeds.num_turned
+        ),
+    }
+    found = [text for text, is_said in counts.items() if is_said]
+    reverses = [
+        f"{'' if count == kind.num_edges else f'of {count} of {kind.num_edges} edges '}in {partition.relations[n].name}"
+        for n, count in seeds.reverses.items()
+    ]
+    said = "no messages" if not config.sampling.fanouts else "no reverses"
+    if config.sampling.fanouts and config.task.reverse == NONE:
+        said = "reverses are followed (task.reverse none)"
+    said = f"reverses {' and '.join(reverses)}" if reverses else said
+    return (f" ({', '.join(found)})" if found else "") + f", {said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +335,7 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
     edge_types = max(world.allgather(types))
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    seeds = make_link_seeds(partition, relation, reverse, world, channel)
+    seeds = make_link_seeds(partition, relation, reverse, task.decoder in TYPED, world, channel)
     messages, left_out = seeds.partition, seeds.edges
     if task.messages != STORED:
         with together(world, "type the edges"):

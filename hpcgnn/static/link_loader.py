@@ -21,7 +21,7 @@ from hpcgnn.static.draw import Roots
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows, pool_of_chosen
 from hpcgnn.static.negatives import EDGE, End, LinkNegatives
-from hpcgnn.static.neighbors import Exclusion
+from hpcgnn.static.neighbors import Exclusion, HiddenEdges
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.seeds import (
     TRAIN,
@@ -66,7 +66,7 @@ class LinkNeighborLoader(BatchLoader):
             self.relation, rows, split = _input_edges(graph, edges)
         shuffle = split == SPLITS[TRAIN] if chosen.shuffle is None else chosen.shuffle
         if split:
-            seeds = make_link_seeds(graph.partition, self.relation, reverse, graph.world, graph.channel)
+            seeds = make_link_seeds(graph.partition, self.relation, reverse, True, graph.world, graph.channel)
             graph, pool = graph.over(seeds.partition, (self.relation, reverse)), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         else:
@@ -107,7 +107,7 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
 
 def _chosen_edges(
     graph: StaticGraph, relation: int, rows: np.ndarray, chosen: str | Nodes, reverse: str, excludes: bool
-) -> tuple[SeedPool, dict[int, tuple[np.ndarray, np.ndarray]]]:
+) -> tuple[SeedPool, dict[int, HiddenEdges]]:
     """Collective. Make the pool of edges that the user chose, and those to leave out."""
     partition, shared = graph.partition, (graph.world, graph.channel)
     edges = partition.edges[relation]
@@ -117,7 +117,7 @@ def _chosen_edges(
     pool = pool_of_chosen("edges", rows, chosen, partition.relations[relation].num_edges, columns, graph)
     place = np.full(len(edges.row), -1, np.int64)
     place[at] = pool.place
-    return pool, edges_of_seeds(partition, relation, reverse, place, *shared) if excludes else {}
+    return pool, edges_of_seeds(partition, relation, reverse, True, place, *shared) if excludes else {}
 
 
 def _negatives(

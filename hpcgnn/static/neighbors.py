@@ -34,43 +34,87 @@ class InLists:
     source_identity: np.ndarray | None
 
 
-ByRelation = dict[int, tuple[np.ndarray, np.ndarray]]
+@dataclass(frozen=True, slots=True)
+class HiddenEdges:
+    """A relation's edges at this rank that steps leave out, in G groups: a step with a seed of a group leaves out all
+    edges of the group, such as the copies of the seed. position [x]: of the edges among the in-edges, group by group
+    (indptr [G + 1]); place [y]: of the seeds in the pool, group [y] of each. All int64."""
+
+    position: np.ndarray
+    indptr: np.ndarray
+    place: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, position: np.ndarray, edge_group: np.ndarray, place: np.ndarray, seed_group: np.ndarray) -> HiddenEdges:
+        """Group edges [x] and seeds [y] by the numbers of their groups; groups that lack either are dropped."""
+        size = 1 + int(max(edge_group.max(initial=-1), seed_group.max(initial=-1)))
+        counts, has_seed = np.bincount(edge_group, minlength=size), np.zeros(size, bool)
+        has_seed[seed_group] = True
+        kept = has_seed & (counts > 0)
+        number = np.cumsum(kept) - 1
+        is_edge, is_seed = kept[edge_group], kept[seed_group]
+        position, edge_group = position[is_edge], number[edge_group[is_edge]]
+        indptr = np.concatenate(([0], np.cumsum(counts[kept])))
+        order = np.argsort(edge_group, kind="stable")
+        return cls(position[order], indptr, place[is_seed], number[seed_group[is_seed]])
+
+    @property
+    def edge_group(self) -> np.ndarray:
+        """The group [x] of each edge."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All arrays, in the order of the fields."""
+        return self.position, self.indptr, self.place, self.group
+
+    def with_seeds(self, groups: np.ndarray) -> np.ndarray:
+        """List the positions of the edges that go with seeds of these groups, each once."""
+        groups = np.unique(groups)
+        first = self.indptr[groups]
+        count = self.indptr[groups + 1] - first
+        return self.position[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+
+
+ByRelation = dict[int, HiddenEdges]
 
 
 class Exclusion:
-    """The edges that a step of training leaves out: those that are its seeds on any rank, and their reverses.
+    """The edges that a step of training leaves out: those that are its seeds on any rank, copies of these between the
+    same two nodes, and their reverses.
 
     The epoch's permutation tells the steps of this rank's entries, so nothing is sent, and no rank looks at the seeds
     of others.
     """
 
     def __init__(self, edges: ByRelation, total: int, batch_size: int, stream: Stream = Stream.NEIGHBOR):
-        """edges: by relation, positions [x] among this rank's in-edges and the place [x] in the pool, of ``total``
-        seeds, of the seed they go with; stream: of the draws that leave them out."""
+        """edges: by relation, with the places of the seeds in the pool, of ``total`` seeds; stream: of the draws that
+        leave them out."""
         self.edges, self.total, self.batch_size, self.stream = edges, total, batch_size, stream
         self.start_epoch(None)
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         self._shuffle = shuffle
-        self._sorted: ByRelation = {}
+        self._sorted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def at(self, relation: int, random: Random) -> np.ndarray:
         """Find the positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws
         names it; none in other streams."""
         if random.stream != self.stream or relation not in self.edges:
             return np.empty(0, np.int64)
-        return np.unique(self._of_step(relation, random.step))
+        return np.unique(self.edges[relation].with_seeds(self._groups_of(relation, random.step)))
 
-    def _of_step(self, relation: int, step: int) -> np.ndarray:
-        """Return the positions that go with a step. The first one of an epoch sorts them all."""
+    def _groups_of(self, relation: int, step: int) -> np.ndarray:
+        """Return the groups that the seeds of a step have. The first one of an epoch sorts them all."""
         if relation not in self._sorted:
-            position, place = self.edges[relation]
+            place, group = self.edges[relation].place, self.edges[relation].group
             place = place if self._shuffle is None else permute(place, self.total, self._shuffle)
             order = np.argsort(place)
-            self._sorted[relation] = place[order] // self.batch_size, position[order]
-        steps, position = self._sorted[relation]
-        return position[slice(*np.searchsorted(steps, (step, step + 1)))]
+            self._sorted[relation] = place[order] // self.batch_size, group[order]
+        steps, group = self._sorted[relation]
+        return group[slice(*np.searchsorted(steps, (step, step + 1)))]
 
 
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.shared import SharedRows, free_memory
@@ -20,27 +21,27 @@ from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition, InEdges
 from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
-from hpcgnn.static.neighbors import Exclusion, InLists, NeighborSampler, edges_below, make_lists
+from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
 
 SHARE = 4  # "auto" takes at most one part in so many of a node's free memory
 WEIGHT = "weight"
 
 
 class SharedExclusion(Exclusion):
-    """The edges that a step leaves out, of lists that ranks share, which no epoch sorts anew: they are in order of
-    place, in which the seeds of a step, told by the epoch's permutation run backwards, are searched."""
+    """The edges that a step leaves out, of lists that ranks share, which no epoch sorts anew: their seeds are in order
+    of place, in which those of a step, told by the epoch's permutation run backwards, are searched."""
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         super().start_epoch(shuffle)
         self._kept = threading.local()  # step, and the places of its seeds: each thread plans another step
 
-    def _of_step(self, relation: int, step: int) -> np.ndarray:
-        position, place = self.edges[relation]
+    def _groups_of(self, relation: int, step: int) -> np.ndarray:
+        place, group = self.edges[relation].place, self.edges[relation].group
         seeds = self._seeds_of(step)
         first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
         count = last - first
-        return position[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+        return group[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
 
     def _seeds_of(self, step: int) -> np.ndarray:
         """Find the places, increasing, of a step's seeds; those of a thread's last step are kept."""
@@ -75,21 +76,15 @@ class Replica:
             optional = (in_lists.weight, in_lists.source_identity)
             pieces += [indptr.astype(np.int64), edges.src, *(column for column in optional if column is not None)]
         relations = [] if excluded is None else sorted(excluded.edges)
-        for relation in relations:  # in order of place: consecutive places go to consecutive ranks, which sort theirs
-            position, place = excluded.edges[relation]
-            target = place * world.size // max(1, excluded.total)
-            columns = exchange_columns([position + first[relation], place], target, channel)
-            order = np.lexsort(columns)
-            pieces += [column[order] for column in columns]
+        for relation in relations:
+            pieces += _shares_of_hidden(excluded.edges[relation], int(first[relation]), excluded.total, channel)
         self._rows = SharedRows(world, pieces)
         self.num_bytes = self._rows.num_bytes
         self.partition, self._lists, rest = _whole(partition, self._rows, lists)
         self.excluded = None
         if excluded is not None:
-            pairs = zip(rest[::2], rest[1::2], strict=True)
-            self.excluded = SharedExclusion(
-                dict(zip(relations, pairs, strict=True)), excluded.total, excluded.batch_size, excluded.stream
-            )
+            hidden = {relation: HiddenEdges(*rest[4 * n : 4 * n + 4]) for n, relation in enumerate(relations)}
+            self.excluded = SharedExclusion(hidden, excluded.total, excluded.batch_size, excluded.stream)
 
     def lend(self, partition: GraphPartition) -> GraphPartition:
         """Return the share that the copy was made of with its sources, and, of a single type, its nodes' row ids, where
@@ -120,6 +115,18 @@ class Replica:
         self._channel.close()
 
 
+def _shares_of_hidden(hidden: HiddenEdges, first: int, total: int, channel: Channel) -> list[np.ndarray]:
+    """Collective. Make this rank's shares of the arrays of all ranks' hidden edges, whose positions begin at ``first``
+    here; the seeds are in order of place: consecutive places go to consecutive ranks, which sort theirs."""
+    sizes = torch.tensor([[len(hidden.indptr) - 1, len(hidden.position)]], dtype=torch.int64)
+    num_groups, num_edges = channel.everyone(sizes).numpy()[: channel.rank].sum(axis=0)
+    target = hidden.place * channel.size // max(1, total)
+    place, group = exchange_columns([hidden.place, hidden.group + num_groups], target, channel)
+    order = np.lexsort((group, place))
+    indptr = hidden.indptr[(0 if channel.rank == 0 else 1) :] + num_edges  # of all ranks: [G + 1]
+    return [hidden.position + first, indptr, place[order], group[order]]
+
+
 def make_neighbors(
     partition: GraphPartition, mode: str, channel: Channel, threads: int, *, excluded: Exclusion | None = None,
     replica: Replica | None = None, neighbors: type[NeighborSampler] = NeighborSampler, with_edges: bool = False,
@@ -147,10 +154,10 @@ def topology_bytes(
     partition: GraphPartition, mode: str, world: World, excluded: Exclusion | None = None
 ) -> int:  # fmt: skip
     """Collective. Count the bytes of a copy: 8 a node and 8 for each of its lists, 8 an edge, 4 more if weighted, 8
-    more in mode labor, 16 an edge that steps leave out."""
+    more in mode labor, up to 32 an edge that steps leave out."""
     edge_bytes = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
     lists = sum(edge_bytes * len(edges.src) + edges.indptr.nbytes for edges in partition.edges)
-    seeds = sum(16 * len(place) for _, place in excluded.edges.values()) if excluded else 0
+    seeds = sum(array.nbytes for hidden in excluded.edges.values() for array in hidden.arrays) if excluded else 0
     return int(world.total(lists + partition.flat_row.nbytes + seeds))
 
 

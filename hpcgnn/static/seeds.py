@@ -18,6 +18,7 @@ from hpcgnn.graph.directory import NodeDirectory, permute, places_of, spill
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random
+from hpcgnn.static.neighbors import HiddenEdges
 from hpcgnn.task.known_edges import KnownAnswers
 
 
@@ -85,53 +86,57 @@ def make_seed_batches(
 
 
 TRAIN, NO_SPLIT, NONE = 0, -1, "none"
-PAIRS = 1 << 64  # numbers that a key has
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSeeds:
     """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
-    reverses; edges: by relation, positions [x] in that graph of every training seed and its reverses, and the place
-    [x] of the seed in the training pool; reverses: numbers of the relations that hold the reverses; num_left_out:
-    edges of the relation without a split, which are neither learnt nor followed."""
+    reverses; edges: by relation, those of this graph that steps of training leave out; reverses: by relation, how many
+    edges have a reverse in it, without those where none has. Numbers of the whole graph: num_left_out, edges without a
+    split, which are neither learnt nor followed; num_repeated, held-out edges with a copy among those of training;
+    num_turned, edges of training that are not followed, because they are reverses of held-out ones."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition
-    edges: dict[int, tuple[np.ndarray, np.ndarray]]
-    reverses: tuple[int, ...]
+    edges: dict[int, HiddenEdges]
+    reverses: dict[int, int]
     num_left_out: int
+    num_repeated: int
+    num_turned: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Matched:
-    """Reverse edges in a relation: position [x] among its in-edges at this rank, split [x] and place [x] of the edges
-    they are reverses of; missing: how many edges of the whole graph have none in this relation."""
+class _Groups:
+    """Edges between the same two nodes as seeds: position [x] of an edge among the in-edges at this rank, its group
+    [x], and place [y] and seed_group [y] of the training seeds."""
 
     position: np.ndarray
+    edge_group: np.ndarray
+    place: np.ndarray
+    seed_group: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Reverses:
+    """Reverses of edges in a relation: groups, split [x] and place [x] of the edge that each of them goes with;
+    num_matched: how many edges of the whole graph have one of their own."""
+
+    groups: _Groups
     split: np.ndarray
     place: np.ndarray
-    missing: int
+    num_matched: int
 
 
 def make_link_seeds(
-    partition: GraphPartition, relation: int, reverse: str, world: World, channel: Channel
+    partition: GraphPartition, relation: int, reverse: str, typed: bool, world: World, channel: Channel
 ) -> LinkSeeds:  # fmt: skip
-    """Collective. Make the seeds of a relation from its column ``split``; reverse: as ``task.reverse``. Raises
-    DistributedError, on all ranks, for settings that do not fit the graph."""
+    """Collective. Make the seeds of a relation from its column ``split``; reverse: as ``task.reverse``; typed: only
+    edges of one type (column ``rel``) are copies or reverses of each other. Raises DistributedError, on all ranks, for
+    settings that do not fit the graph."""
     kind, edges = partition.relations[relation], partition.edges[relation]
     with together(world, "read the splits"):
-        if "split" not in edges.columns:
-            raise ValueError(f"relation {kind.name} has no column split: run data_tools.split --relation {kind.name}")
-        split = edges.columns["split"].astype(np.int64)
-        strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
-        if len(strange):
-            raise ValueError(
-                f"column split of relation {kind.name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
-                f"the edge is neither learnt nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
-                f"convert it anew, or run data_tools.split --relation {kind.name}"
-            )
+        split = _read_split(partition, relation)
         candidates = _candidates(partition, relation, reverse)
-    num_left_out = int(world.total(int((split == NO_SPLIT).sum())))
     all_columns = seed_columns(partition, relation)
     pools, place = {}, np.full(len(split), -1, np.int64)
     for number, name in enumerate(SPLITS):
@@ -140,15 +145,41 @@ def make_link_seeds(
         pools[name] = make_pool(name, edges.row[in_split], kind.num_edges, columns, world, channel)
         if number == TRAIN:
             place[in_split] = pools[name].place
-    reverses = _match_all(partition, relation, candidates, reverse, split, place, world, channel)
+    copies, reverses = _find_groups(partition, relation, candidates, typed, split, place, world, channel)
     with together(world, "match reverse edges"):
-        if relation in reverses and np.any(split[reverses[relation].position] != reverses[relation].split):
+        back = reverses.get(relation)
+        if back and back.num_matched == kind.num_edges and np.any(split[back.groups.position] != back.split):
             raise ValueError(
                 f"an edge of {kind.name} and its reverse are in different splits: split with data_tools.split, which "
                 f"keeps them together, or set task.reverse {NONE} where the direction tells edges apart"
             )
-    messages, edges_of_pool = _leave_out(partition, relation, split, place, reverses)
-    return LinkSeeds(pools, messages, edges_of_pool, tuple(reverses), num_left_out)
+    messages, left_out, num_turned = _leave_out(partition, relation, split, copies, reverses)
+    counts = world.reduce_array(np.array([(split == NO_SPLIT).sum(), _count_repeated(split, copies), num_turned]))
+    num_matched = {number: found.num_matched for number, found in reverses.items() if found.num_matched}
+    return LinkSeeds(pools, messages, left_out, num_matched, *counts.tolist())
+
+
+def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:
+    """Return the column ``split`` [m] int64 of a relation's in-edges at this rank. Raises ValueError."""
+    name, edges = partition.relations[relation].name, partition.edges[relation]
+    if "split" not in edges.columns:
+        raise ValueError(f"relation {name} has no column split: run data_tools.split --relation {name}")
+    split = edges.columns["split"].astype(np.int64)
+    strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
+    if len(strange):
+        raise ValueError(
+            f"column split of relation {name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
+            f"the edge is neither learnt nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
+            f"convert it anew, or run data_tools.split --relation {name}"
+        )
+    return split
+
+
+def _count_repeated(split: np.ndarray, copies: _Groups) -> int:
+    """Count the held-out edges of this rank that have a copy among the edges of training."""
+    is_known = np.zeros(1 + copies.edge_group.max(initial=-1), bool)
+    is_known[copies.seed_group] = True
+    return int((is_known[copies.edge_group] & (split > TRAIN)).sum())
 
 
 def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
@@ -162,59 +193,44 @@ def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarr
 
 
 def edges_of_seeds(
-    partition: GraphPartition, relation: int, reverse: str, place: np.ndarray, world: World, channel: Channel
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Collective. Find the seeds and their reverses among the in-edges: by relation, their positions and the places of
-    the seeds. place [m]: of every in-edge in the pool, -1 where it is no seed. Raises DistributedError for a relation
-    that is named in ``reverse`` and lacks reverses."""
+    partition: GraphPartition, relation: int, reverse: str, typed: bool, place: np.ndarray, world: World,
+    channel: Channel,
+) -> dict[int, HiddenEdges]:  # fmt: skip
+    """Collective. Find the seeds, their copies and their reverses among the in-edges, by relation. place [m]: of every
+    in-edge in the pool, -1 where it is no seed; reverse, typed: as ``make_link_seeds`` takes them."""
     with together(world, "find reverse edges"):
         candidates = _candidates(partition, relation, reverse)
-    split = np.where(place >= 0, TRAIN, -1)
-    reverses = _match_all(partition, relation, candidates, reverse, split, place, world, channel)
-    pieces = {relation: [(np.flatnonzero(place >= 0), place[place >= 0])]}
-    for number, matched in reverses.items():
-        of_seeds = matched.split == TRAIN
-        pieces.setdefault(number, []).append((matched.position[of_seeds], matched.place[of_seeds]))
-    edges = {}
-    for number, pairs in pieces.items():
-        positions, places = zip(*pairs, strict=True)
-        edges[number] = np.concatenate(positions), np.concatenate(places)
-    return edges
+    split = np.full(len(place), TRAIN)
+    copies, reverses = _find_groups(partition, relation, candidates, typed, split, place, world, channel)
+    return _leave_out(partition, relation, split, copies, reverses)[1]
 
 
-def _match_all(
-    partition: GraphPartition, relation: int, candidates: list[int], reverse: str, split, place, world: World,
+def _find_groups(
+    partition: GraphPartition, relation: int, candidates: list[int], typed: bool, split, place, world: World,
     channel: Channel,
-) -> dict[int, _Matched]:  # fmt: skip
-    """Collective. Find the reverses of a relation's edges in the candidates. Where ``reverse`` names no relation, only
-    candidates count that have one reverse of each edge and no other edges. Raises DistributedError for a relation that
-    is named and lacks reverses, and for one that does not count but has reverses of half of the held-out edges."""
-    kind, columns = partition.relations[relation], seed_columns(partition, relation)
-    moved = to_sources(partition, [columns["src"], columns["dst"], columns["row"], split, place], channel)
-    matched = {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
-    with together(world, "match reverse edges"):
-        missing = sum(match.missing for match in matched.values())
-        if reverse and missing:
-            raise ValueError(
-                f"task.reverse {reverse}: {missing} of {kind.num_edges} edges of {kind.name} have no reverse in "
-                f"it, so a step would leave out some reverses and see others: add them, or set task.reverse {NONE}"
-            )
-    exact = {
-        number: match for number, match in matched.items()
-        if reverse or (match.missing == 0 and partition.relations[number].num_edges == kind.num_edges)
-    }  # fmt: skip
-    held_out = world.total(int((split > TRAIN).sum()))
-    for number in matched.keys() - exact.keys():
-        seen, name = world.total(int((matched[number].split > TRAIN).sum())), partition.relations[number].name
-        with together(world, "match reverse edges"):
-            if held_out and 2 * seen >= held_out:
-                remedy = f"set task.reverse {name}" if matched[number].missing == 0 else "add the missing reverses"
-                raise ValueError(
-                    f"{seen} of {held_out} validation and test edges of {kind.name} have a reverse in {name}, which "
-                    f"messages would pass along ({matched[number].missing} of {kind.num_edges} edges have none): "
-                    f"{remedy}, or set task.reverse {NONE} where the direction tells edges apart"
-                )
-    return exact
+) -> tuple[_Groups, dict[int, _Reverses]]:  # fmt: skip
+    """Collective. Group a relation's in-edges by what they join, and find the reverses of its edges in the candidates.
+    typed: edges of different types join different things."""
+    columns = seed_columns(partition, relation)
+    keys = [columns["src"], columns["dst"], *([columns["rel"]] if typed and "rel" in columns else [])]
+    (number,) = _number_rows(keys)
+    copies = _Groups(np.arange(len(split)), number, place[place >= 0], number[place >= 0])
+    if not candidates:
+        return copies, {}
+    moved = to_sources(partition, [*keys[:2], columns["row"], split, place, *keys[2:]], channel)
+    return copies, {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
+
+
+def _number_rows(*tables: list[np.ndarray]) -> list[np.ndarray]:
+    """Number the rows of tables, each a list of columns [n], from 0 on: those that are equal have the same number."""
+    columns = [np.concatenate(column) for column in zip(*tables, strict=True)]
+    order = np.lexsort(columns)
+    is_new = np.zeros(len(order), bool)
+    for column in columns:
+        is_new[1:] |= np.diff(column[order]) != 0
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(is_new)
+    return np.split(number, np.cumsum([len(table[0]) for table in tables])[:-1])
 
 
 def split_relation(partition: GraphPartition, name: str, key: str) -> int:
@@ -230,17 +246,10 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
 
 
 def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[int]:
-    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot, and for a rank
-    with so many nodes that pairs of nodes have no key of 64 bits."""
+    """List the relations that may hold the reverse edges. Raises ValueError for a named one that cannot."""
     if reverse == NONE:
         return []
-    kind, num_nodes = partition.relations[relation], partition.book.num_nodes
-    most = int(np.diff(partition.book.of_type(kind.src_type).starts).max())
-    if most * num_nodes > PAIRS:
-        raise ValueError(
-            f"reverse edges of {kind.name} are found among at most {PAIRS // num_nodes} nodes a rank, here one has "
-            f"{most}: start more ranks, or set task.reverse {NONE}"
-        )
+    kind = partition.relations[relation]
     leading_back = [number for number, other in enumerate(partition.relations)
                     if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip
     if not reverse:
@@ -260,40 +269,59 @@ def to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Ch
     return [column[order] for column in moved]
 
 
-def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], world: World) -> _Matched:
+def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], world: World) -> _Reverses:
     """Collective. Match edges [e], as ``to_sources`` returns them, with those of a relation that lead back. In order of
-    row ids, the first edge between two nodes goes with the first one back, the second with the second."""
-    src, dst, _, split, place = moved
+    row ids, the first edge between two nodes goes with the first one back, the second with the second; where more lead
+    back, the further ones go with the last edge. moved: with a sixth column, only edges back of the same type match,
+    where the relation has types."""
+    src, dst, _, split, place, *rel = moved
     kind, edges = partition.relations[candidate], partition.edges[candidate]
-    first, num_nodes = partition.book.of_type(kind.dst_type).starts[partition.rank], np.uint64(partition.book.num_nodes)
-    back = edges.dst.astype(np.uint64) * num_nodes + edges.src.astype(np.uint64)
-    order = np.lexsort((edges.row, back))
-    key = (src - first).astype(np.uint64) * num_nodes + dst.astype(np.uint64)
-    by_key = np.argsort(key, kind="stable")
-    key, sorted_back = key[by_key], back[order]
-    at = np.searchsorted(sorted_back, key) + np.arange(len(key)) - np.searchsorted(key, key)
-    has_reverse = at < np.searchsorted(sorted_back, key, side="right")
-    matched = by_key[has_reverse]
-    missing = int(world.total(int((~has_reverse).sum())))
-    return _Matched(order[at[has_reverse]], split[matched], place[matched], missing)
+    there, back = [src, dst], [partition.global_ids(kind.dst_type)[edges.dst], edges.src]
+    if rel and "rel" in edges.columns:
+        there, back = [*there, rel[0]], [*back, edges.columns["rel"].astype(np.int64)]
+    number, back_number = _number_rows(there, back)
+    by_number = np.argsort(number, kind="stable")  # within a number in order of row
+    begin, end = (np.searchsorted(number[by_number], back_number, side=side) for side in ("left", "right"))
+    order = np.lexsort((edges.row, back_number))
+    turn = np.empty(len(order), np.int64)  # place of an edge back among those of its number
+    turn[order] = np.arange(len(order)) - np.searchsorted(back_number[order], back_number[order])
+    position = np.flatnonzero(end > begin)
+    partner = by_number[np.minimum(begin + turn, end - 1)[position]]
+    num_matched = int(world.total(int((begin + turn < end).sum())))
+    groups = _Groups(position, back_number[position], place[place >= 0], number[place >= 0])
+    return _Reverses(groups, split[partner], place[partner], num_matched)
 
 
 def _leave_out(
-    partition: GraphPartition, relation: int, split: np.ndarray, place: np.ndarray, reverses: dict[int, _Matched]
-) -> tuple[GraphPartition, dict[int, tuple[np.ndarray, np.ndarray]]]:  # fmt: skip
-    """Make the graph of training edges alone, and find the training seeds and their reverses in it."""
-    pieces = {relation: [(np.arange(len(split)), split, place)]}
-    for number, matched in reverses.items():
-        pieces.setdefault(number, []).append((matched.position, matched.split, matched.place))
-    lists, excluded = list(partition.edges), {}
-    for number, columns in pieces.items():
-        position, splits, places = (np.concatenate(column) for column in zip(*columns, strict=True))
-        stays = np.ones(len(lists[number].src), bool)
-        stays[position[splits != TRAIN]] = False
-        of_seeds = (splits == TRAIN) & stays[position]
-        excluded[number] = (np.cumsum(stays) - 1)[position[of_seeds]], places[of_seeds]
-        lists[number] = lists[number].take(stays)
-    return replace(partition, edges=tuple(lists)), excluded
+    partition: GraphPartition, relation: int, split: np.ndarray, copies: _Groups, reverses: dict[int, _Reverses]
+) -> tuple[GraphPartition, dict[int, HiddenEdges], int]:
+    """Make the graph of training edges alone, and find in it what steps leave out; returns the number of training edges
+    of this rank that are not in it, too."""
+    stays = {number: np.ones(len(partition.edges[number].src), bool) for number in {relation, *reverses}}
+    stays[relation][split != TRAIN] = False
+    num_kept = stays[relation].sum()
+    for number, found in reverses.items():
+        stays[number][found.groups.position[found.split != TRAIN]] = False
+    lists, hidden = list(partition.edges), {}
+    for number, mask in sorted(stays.items()):
+        groups = ([copies] if number == relation else []) + ([reverses[number].groups] if number in reverses else [])
+        hidden[number] = _hide(groups, mask)
+        lists[number] = lists[number].take(mask)
+    return replace(partition, edges=tuple(lists)), hidden, int(num_kept - stays[relation].sum())
+
+
+def _hide(groups: list[_Groups], stays: np.ndarray) -> HiddenEdges:
+    """Join the groups of one relation, without the edges that are left out for good; stays [m]: those that are not."""
+    columns: list[list[np.ndarray]] = [[], [], [], []]
+    first = 0
+    for each in groups:
+        left = stays[each.position]
+        ends = (each.position[left], each.edge_group[left] + first, each.place, each.seed_group + first)
+        for column, values in zip(columns, ends, strict=True):
+            column.append(values)
+        first += 1 + int(max(each.edge_group.max(initial=-1), each.seed_group.max(initial=-1)))
+    position, *others = (np.concatenate(column) for column in columns)
+    return HiddenEdges.of((np.cumsum(stays) - 1)[position], *others)
 
 
 def type_directory(partition: GraphPartition, kind: int, world: World, channel: Channel) -> NodeDirectory:

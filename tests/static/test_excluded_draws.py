@@ -13,7 +13,7 @@ from test_neighbors import KEY, assert_chi_square
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.native import Random, Stream, sample_neighbors
 from hpcgnn.static import replica
-from hpcgnn.static.neighbors import Exclusion, InLists, splice, without
+from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, splice, without
 from hpcgnn.static.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
@@ -102,11 +102,28 @@ def test_degrees_around_the_fanout(mode, surplus, fanout):
     check_subsets(ranks, subset_chances([1] * degree if weights is None else weights.tolist(), fanout))
 
 
+def one_by_one(total: int) -> HiddenEdges:
+    """Edges that are seeds without copies."""
+    return HiddenEdges.of(*[np.arange(total)] * 4)
+
+
+@pytest.mark.parametrize("kind", [Exclusion, SharedExclusion])
+def test_a_step_hides_all_edges_of_its_seeds_groups(kind):
+    """Groups without seeds or edges hide nothing, and an edge many times over costs no more than once."""
+    position, edge_group = np.arange(8), np.array([3, 0, 3, 1, 0, 5, 3, 6])
+    place, seed_group = np.arange(7), np.array([3, 3, 0, 4, 6, 0, 3])
+    exclusion = kind({0: HiddenEdges.of(position, edge_group, place, seed_group)}, 7, 2)
+    found = [exclusion.at(0, Random(0, Stream.NEIGHBOR, step)).tolist() for step in range(4)]
+    assert found == [[0, 2, 6], [1, 4], [1, 4, 7], [0, 2, 6]]
+    many = HiddenEdges.of(np.arange(1 << 16), *[np.zeros(1 << 16, int), np.arange(1 << 16), np.zeros(1 << 16, int)])
+    assert sum(array.nbytes for array in many.arrays) < 32 << 16
+
+
 @pytest.mark.parametrize("kind", [Exclusion, SharedExclusion])
 def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch, kind):
     """Each gets the edges of its own step, whenever the others look for theirs."""
     total, batch_size = 110, 20
-    exclusion = kind({0: (np.arange(total), np.arange(total))}, total, batch_size)
+    exclusion = kind({0: one_by_one(total)}, total, batch_size)
     exclusion.start_epoch(None)
     others = itertools.cycle(range(total // batch_size + 1))
     searchsorted = np.searchsorted
@@ -127,7 +144,7 @@ def test_threads_in_turns_keep_the_seeds_of_their_steps(monkeypatch):
     """A hop of one thread does not make another thread find its seeds anew."""
     calls, back = [], replica.permute_back
     monkeypatch.setattr(replica, "permute_back", lambda *arguments: (calls.append(1), back(*arguments))[1])
-    exclusion = SharedExclusion({0: (np.arange(110), np.arange(110))}, 110, 20)
+    exclusion = SharedExclusion({0: one_by_one(110)}, 110, 20)
     exclusion.start_epoch(epoch_shuffle(3, 0))
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
         for hop in range(4):

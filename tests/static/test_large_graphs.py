@@ -1,4 +1,4 @@
-"""Graphs whose numbers of nodes have no room in 32 bits, or whose pairs of nodes have none in 64: exact, or refused."""
+"""Graphs whose numbers of nodes have no room in 32 bits, or whose pairs of nodes have none in 64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hpcgnn.graph.book import BlockOwnership, Book
 from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
 from hpcgnn.static.neighbors import NeighborSampler
-from hpcgnn.static.seeds import _candidates, _match
+from hpcgnn.static.seeds import _match
 from hpcgnn.task.known_edges import KnownAnswers
 
 pytestmark = pytest.mark.serial
@@ -35,19 +35,10 @@ def test_reverses_are_exact_among_very_many_nodes():
     partition = share_of([0, first, num_nodes], 1, InEdges(indptr, src, row, {}), np.arange(6))
     pairs = list(zip(src.tolist(), (first + dst).tolist(), strict=True))
     moved = [np.array(column) for column in zip(*[(v, u) for u, v in pairs], strict=True)]
-    matched = _match(partition, 0, [*moved, row, np.zeros(30, int), row], WORLD)
-    assert matched.missing == 0
-    assert [pairs[at] for at in matched.position] == [pairs[place] for place in matched.place]
-    assert sorted(matched.position) == list(range(30))
-
-
-def test_a_rank_with_too_many_nodes_for_pairs_is_refused():
-    edges, num_nodes = InEdges(np.zeros(1, int), np.empty(0, int), np.empty(0, int), {}), (1 << 32) + 2
-    partition = share_of([0, num_nodes], 0, edges, np.empty(0, int))
-    with pytest.raises(ValueError, match=r"at most 4294967294 nodes a rank, here one has 4294967298: start more ranks"):
-        _candidates(partition, 0, "")
-    assert _candidates(partition, 0, "none") == []
-    assert _candidates(share_of([0, num_nodes // 2, num_nodes], 0, edges, np.empty(0, int)), 0, "") == [0]
+    found = _match(partition, 0, [*moved, row, np.zeros(30, int), row], WORLD)
+    assert found.num_matched == 30
+    assert [pairs[at] for at in found.groups.position] == [pairs[place] for place in found.place]
+    assert sorted(found.groups.position) == sorted(found.place) == list(range(30))
 
 
 def test_known_edges_of_very_many_nodes_are_found():
