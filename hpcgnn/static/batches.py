@@ -20,8 +20,9 @@ class NeighborBatch:
     batch: blocks and all else that the models of ``hpcgnn.static.model`` take; x: by node type, input rows [U, F] of
     the innermost block's source nodes, None without features; n_id: by type, rows in the graph file [U] of these nodes;
     seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without;
-    input_id [s]: places of the seeds among the input nodes: of a split in order of row, of a mask or list in the order
-    in which they were chosen, rank after rank; batch_size: number of seeds of all ranks in this step.
+    input_id [s]: places of the seeds in what was given: in a mask of all nodes, which are their rows, in the lists of
+    all ranks, one behind the other, or among the nodes of a split, in order of row; batch_size: number of seeds of all
+    ranks in this step.
     """
 
     batch: Batch

@@ -170,8 +170,14 @@ class StaticGraph:
         """Widths of the input rows by type, the same on all ranks; 0: no features."""
         return tuple(0 if features is None else features.shape[1] for features in self.partition.features)
 
+    def num_nodes(self, kind: int) -> int:
+        """Count the nodes of a type, by its number, in the whole graph."""
+        base = self.partition.book.type_base()
+        return int(base[kind + 1] - base[kind])
+
     def nodes(self, node_type: str) -> np.ndarray:
-        """Return the rows in the graph file [n] int64 of this rank's nodes of a type. Raises ValueError."""
+        """Return the rows in the graph file [n] int64 of this rank's nodes of a type, in the order of its parts. Raises
+        ValueError."""
         kind = self.partition.type_of(node_type)
         return self.partition.flat_row[self.partition.of_type(kind)] - self.partition.book.type_base()[kind]
 

@@ -5,6 +5,7 @@ s seeds of this rank, k negatives a seed, U nodes of a type in a batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,12 +51,13 @@ class LinkNeighborLoader(BatchLoader):
         neg_sampling: str = "", negatives: int = 1, reverse: str = "", exclude_seeds: bool = True, **options: Any,
     ):  # fmt: skip
         """edges: a split ("train", "val", "test") of the only relation with a column ``split``, or (relation, split),
-        or (relation, edges of this rank): a mask over ``graph.edges(relation)``, or rows among these. With a split
-        messages follow the edges of "train" alone. neg_sampling: "binary" draws so many ``negatives`` a seed, with both
-        ends new, "triplet" destinations alone; uniform over the nodes of the type. Without shuffling a list keeps its
-        order, rank after rank; all else is in order of row. exclude_seeds: the seeds of a
-        step and their reverses are left out before neighbours are sampled; reverse: the relation that holds these, as
-        ``task.reverse`` in the run file. options: ``hpcgnn.static.loader.LoaderOptions``.
+        or (relation, mask): of all its edges in the graph file, by row, or (relation, rows): of this rank's edges,
+        among ``graph.edges(relation)``. With a split messages follow the edges of "train" alone. neg_sampling: "binary"
+        draws so many ``negatives`` a seed, with both ends new, "triplet" destinations alone; uniform over the nodes of
+        the type. Without shuffling a list keeps its order, rank after rank; all else is in order of row. exclude_seeds:
+        the seeds of a step, their copies (of the same column ``rel``, where there is one) and their reverses are left
+        out before neighbours are sampled; reverse: the relation that holds these, as ``task.reverse`` in the run file.
+        options: ``hpcgnn.static.loader.LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -79,7 +81,8 @@ class LinkNeighborLoader(BatchLoader):
             stream = Stream.NEIGHBOR if shuffle else Stream.EVAL_NEIGHBOR
             excluded = Exclusion(left_out, pool.total, batch_size, stream)
         roots, complete = _negatives(graph, self.relation, neg_sampling, negatives, chosen)
-        make_batch = partial(_link_batch, graph if chosen.as_data else None, self.relation)
+        convert = partial(pyg.to_link_data, graph=graph, with_ids=chosen.tells_edges) if chosen.as_data else None
+        make_batch = partial(_link_batch, convert, self.relation)
         super().__init__(graph, Seeds(pool, roots, excluded, complete), sampling, chosen, shuffle, make_batch)
 
 
@@ -101,8 +104,9 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
         if chosen not in SPLITS:
             raise ValueError(f"edges: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
         return split_relation(graph.partition, name, "edges"), np.empty(0, np.int64), chosen
-    relation, hint = graph.partition.relation_of(name), f"graph.edges({name!r}) lists its edges"
-    return relation, own_rows(graph.edges(name), np.asarray(chosen), "edges", name, hint), ""
+    relation, hint = graph.partition.relation_of(name), f"graph.edges({name!r}) lists the rows of a rank's edges"
+    num_edges = graph.partition.relations[relation].num_edges
+    return relation, own_rows(graph.edges(name), np.asarray(chosen), num_edges, "edges", name, hint), ""
 
 
 def _chosen_edges(
@@ -138,12 +142,12 @@ def _negatives(
     return roots, LinkNegatives(tuple(ends), EDGE, count, count, options.batch_size, options.seed, graph.channel)
 
 
-def _link_batch(graph: StaticGraph | None, relation: int, plan: GraphPlan, x, n_id) -> Any:
-    """Make a batch of edges; of a graph as PyTorch Geometric has it."""
+def _link_batch(convert: Callable[[LinkBatch], Any] | None, relation: int, plan: GraphPlan, x, n_id) -> Any:
+    """Make a batch of edges; convert: to what another library has."""
     columns, (src, dst, *drawn) = plan.columns, plan.roots
     negative_dst, negative_src = (*drawn, None, None)[:2]
     batch = LinkBatch(
         plan.batch, x, n_id, src, dst, negative_src, negative_dst, columns["row"], columns["input_id"],
         columns.get("rel"), relation, plan.batch_size,
     )  # fmt: skip
-    return batch if graph is None else pyg.to_link_data(batch, graph)
+    return batch if convert is None else convert(batch)

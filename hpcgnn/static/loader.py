@@ -67,12 +67,12 @@ class SeedLoader:
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
         shuffle: bool = False, drop_last: bool = False, remote: Samplers | None = None,
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
-        timers: Timers | None = None, **options: Any,
+        with_positions: bool = False, timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
         """batch_size: seeds of a step on all ranks; shuffle: a new order every epoch, of training. neighbors, induced,
         remote: what draws neighbours, that blocks hold all edges among the sampled nodes, or the ranks that draw.
-        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``. options: as GraphSampler takes
-        them."""
+        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``; with_positions: they tell where their
+        edges lie, which costs no exchange. options: as GraphSampler takes them."""
         world = graph.world
         self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
         self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
@@ -88,7 +88,9 @@ class SeedLoader:
         if remote is None:
             self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded, self)
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
-            self._draws = [self._make_draw(neighbors, induced, with_edges), *[None] * len(further)]
+            self._draws = [
+                self._make_draw(neighbors, induced, with_edges or with_positions), *[None] * len(further)
+            ]  # fmt: skip
         if with_edges:
             options["edges"] = EdgeTables(
                 graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
@@ -208,6 +210,11 @@ class LoaderOptions:
     edge_columns: Sequence[str] = ()
     with_edge_ids: bool = False
 
+    @property
+    def tells_edges(self) -> bool:
+        """Whether batches tell the rows of their edges in the graph file."""
+        return bool(self.edge_columns) or self.with_edge_ids
+
     def check(self, graph: StaticGraph) -> GraphSamplingConfig:
         """Make the section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
         sampling = GraphSamplingConfig(
@@ -245,7 +252,7 @@ class BatchLoader(SeedLoader):
         super().__init__(
             graph, seeds, sampling, options.batch_size, options.seed, shuffle=shuffle, drop_last=options.drop_last,
             neighbors=options.sampler, induced=options.subgraph_type == INDUCED,
-            with_edges=bool(options.edge_columns) or options.with_edge_ids,
+            with_edges=options.tells_edges, with_positions=options.as_data == "pyg",
         )  # fmt: skip
         self._make_batch, self._next = make_batch, 0
         self._running: weakref.ref[Generator] | None = None
@@ -292,12 +299,21 @@ class BatchLoader(SeedLoader):
         return self._make_batch(plan, tuple(x), n_id)
 
 
-def own_rows(own: np.ndarray, chosen: np.ndarray, argument: str, name: str, hint: str) -> np.ndarray:
-    """Choose the rows of this rank, out of ``own``, that a mask or a list of rows names. Raises ValueError."""
+def own_rows(own: np.ndarray, chosen: np.ndarray, num_rows: int, argument: str, name: str, hint: str) -> np.ndarray:
+    """Choose the rows of this rank, out of ``own``: those that a mask of all ``num_rows`` rows sets, or a list of own
+    rows. Raises ValueError."""
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "biu" and len(chosen)):
+        raise ValueError(
+            f"{argument}: {name} are chosen by a mask or by integers, in one dimension, got {chosen.dtype} of shape "
+            f"{chosen.shape}"
+        )
     if chosen.dtype == bool:
-        if chosen.shape != own.shape:
-            raise ValueError(f"{argument}: a mask of {name} has {len(own)} entries at this rank, got {chosen.shape}")
-        return own[chosen]
+        if len(chosen) != num_rows:
+            raise ValueError(
+                f"{argument}: a mask has an entry for each of all {num_rows} {name}, by row, got {len(chosen)}; {hint}"
+                ", of which a list may be given"
+            )
+        return own[chosen[own]]
     rows = chosen.astype(np.int64)
     strange = rows[~np.isin(rows, own)]
     if len(strange):
@@ -311,16 +327,16 @@ def pool_of_chosen(
     name: str, rows: np.ndarray, chosen: str | Nodes, num_rows: int, columns: dict[str, np.ndarray], graph: StaticGraph
 ) -> SeedPool:  # fmt: skip
     """Collective. Make the pool of seeds with ``rows`` [s] out of num_rows, as chosen: a split, or masks on all ranks,
-    in order of row, else in the order given, rank after rank. input_id [s]: counts masks and lists rank after rank,
-    splits by row."""
+    in order of row, else in the order given, rank after rank. input_id [s]: of a mask the place in it, of a list that
+    in those of all ranks, rank after rank, of a split that among its seeds."""
     if isinstance(chosen, str):
         pool = make_pool(name, rows, num_rows, columns, graph.world, graph.channel)
         return replace(pool, columns=columns | {"input_id": pool.place})
-    counts = graph.world.allgather_array(np.array([len(rows)], np.int64)).ravel()
-    position = counts[: graph.world.rank].sum() + np.arange(len(rows))
-    is_list = graph.world.any(np.asarray(chosen).dtype != bool)
-    keys, num_keys = (position, int(counts.sum())) if is_list else (rows, num_rows)
-    return make_pool(name, keys, num_keys, columns | {"input_id": position}, graph.world, graph.channel)
+    keys, num_keys = rows, num_rows
+    if graph.world.any(np.asarray(chosen).dtype != bool):
+        counts = graph.world.allgather_array(np.array([len(rows)], np.int64)).ravel()
+        keys, num_keys = counts[: graph.world.rank].sum() + np.arange(len(rows)), int(counts.sum())
+    return make_pool(name, keys, num_keys, columns | {"input_id": keys}, graph.world, graph.channel)
 
 
 __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
@@ -339,8 +355,9 @@ class NeighborLoader(BatchLoader):
         **options: Any,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
-        type, nodes of this rank): a mask over ``graph.nodes(type)``, or rows among these. Without shuffling a list
-        keeps its order, rank after rank; all else is in order of row. options: ``LoaderOptions``.
+        type, mask): of all nodes of the type in the graph file, by row, or (node type, rows): of this rank's nodes,
+        among ``graph.nodes(type)``. Without shuffling a list of rows keeps its order, rank after rank; all else is in
+        order of row. options: ``LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -351,19 +368,20 @@ class NeighborLoader(BatchLoader):
             columns = _seed_columns(graph, self.seed_type, rows)
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
         nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
-        name, num_nodes = "train" if shuffle else "nodes", graph.partition.book.num_nodes
-        pool = pool_of_chosen(name, rows, nodes, num_nodes, columns, graph)
-        make_batch = partial(_node_batch, graph if chosen.as_data else None, self.seed_type)
+        name = "train" if shuffle else "nodes"
+        pool = pool_of_chosen(name, rows, nodes, graph.num_nodes(self.seed_type), columns, graph)
+        convert = partial(pyg.to_data, graph=graph, with_ids=chosen.tells_edges) if chosen.as_data else None
+        make_batch = partial(_node_batch, convert, self.seed_type)
         super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 
 
-def _node_batch(graph: StaticGraph | None, seed_type: int, plan: GraphPlan, x, n_id) -> Any:
-    """Make a batch of nodes; of a graph as PyTorch Geometric has it."""
+def _node_batch(convert: Callable[[NeighborBatch], Any] | None, seed_type: int, plan: GraphPlan, x, n_id) -> Any:
+    """Make a batch of nodes; convert: to what another library has."""
     columns, seeds = plan.columns, n_id[seed_type][plan.roots[0]]
     batch = NeighborBatch(
         plan.batch, x, n_id, seed_type, seeds, columns.get("label"), columns["input_id"], plan.batch_size
     )
-    return batch if graph is None else pyg.to_data(batch, graph)
+    return batch if convert is None else convert(batch)
 
 
 def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]:
@@ -377,8 +395,9 @@ def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
         mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen
-    kind, hint = graph.partition.type_of(name), f"graph.nodes({name!r}) lists its nodes"
-    return kind, own_rows(graph.nodes(name), np.asarray(chosen), "input_nodes", name, hint), ""
+    kind, hint = graph.partition.type_of(name), f"graph.nodes({name!r}) lists the rows of a rank's nodes"
+    rows = own_rows(graph.nodes(name), np.asarray(chosen), graph.num_nodes(kind), "input_nodes", name, hint)
+    return kind, rows, ""
 
 
 def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray) -> dict[str, np.ndarray]:

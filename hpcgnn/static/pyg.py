@@ -20,13 +20,13 @@ def check_installed() -> None:
         raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
 
 
-def to_data(batch: NeighborBatch, graph: StaticGraph):
+def to_data(batch: NeighborBatch, graph: StaticGraph, with_ids: bool):
     """Convert a batch of nodes: Data for one type and one relation, HeteroData for several.
 
     Nodes carry x and n_id; the seeds, which are the first nodes of their type, y, input_id and batch_size (seeds of
     this rank). num_seeds: seeds of all ranks. For edges see ``add_nodes_and_edges``.
     """
-    data = add_nodes_and_edges(batch, graph)
+    data = add_nodes_and_edges(batch, graph, with_ids)
     seeds = data[graph.types[batch.seed_type]] if _is_typed(graph) else data
     seeds.input_id, seeds.batch_size = batch.input_id, len(batch.seeds)
     if batch.y is not None:
@@ -35,10 +35,10 @@ def to_data(batch: NeighborBatch, graph: StaticGraph):
     return data
 
 
-def to_link_data(batch: LinkBatch, graph: StaticGraph):
+def to_link_data(batch: LinkBatch, graph: StaticGraph, with_ids: bool):
     """Convert a batch of edges to Data or HeteroData, with edge_label_index and edge_label, or, with drawn destinations
     alone, src_index, dst_pos_index and dst_neg_index; input_id; batch_size, the seeds of this rank."""
-    data, typed = add_nodes_and_edges(batch, graph), _is_typed(graph)
+    data, typed = add_nodes_and_edges(batch, graph, with_ids), _is_typed(graph)
     name = files.split_relation(graph.relations[batch.relation])
     edges, src, dst = (data[name], data[name[0]], data[name[2]]) if typed else (data, data, data)
     edges.input_id, edges.batch_size, data.num_seeds = batch.input_id, len(batch.row), batch.batch_size
@@ -50,14 +50,15 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph):
     return data
 
 
-def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
+def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, with_ids: bool):
     """Make Data or HeteroData of a batch, without its seeds.
 
-    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed): each pair of nodes that
-    some hop sampled, once, or each edge where ids or columns of edges were asked for, with e_id, edge_attr (column
-    feat), edge_weight, edge_<column>; every hop draws anew for all nodes so far, so a layer over the union sees more
-    than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first: (edge_index from
-    neighbours to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by relation.
+    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed): each edge that some hop
+    sampled, once, so parallel edges each; with_ids: with e_id, their rows in the graph file, and the columns that were
+    asked for: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a
+    layer over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost
+    first: (edge_index from neighbours to the nodes they were sampled for, (source nodes, destination nodes)), in
+    HeteroData by relation.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -71,7 +72,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph):
     blocks, device = batch.batch.blocks, batch.n_id[0].device
     names = [files.split_relation(name) for name in graph.relations]
     for number, relation in enumerate(names):
-        _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device)
+        _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device, with_ids)
     if typed:
         data.adjs = [{names[number]: hop for number, hop in _hop(block).items()} for block in blocks]
     else:
@@ -84,7 +85,9 @@ def _is_typed(graph: StaticGraph) -> bool:
     return (len(graph.types), len(graph.relations)) != (1, 1)
 
 
-def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device) -> None:
+def _add_edges(
+    store, blocks: tuple[Block, ...], number: int, backward: bool, device: torch.device, with_ids: bool
+) -> None:
     """Add the edges of a relation in all blocks, each once, by destination. Positions in a block are the same in the
     blocks further in."""
     hops: list[Any] = [relation for block in blocks for relation in block.relations if relation.relation == number]
@@ -92,11 +95,10 @@ def _add_edges(store, blocks: tuple[Block, ...], number: int, backward: bool, de
         store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
         return
     pairs = torch.cat([_edges(relation) for relation in hops], dim=1)
-    has_ids = hops[0].edge is not None
-    identity = torch.cat([relation.edge for relation in hops]) if has_ids else pairs[0]
+    identity = torch.cat([relation.edge for relation in hops]).to(device)
     unique = _first_of_each(pairs[1], identity)
     store.edge_index = pairs[:, unique].flip(0) if backward else pairs[:, unique]
-    if has_ids:
+    if with_ids:
         store.e_id = identity[unique]
         for name in hops[0].columns:
             column = torch.cat([relation.columns[name] for relation in hops])

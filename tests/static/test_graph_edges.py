@@ -67,7 +67,7 @@ def open_directed(comm, parts, direction: str) -> StaticGraph:
 
 def loaded(comm, graph: StaticGraph, **options) -> list:
     """Collective. Batches of an epoch, with seeds of the first type."""
-    seeds = graph.types[0], np.ones(len(graph.nodes(graph.types[0])), bool)
+    seeds = graph.types[0], np.ones(graph.num_nodes(0), bool)
     return list(NeighborLoader(graph, seeds, FANOUTS, 13, shuffle=True, **options))
 
 
