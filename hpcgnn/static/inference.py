@@ -43,16 +43,17 @@ def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor
 
 
 @torch.no_grad()
-def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
-    """Collective. Compute the rows [n, W] of all local nodes after the last layer, in order of local row: what the
-    output layer takes, or, in models without one, the outputs. ``between`` is called on all ranks after every chunk of
-    a layer, or after the only pass where a step is the whole graph; what it raises ends the computation."""
-    if session.config.sampling.mode == WHOLE:
-        outputs = session.task.rows()
-        between()
-        return outputs
+def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int | None = None) -> torch.Tensor:
+    """Collective. Compute the rows [n, W] of all local nodes after the last layer, or after so many ``hops``, in order
+    of local row. ``between`` is called on all ranks after every chunk of a layer, or after the only pass where a step
+    is the whole graph; what it raises ends the computation."""
     check_layers(session.model, session.config)
     model, partition = session.model, session.partition
+    hops = model.num_hops if hops is None else hops
+    if session.config.sampling.mode == WHOLE:
+        outputs = session.task.rows(hops)
+        between()
+        return outputs
     model.eval()
     counts = tuple(np.diff(partition.type_start).tolist())
     tables = SharedTables(session)
@@ -61,9 +62,9 @@ def last_rows(session: Session, between: Callable[[], None] = go_on) -> torch.Te
     if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
         rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
         tables.put_first(rows)
-    for number in range(model.num_hops):
-        rows = _layer(session, number, tables, number + 1 < model.num_hops, between)
-    if model.num_hops == 0 and ROWS not in tables.own:
+    for number in range(hops):
+        rows = _layer(session, number, tables, number + 1 < hops, between)
+    if hops == 0 and ROWS not in tables.own:
         rows = _layer(session, NO_LAYER, tables, False, between)
     tables.close()
     return rows

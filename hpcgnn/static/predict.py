@@ -12,6 +12,7 @@ import torch
 from jsonargparse import Namespace
 
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
@@ -48,25 +49,45 @@ def answer(session: Session, arguments: Namespace) -> None:
     elif config.task.kind == LINK:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
     else:
-        answer_with(arguments.out, predict_nodes(session, arguments.embeddings), "nodes", world)
+        what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
+        answer_with(arguments.out, predict_nodes(session, arguments.embeddings), what, world)
 
 
 def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
     """Collective. Predict, in a run on labels, the nodes of this rank: original id (the row where the graph has none),
     predicted class (not where a node may have several labels), and outputs [n, C], or, with ``embeddings``, the rows
-    [n, W] before the output layer; of a model without such a layer these are the outputs."""
+    [n, W] before the output layer. Raises DistributedError for embeddings that the model does not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
-    rows = last_rows(session)
-    with torch.no_grad():
-        outputs = session.model.last(rows)[nodes].cpu().numpy()
+    name, values = "output", infer(session)[nodes]
+    classes = values.argmax(dim=1).cpu().numpy()
+    if embeddings:
+        name, values = "embedding", last_rows(session, hops=embedding_hops(session))[nodes]
     columns = {"node": text(_ids(partition, kind))}
-    columns |= {} if session.goal.several else {"class": outputs.argmax(axis=1)}
-    columns |= {"embedding": rows[nodes].cpu().numpy()} if embeddings else {"output": outputs}
+    columns |= {} if session.goal.several else {"class": classes}
+    columns |= {name: values.cpu().numpy()}
     row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
+
+
+def embedding_hops(session: Session) -> int:
+    """Return after how many steps the rows of a model of labels are embeddings: before its output layer. Raises
+    DistributedError, on all ranks, for a model that has none."""
+    hops, model = getattr(session.model, "embedding_hops", None), session.config.model
+    with together(session.world, "find the embeddings"):
+        if hops is None:
+            raise ValueError(
+                f"--embeddings: model.class_path {model.class_path} does not say by embedding_hops after how many "
+                "steps its rows are embeddings: add it, or leave --embeddings out"
+            )
+        if hops < 1:
+            raise ValueError(
+                f"--embeddings: model.kind {model.kind} of one layer has no rows between its input and its outputs: "
+                "leave --embeddings out, or train with model.residual true or more model.layers"
+            )
+    return hops
 
 
 def embed_ends(session: Session) -> AnswerColumns:

@@ -205,7 +205,8 @@ class FullGraphTask(Task):
         tables, chain = self._embeddings.tables, HaloChain(self.timers, self._overlap)
         learnt = {kind: table.weight.detach().requires_grad_() for kind, table in tables.items()}
         with self.timers("compute"):
-            outputs = self.model.last(self._pass(learnt, StepKey(self._seed, plan.epoch, plan.step, True), chain))
+            key = StepKey(self._seed, plan.epoch, plan.step, True)
+            outputs = self.model.last(self._pass(learnt, key, chain, self.model.num_hops))
             scores = LabelScores(outputs[plan.place], plan.label)
             loss = node_loss(scores) / max(1, plan.batch_size)
             chain.tie(loss).backward()
@@ -215,16 +216,16 @@ class FullGraphTask(Task):
         return loss.detach()
 
     @torch.no_grad()
-    def rows(self) -> torch.Tensor:
-        """Collective. Compute the rows of all local nodes [n, D] after the last layer, in the partition's order."""
+    def rows(self, hops: int) -> torch.Tensor:
+        """Collective. Compute the rows of all local nodes [n, D] after so many layers, in the partition's order."""
         self.model.eval()
         learnt = {kind: table.weight for kind, table in self._embeddings.tables.items()}
-        rows = self._pass(learnt, StepKey(self._seed), HaloChain(self.timers, self._overlap))
+        rows = self._pass(learnt, StepKey(self._seed), HaloChain(self.timers, self._overlap), hops)
         return rows[self._graph.place]
 
-    def _pass(self, learnt: dict[int, torch.Tensor], key: StepKey, chain: HaloChain) -> torch.Tensor:
-        """Collective. Compute the stacked rows [n, D] of the own nodes after the last layer. learnt: by type, learnable
-        embeddings of own nodes in the partition's order.
+    def _pass(self, learnt: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
+        """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learnt: by
+        type, learnable embeddings of own nodes in the partition's order.
 
         Inner nodes are computed while the outer ones' ghosts travel: in the first layer their embeddings alone, for
         their features lie here.
@@ -232,7 +233,7 @@ class FullGraphTask(Task):
         graph, channel, step = self._graph, self._channel, self.model.step
         inner, outer = graph.inner.batch(key), graph.outer.batch(key)
         rows = torch.empty(0)
-        for number in range(self.model.num_hops):
+        for number in range(hops):
             travelling = {0: (graph.route, rows)}
             if number == 0:
                 travelling = {kind: (graph.routes[kind], learnt[kind]) for kind in sorted(learnt)}

@@ -13,10 +13,11 @@ import torch
 from mpi4py import MPI
 from pyarrow import parquet
 from run_commands import run
-from static_runs import make_static_parts, open_graph_session, static_config, typed
+from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
 from training_runs import on_rank_0
 
 from hpcgnn import config as configuration
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
@@ -24,6 +25,7 @@ from hpcgnn.loop import answer_file
 from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.native import Relabel
 from hpcgnn.static.inference import _full_block, infer, last_rows
+from hpcgnn.static.model.blocks import rows_of
 from hpcgnn.static.predict import predict_nodes
 
 OPTIONS = ["--kind=static", "--train.epochs=2", "--train.precision=float64", "--sampling.fanouts=[3,2]",
@@ -91,7 +93,7 @@ def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path,
     alone = write(MPI.COMM_SELF, tmp_path / name)
     if comm.rank:
         return
-    outputs, rows, order = infer(alone), last_rows(alone), np.argsort(alone.partition.flat_row[:120])
+    outputs, rows, order = infer(alone), last_rows(alone, hops=2), np.argsort(alone.partition.flat_row[:120])
     values = (rows if embeddings else outputs)[:120][torch.from_numpy(order)].numpy()
     classes = outputs[:120].argmax(dim=1).numpy()[order]
     ids, column = [f"P{(7 * row) % 120}ä" for row in range(120)], "embedding" if embeddings else "output"
@@ -107,6 +109,47 @@ def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path,
             assert nodes == ids
         assert np.array_equal(found[:, 0], classes)
         np.testing.assert_allclose(found[:, 1:], values, rtol=1e-9, atol=1e-12)
+
+
+HIDDEN = {
+    "sage": (plain, {}),
+    "gcn, whole": (plain, {"model__kind": "gcn", "sampling__mode": "whole"}),
+    "gat": (plain, {"model__kind": "gat"}),
+    "rgcn": (typed, {"model__kind": "rgcn", "model__norm": "layer"}),
+    "rgat, three layers": (typed, {"model__kind": "rgat", "model__layers": 3, "sampling__fanouts": [2, 2, 2]}),
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
+    """The last layer makes of them the outputs."""
+    make, changes = HIDDEN[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(**{"model__dropout": 0.0} | changes))
+    found, taken = predict_nodes(session, True), []
+    layer = session.model.layers[-1]
+    layer.register_forward_pre_hook(lambda _, inputs: taken.append((inputs[0], rows_of(inputs[1]))))
+    infer(session)
+    assert found.columns["embedding"].shape[1] == 8
+    own = [block.own(rows)[:, :8].numpy() for block, rows in taken]
+    if session.partition.book.size == 1:
+        expected = np.concatenate(own)[session.partition.of_type(session.goal.node_type)]
+        order = np.argsort(session.partition.flat_row[session.partition.of_type(session.goal.node_type)])
+        if "whole" not in case:
+            np.testing.assert_allclose(found.columns["embedding"], expected[order], rtol=1e-9, atol=1e-12)
+    alone = predict_nodes(open_graph_session(MPI.COMM_SELF, parts, session.config), True)
+    rows = alone.columns["embedding"][np.searchsorted(alone.row, found.row)]
+    np.testing.assert_allclose(found.columns["embedding"], rows, rtol=1e-9, atol=1e-12)
+
+
+def test_models_without_embeddings_are_refused(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(model__layers=1, sampling__fanouts=[3]))
+    with pytest.raises(DistributedError, match=r"model\.kind sage of one layer has no rows between"):
+        predict_nodes(session, True)
+    del session.model.embedding_hops
+    with pytest.raises(DistributedError, match="does not say by embedding_hops after how many steps"):
+        predict_nodes(session, True)
 
 
 @pytest.fixture(scope="module")

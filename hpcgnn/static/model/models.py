@@ -137,7 +137,8 @@ class InputRows(nn.Module):
 
 class GraphModel(nn.Module):
     """Base of the models of static graphs: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Passes over a
-    whole graph take these one by one; a row of theirs does not depend on which others are there."""
+    whole graph take these one by one; a row of theirs does not depend on which others are there. A model of labels that
+    has embeddings of nodes says by ``embedding_hops`` after how many steps its rows are these."""
 
     input: InputRows
     decoder: Any
@@ -216,6 +217,7 @@ class LayeredModel(GraphModel):
             for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
         self.norms = nn.ModuleList(_norm(config) for _ in range(config.layers - 1))
+        self.embedding_hops = config.layers - 1  # the last layer makes outputs of them
         self.rectify = config.activation == "relu" and config.norm == "none"
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
@@ -242,6 +244,7 @@ class ResidualModel(GraphModel):
         self.input = InputRows(sizes, config.hidden, always=True)
         self.layers = nn.ModuleList(ResidualBlock(config, sizes, number + 1) for number in range(config.layers))
         self.norm, self.output = _norm(config), nn.Linear(config.hidden, sizes.outputs)
+        self.embedding_hops = config.layers
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
         rows = self._input(batch, inputs, self.config.input_dropout)
