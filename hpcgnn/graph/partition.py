@@ -81,7 +81,8 @@ class GraphPartition:
     type_start [T + 1]: first local row of every type; columns: by type, [n of the type, ...] by name, without the
     features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
     of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
-    its source type, with the destinations as ``src``."""
+    its source type, with the destinations as ``src``; unread: by relation, names of the edges' columns that were not
+    read."""
 
     book: Book
     graph: str
@@ -94,6 +95,7 @@ class GraphPartition:
     edges: tuple[InEdges, ...]
     ranking: tuple[Ranking, ...]
     out: tuple[InEdges, ...] = ()
+    unread: tuple[tuple[str, ...], ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -149,6 +151,7 @@ class _PartColumns:
     edges: list[InEdges]
     rankings: list[Ranking]
     out: list[InEdges]
+    unread: list[tuple[str, ...]]
 
 
 def open_graph_partition(
@@ -158,8 +161,8 @@ def open_graph_partition(
 ) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
     their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too;
-    edge_columns: of the edges, with ``row``, what is read besides their ends; None: all. working: is told about every
-    part.
+    edge_columns: of the edges, with ``row``, what is read besides their ends; None: all. unread says which are not.
+    working: is told about every part.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
     kind, or out-edges that are not stored, and ValueError for more ranks than parts.
@@ -192,6 +195,7 @@ def open_graph_partition(
             tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
             tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
             tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
+            tuple(parts[0].unread),
         )  # fmt: skip
 
 
@@ -219,9 +223,10 @@ def _read_part(
         counts = [len(row) for row in rows]
         edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type], edge_columns) for r in relations]
         out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type], edge_columns) for r in relations if with_out]
+        unread = [_unread(file["edges"][r.name], edge_columns) for r in relations]
         if not with_edges:
             edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
-        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out)
+        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread)
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
@@ -256,6 +261,11 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
     if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
         raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
     return InEdges(indptr, src, row, columns)
+
+
+def _unread(group: h5py.Group, wanted: Collection[str] | None) -> tuple[str, ...]:
+    """List the columns of edges that ``_read_lists`` leaves in the file."""
+    return () if wanted is None else tuple(name for name in group if name not in ("indptr", "src", "row", *wanted))
 
 
 def _read_ranking(file: h5py.File, node_type: str) -> Ranking:

@@ -97,7 +97,7 @@ class EdgeTables:
 
 def check_columns(partition: GraphPartition, columns: Sequence[str]) -> None:
     """Check that each column is of some relation. Raises ValueError for one that no relation has."""
-    names = {name for edges in partition.edges for name in edges.columns}
+    names = {name for edges in partition.edges for name in edges.columns}.union(*partition.unread)
     for name in columns:
         if name not in names:
             raise ValueError(f"no relation has a column {name}; there are {', '.join(sorted(names)) or 'none'}")

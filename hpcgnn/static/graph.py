@@ -40,14 +40,20 @@ def open_partition(
     columns: what is read; of the edges' columns only what the run uses. check: raises ValueError for a configuration
     that does not fit the graph."""
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
-    uses_all = out or config.task.kind == LINK or config.sampling.edge_columns
     with together(world, "open the partition set"):
         partition = open_graph_partition(
             folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working,
-            edge_columns=None if uses_all else ["weight"],
+            edge_columns=edge_columns_of(config),
         )  # fmt: skip
         check(partition)
     return outward(partition, channel) if out else partition
+
+
+def edge_columns_of(config: StaticConfig) -> list[str]:
+    """List the columns of the edges, ``row`` included, that a run uses."""
+    names = [*config.sampling.edge_columns, *(["weight"] if config.sampling.mode == "weighted" else [])]
+    names += ["split", "rel"] if config.task.kind == LINK else []
+    return ["row", *names] if names else []
 
 
 class StaticGraph:

@@ -32,6 +32,7 @@ from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.plan import pad_graph_plan
+from hpcgnn.static.replica import WEIGHT
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.seeds import SeedBatches, SeedPool
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
@@ -49,7 +50,7 @@ def open_session(
         config, path, world, channel, partial(_check, config, samplers is None),
         edges=samplers is None or exact or config.task.kind == LINK,
     )  # fmt: skip
-    describe = partial(_describe, _describe_weights(config, partition))
+    describe = partial(_describe, _describe_columns(config, partition))
     goal, partition = make_goal(config, partition, world, channel)
     if config.sampling.mode == WHOLE:
         exact, whole = True, build_full_graph(partition, channel, world.device)
@@ -233,18 +234,28 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
         return None
 
 
-def _describe_weights(config: StaticConfig, partition: GraphPartition) -> list[str]:
-    """Say that no model multiplies messages by the edges' column ``weight``, where there is one; a class of the user's
-    own may."""
-    pairs = zip(partition.relations, partition.edges, strict=True)
-    names = ", ".join(relation.name for relation, edges in pairs if "weight" in edges.columns)
-    if not names or config.model.class_path:
-        return []
-    use = "neighbours are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
-    return [f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages"]
+def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[str]:
+    """Say which columns of the edges no model reads, and what would; a class of the user's own may read any."""
+    has = [(*edges.columns, *unread) for edges, unread in zip(partition.edges, partition.unread, strict=True)]
+    unused: dict[str, list[str]] = {}
+    for relation, columns, unread in zip(partition.relations, has, partition.unread, strict=True):
+        for name in columns:
+            weighs = name == WEIGHT and not config.model.class_path
+            if weighs or (name in unread and name != "split"):
+                unused.setdefault(name, []).append(relation.name)
+    lines = []
+    if not config.model.class_path and (names := ", ".join(unused.pop(WEIGHT, []))):
+        use = (
+            "neighbours are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
+        )
+        lines.append(f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages")
+    if unused:
+        names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
+        lines.append(f"edge columns not read: {names} (a model of your own reads those in sampling.edge_columns)")
+    return lines
 
 
-def _describe(weights: list[str], session: Session) -> list[str]:
+def _describe(columns: list[str], session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
     start, sampled = "whole graph in every step", config.sampling.mode != WHOLE
@@ -258,7 +269,7 @@ def _describe(weights: list[str], session: Session) -> list[str]:
         *([loader.remote.describe()] if sampled and loader.remote else []),
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
-        *weights,
+        *columns,
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),

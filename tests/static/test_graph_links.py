@@ -424,6 +424,37 @@ def test_edges_of_training_that_tell_of_held_out_ones_are_counted(comm, mpi_tmp_
     assert f"{turned} training edges are reverses of validation and test edges, and not followed" in said
 
 
+def test_columns_that_nothing_uses_stay_in_the_files(comm, mpi_tmp_path, monkeypatch):
+    """Of links split and rel are read, of labels none; a model's are read, and the log names the others."""
+
+    def make(path):
+        facts(path)
+        with h5py.File(path, "r+") as file:
+            file["edges"][FACTS]["feat"] = np.ones((200, 3), np.float32)
+            file["edges"][FACTS]["year"] = np.arange(200)
+            file["nodes/entity/label"], file["nodes/entity/split"] = np.arange(50) % 3, np.zeros(50, np.int8)
+        return path
+
+    parts, read, get = make_static_parts(comm, make, mpi_tmp_path), set(), h5py.Dataset.__getitem__
+
+    def counting(dataset, *arguments, **options):
+        if f"/edges/{FACTS}/" in dataset.name:
+            read.add(dataset.name.rpartition("/")[2])
+        return get(dataset, *arguments, **options)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", counting)
+    own = {"sampling__edge_columns": ["year"], "model__class_path": "hpcgnn.static.model.models.LayeredModel"}
+    for changes, used, unread in (
+        ({"task__kind": "link"}, {"row", "split", "rel"}, "feat of entity.fact.entity; year of entity.fact.entity"),
+        ({"task__kind": "node"}, set(), "feat of entity.fact.entity; rel of entity.fact.entity; year of"),
+        ({"task__kind": "node", **own}, {"row", "year"}, "feat of entity.fact.entity; rel of entity.fact.entity ("),
+    ):
+        read.clear()
+        lines = open_graph_session(comm, parts, static_config(**changes)).describe()
+        assert read == {"indptr", "src"} | used
+        assert [line for line in lines if line.startswith(f"edge columns not read: {unread}")]
+
+
 def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
     parts = make_static_parts(comm, friends, mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config())
