@@ -156,7 +156,7 @@ class FileTable(GatheredTable):
         self._reader, self._normalize = RowReader(column), normalize
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        return _convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
+        return convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
 
 
 class PinnedTable(GatheredTable):
@@ -193,7 +193,7 @@ def load(
     if table is None:
         table = torch.empty(column.shape, dtype=dtype, device=device)
     for first, rows in column.slabs():
-        table[first : first + len(rows)] = _convert(rows, dtype, normalize)
+        table[first : first + len(rows)] = convert(rows, dtype, normalize)
     return table
 
 
@@ -241,7 +241,7 @@ def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
     return table.gather(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
 
 
-def _convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
+def convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
     """Convert rows to what models take; normalize: divide each by the sum of its absolute values."""
     converted = torch.from_numpy(rows).to(dtype)
     return converted / converted.abs().sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else converted

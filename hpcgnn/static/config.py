@@ -333,8 +333,8 @@ class FeatureConfig:
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
         cache: which those are: "presample" counts what plans of the first epoch (at most 1,000) would want, "stored"
             takes the ranking that data_tools.partition stored with the parts (``--cache-ranking``).
-        wire: dtype that rows travel in, to which all are rounded, on one rank too: "float16", "bfloat16", or empty for
-            their own.
+        wire: dtype that rows travel in, to which all are rounded, on one rank too: "float16" (up to 65,504; features
+            beyond are refused), "bfloat16", or empty for their own.
         normalize: divide every node's features by the sum of their absolute values.
     """
 

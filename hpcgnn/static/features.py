@@ -23,7 +23,7 @@ from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, sha
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.columns import FileTable, GatheredTable, StoredColumn, Table, gather, load, load_pinned
+from hpcgnn.graph.columns import FileTable, GatheredTable, StoredColumn, Table, convert, gather, load, load_pinned
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.dispatch import upload
@@ -435,6 +435,8 @@ def _make_tables(
             of_type[name] = place[name].copy_(rows) if place else rows
         if features is not None:
             options = (features, dtype, config.normalize, world.device)
+            base = partition.book.type_base()[kind]
+            _check_range(features, dtype, config, partition.types[kind], partition.flat_row[nodes] - base)
             if config.storage == "pinned":
                 of_type[FEATURE] = load_pinned(*options, hot_rows(partition, kind, world.rank, config.device_ratio))
             elif config.storage == "file":
@@ -443,6 +445,27 @@ def _make_tables(
                 of_type[FEATURE] = load(*options, place.get(FEATURE))
         tables.append(of_type)
     return tables
+
+
+def _check_range(
+    column: StoredColumn, dtype: torch.dtype, config: FeatureConfig, node_type: str, row: np.ndarray
+) -> None:
+    """Check that all features have numbers in the dtype that rows are kept in, and in the one they travel in; row [n]:
+    of the nodes in the graph file. Raises ValueError for one that would be infinite there."""
+    wire = WIRES[config.wire]
+    narrowest, key = (dtype, f"train.precision {dtype}") if wire is None else (wire, f"features.wire {config.wire}")
+    if wire is None and column.dtype.itemsize <= dtype.itemsize:
+        return
+    for first, rows in column.slabs():
+        is_lost = ~convert(rows, dtype, config.normalize).to(narrowest).isfinite().numpy() & np.isfinite(rows)
+        if is_lost.any():
+            at, entry = np.argwhere(is_lost)[0]
+            wider = " use bfloat16," if wire == torch.float16 else ""
+            raise ValueError(
+                f"{key.replace('torch.', '')}: column feat of {node_type}, row {row[first + at]}, has "
+                f"{rows[at, entry]}, which is infinite there ({torch.finfo(narrowest).max:g} is the most):{wider} "
+                f"{'leave features.wire empty' if wire else 'use float64'}, or scale the column"
+            )
 
 
 def hot_rows(partition: GraphPartition, kind: int, rank: int, ratio: float) -> np.ndarray:

@@ -7,6 +7,7 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -172,6 +173,36 @@ def test_rows_that_travel_narrow_are_rounded_on_any_ranks(comm, plain_parts, cop
     plans = [session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0) for session in (wide, narrow)]
     rows = [s.graph.rows[0].fetch(plan.fetches[0], "feature") for s, plan in zip((wide, narrow), plans, strict=True)]
     assert torch.equal(rows[1], rows[0].half().float())
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "message"),
+    [
+        (65519.0, {"features__wire": "float16"}, ""),
+        (65520.0, {"features__wire": "float16"}, "features.wire float16: column feat of node, row 17, has 65520.0, "),
+        (-7e4, {"features__wire": "float16", "features__storage": "file"}, "row 17, has -70000.0, which is infinite"),
+        (7e4, {"features__wire": "float16", "features__normalize": True}, ""),
+        (7e4, {"features__wire": "bfloat16"}, ""),
+        (3.4e38, {"features__wire": "bfloat16"}, "features.wire bfloat16: .* leave features.wire empty, or scale"),
+        (1e39, {"train__precision": "float64"}, ""),
+        (1e39, {"train__precision": "float32"}, "train.precision float32: .*row 17, has 1e.39, .*: use float64, or"),
+    ],
+)
+def test_features_that_a_dtype_has_no_number_for_are_refused(comm, mpi_tmp_path, value, changes, message):
+    """At the start, naming column and row; half-way between the last number of float16 and the next power of two, all
+    is rounded up to infinity."""
+
+    def make(path):
+        plain(path)
+        with h5py.File(path, "r+") as file:
+            feat = file["nodes/node/feat"][()].astype(np.float64)
+            feat[17, 2] = value
+            del file["nodes/node/feat"]
+            file["nodes/node/feat"] = feat
+
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    with pytest.raises(DistributedError, match=message) if message else nullcontext():
+        open_graph_session(comm, parts, static_config(**changes))
 
 
 @pytest.mark.parametrize(
