@@ -186,6 +186,21 @@ class SnapshotDataConfig:
         if self.synthetic_nodes < 20 or not 10 <= self.synthetic_snapshots < 1 << 16:
             raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
 
+        for name in ("val", "test"):
+            if getattr(self, f"{name}_snapshots") >= 0 and self._is_set(f"{name}_fraction"):
+                raise ValueError(f"data.{name}_fraction has no effect beside data.{name}_snapshots: leave one out")
+        if self.splits == "graph":
+            self.refuse_shares("data.splits graph takes the splits that the graph names")
+
+    def _is_set(self, name: str) -> bool:
+        return getattr(self, name) != type(self).__dataclass_fields__[name].default
+
+    def refuse_shares(self, reason: str) -> None:
+        """Raise ValueError for shares of snapshots other than the defaults, which have no effect for that reason."""
+        for name in ("val_fraction", "test_fraction", "val_snapshots", "test_snapshots"):
+            if self._is_set(name):
+                raise ValueError(f"data.{name} has no effect: {reason}; leave it out")
+
     def split(self, first: int, last: int) -> dict[str, range]:
         """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.
         Raises ValueError when none is left to train on."""
@@ -208,7 +223,9 @@ class SnapshotDataConfig:
 
 REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
 DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
-BOTH, NODES = "both", "nodes"
+BOTH = "both"
+AUTO, TIME, NODES = "auto", "time", "nodes"
+WEIGHT = "weight"  # column of the edges that messages are multiplied by
 # The first one is what an empty task.loss means.
 LOSSES = {
     REGRESSION: ("mse", "mae"),
@@ -235,7 +252,7 @@ class SnapshotTaskConfig:
         classes: for node and edge: 0: as many as the column says, at least two.
         class_weights: for node and edge: factor of every class's loss; empty: all 1.
         split: for node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
-            says which is whose, in all snapshots.
+            says which is whose, in all snapshots; "auto": nodes where no node's class changes, else time.
         undirected: for link: the graph has every edge in both directions; one of them is learnt.
         new_links: for link: only edges that the snapshot that predictions are made from does not have.
         negatives: for link: drawn for every edge in training.
@@ -258,7 +275,7 @@ class SnapshotTaskConfig:
     loss: str = ""
     classes: int = 0
     class_weights: list[float] = field(default_factory=list)
-    split: Literal["time", "nodes"] = "time"
+    split: Literal["auto", "time", "nodes"] = "auto"
     undirected: bool = False
     new_links: bool = False
     negatives: int = 1
@@ -340,8 +357,16 @@ class SnapshotConfig(Sections):
             raise ValueError("inputs.lags are the target's values up to a snapshot's own: set sampling.horizon above 0")
         if self.inputs.lags and task.split == NODES:
             raise ValueError("inputs.lags would show the labels of all nodes: leave it 0 with task.split nodes")
-        if task.kind == LINK and task.new_links and not horizon:
-            raise ValueError("task.new_links: a snapshot has no edges that it has not; set sampling.horizon above 0")
+        if task.kind == LINK and not horizon:
+            raise ValueError(
+                "sampling.horizon 0: messages travel on the very edges that task.kind link asks for; set it above 0"
+            )
+        is_weight = task.kind in (EDGE, EDGE_REGRESSION) and task.target == WEIGHT
+        if is_weight and self.sampling.weighted and not horizon:
+            raise ValueError(
+                "sampling.horizon 0: messages are multiplied by the task.target weight that is asked for; set "
+                "sampling.weighted false, or sampling.horizon above 0"
+            )
 
     @property
     def num_groups(self) -> int:

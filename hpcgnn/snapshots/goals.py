@@ -18,8 +18,16 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.snapshots.config import EDGE, KEPT, NODES, SnapshotConfig, SnapshotDataConfig, SnapshotTaskConfig
-from hpcgnn.snapshots.graph import SnapshotPartition
+from hpcgnn.snapshots.config import (
+    EDGE,
+    KEPT,
+    NODES,
+    TIME,
+    SnapshotConfig,
+    SnapshotDataConfig,
+    SnapshotTaskConfig,
+)
+from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.task import metrics
 from hpcgnn.task.goal import Collected, Goal, Measure
@@ -147,6 +155,9 @@ class RegressionGoal(LabelGoal):
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
+        _check_unseen(partition, task.target, self._first)
+        if never_change(self._series, world):
+            raise ValueError(f"task.target {task.target}{UNCHANGED}: {SEEN}")
         self.absolute, self._world = task.loss == "mae", world
         self._keeps, self._targets = config.sampling.routes == KEPT, dict[int, Targets]()
         self._scale = partition.scales.get(task.target, 1.0)
@@ -213,13 +224,9 @@ class NodeLabelGoal(LabelGoal):
         self._horizon, self._device = config.sampling.horizon, world.device
         with together(world, "read the labels"):
             self._label = _node_labels(partition, config.task)
-            self._split: np.ndarray | None = None  # [n]: 0 train, 1 val, 2 test
-            if config.task.split == NODES:
-                if "split" not in partition.columns:
-                    raise ValueError(
-                        "task.split nodes needs a column split of the nodes: write the graph with one, or use time"
-                    )
-                self._split = partition.columns["split"].astype(np.int64)
+        is_fixed = never_change(_unknown_as_nan(self._label), world)
+        with together(world, "split the nodes"):
+            self._split = _node_split(partition, config, is_fixed)  # [n]: 0 train, 1 val, 2 test
         self._set_classes(self._label, config, world)
         self.num_outputs, self.restarts = self.classes, self._split is not None
         self.last = partition.num_snapshots - 1 - self._horizon
@@ -227,9 +234,13 @@ class NodeLabelGoal(LabelGoal):
         self.roots = world.reduce_array(np.array(counts, np.int64))
 
     def splits(self, data, first: int, named, horizon: int) -> dict[str, range]:
-        """Split the snapshots; every split has all of them where nodes are split."""
+        """Split the snapshots; every split has all of them where nodes are split. Raises ValueError for shares of
+        snapshots then."""
         if self._split is None:
             return super().splits(data, first, named, horizon)
+        data.refuse_shares("the nodes' column split divides the nodes, and every split sees all snapshots")
+        if data.splits == "graph":
+            raise ValueError("data.splits graph is of snapshots, but the nodes' column split divides the nodes")
         return {name: range(first, self.last + 1) for name in SPLITS}
 
     def _rows(self, split: str, number: int) -> np.ndarray:
@@ -249,7 +260,8 @@ class NodeLabelGoal(LabelGoal):
         return LabelScores(outputs[targets.row], targets.value)
 
     def describe(self) -> str:
-        return f"{self.classes} classes of nodes, {self._horizon} snapshots later"
+        split = "" if self._split is None else ", split by the nodes' column split"
+        return f"{self.classes} classes of nodes, {self._horizon} snapshots later{split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +287,7 @@ class EdgeLabelGoal(LabelGoal):
         self._most, self.absolute = config.task.classes, config.task.loss == "mae"
         with together(world, "read the labels"):
             label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
+        self._label, self._repeated = label, 0.0
         if config.task.kind == EDGE:
             self._set_classes(label, config, world)
         self.num_outputs, self.last = config.model.hidden, partition.num_snapshots - 1 - self._horizon
@@ -285,6 +298,21 @@ class EdgeLabelGoal(LabelGoal):
         """Add the head that labels edges to the model."""
         self._head = model.head = Head(2 * self.num_outputs, self.num_outputs, self.classes or 1)
         return model
+
+    def splits(
+        self, data: SnapshotDataConfig, first: int, named: dict[str, tuple[int, int]], horizon: int
+    ) -> dict[str, range]:  # fmt: skip
+        """Collective. Split the snapshots. Raises ValueError where validation and test ask for nothing new: edges that
+        stay, with what they were in training."""
+        found = super().splits(data, first, named, horizon)
+        train = range(found["train"].start + horizon, found["train"].stop + horizon)
+        later = range(found["val"].start + horizon, found["test"].stop + horizon)
+        counts = self._partition.count_repeated(self._label, is_known(self._label), train, later)
+        repeated, total = self._world.reduce_array(counts)
+        if repeated == total > 0:
+            raise ValueError(f"task.target {self._column}: every later edge is one of training with its label: {SEEN}")
+        self._repeated = repeated / max(1, total)
+        return found
 
     def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find the edges with a label: sources, destinations (global ids) and labels [r]."""
@@ -306,7 +334,56 @@ class EdgeLabelGoal(LabelGoal):
 
     def describe(self) -> str:
         what = f"{self.classes} classes" if self.classes else "a number"
-        return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later"
+        repeated = f"; of later ones {self._repeated:.0%} were in training, labelled so" if self._repeated else ""
+        return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later{repeated}"
+
+
+UNCHANGED = " is the same in all snapshots"
+SEEN = "a later test would be of what was trained on; take a column that changes with time"
+
+
+def never_change(values: np.ndarray, world: World) -> bool:
+    """Collective. Say whether nodes have values [n, S, ...] (NaN: not known; [n]: one for all snapshots) that no
+    snapshot changes."""
+    if values.ndim == 1:
+        return True
+    changes = (np.fmin.reduce(values, axis=1) < np.fmax.reduce(values, axis=1)).any()
+    repeated = (np.isfinite(values).sum(axis=1) > 1).any()
+    found = world.reduce_array(np.array([changes, repeated], np.int64), "max")
+    return bool(found[1] > found[0])
+
+
+def _unknown_as_nan(label: np.ndarray) -> np.ndarray:
+    return np.where(label >= 0, label, np.nan).astype(np.float32) if label.ndim > 1 else label
+
+
+def _check_unseen(partition: SnapshotPartition, target: str, horizon: int) -> None:
+    """Raise ValueError for a target that the edges of the snapshot tell that predictions are made from."""
+    if target == DEGREE and partition.counts_degrees and not horizon:
+        raise ValueError(
+            "sampling.horizon 0: task.target degree counts the very edges that messages travel on; set it above 0"
+        )
+
+
+def _node_split(partition: SnapshotPartition, config: SnapshotConfig, is_fixed: bool) -> np.ndarray | None:
+    """Read the nodes' splits [n], None where time is split; is_fixed: no node's class changes. Raises ValueError."""
+    task = config.task
+    if task.split == TIME and is_fixed:
+        raise ValueError(
+            f"task.split time: task.target {task.target}{UNCHANGED}, so a later test would be of the nodes that were "
+            "trained on; set task.split nodes"
+        )
+    if task.split == TIME or (task.split != NODES and not is_fixed):
+        return None
+    why = "" if task.split == NODES else f" (task.target {task.target}{UNCHANGED})"
+    if "split" not in partition.columns:
+        raise ValueError(
+            f"task.split nodes needs a column split of the nodes{why}: python -m data_tools.split GRAPH OUT --nodes "
+            "node writes one"
+        )
+    if config.inputs.lags:
+        raise ValueError(f"inputs.lags would show the labels of all nodes: leave it 0 with task.split nodes{why}")
+    return partition.columns["split"].astype(np.int64)
 
 
 def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.ndarray:

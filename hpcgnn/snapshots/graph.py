@@ -35,7 +35,8 @@ class SnapshotEdges:
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
     that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by;
-    splits: by name the first and the last snapshot, where the graph has splits of its own;
+    splits: by name the first and the last snapshot, where the graph has splits of its own; counts_degrees: the series
+    ``degree`` was counted here;
     all_sources [m]: global ids of the sources of all rows of edges."""
 
     def __init__(
@@ -56,6 +57,7 @@ class SnapshotPartition:
         (edges,) = partition.edges
         self._dst, self._edges = edges.dst, edges
         self.all_sources = edges.src
+        self.counts_degrees = False
         self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
         self._by_first = np.argsort(self._first, kind="stable")
         self._starts = np.searchsorted(self._first[self._by_first], np.arange(num_snapshots + 1))
@@ -91,6 +93,17 @@ class SnapshotPartition:
         taken = {name: self._edges.columns[name][place] for name in columns}
         return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], taken)
 
+    def count_repeated(self, value: np.ndarray, known: np.ndarray, before: range, after: range) -> np.ndarray:
+        """Count the edges of the snapshots ``after`` whose ends and value were an edge in those ``before``, and all of
+        them, int64 [2]; value [m], known [m] bool: of all rows of edges."""
+        first, ends = self._first, self._ends
+        key = np.unique(self._edges.src * max(1, self.num_nodes) + self._dst, return_inverse=True)[1]
+        values = np.unique(value, return_inverse=True)[1]
+        key = key * (1 + values.max(initial=0)) + values
+        times = np.clip(np.minimum(ends, after.stop) - np.maximum(first, after.start), 0, None) * known
+        there = known & (first < before.stop) & (ends > before.start)
+        return np.array([times[np.isin(key, key[there])].sum(), times.sum()], np.int64)
+
     def count_edges(self) -> np.ndarray:
         """Count the edges into this rank's nodes in every snapshot, int64 [S]."""
         change = np.zeros(self.num_snapshots + 1, np.int64)
@@ -101,6 +114,7 @@ class SnapshotPartition:
     def add_degrees(self) -> None:
         """Add a series ``degree`` [n, S] float32 where there is none of that name: log of 1 + in-degree."""
         if DEGREE not in self.series:
+            self.counts_degrees = True
             change = np.zeros((self.num_nodes, self.num_snapshots + 1), np.int64)
             np.add.at(change, (self._dst, self._first), 1)
             np.add.at(change, (self._dst, self._ends), -1)

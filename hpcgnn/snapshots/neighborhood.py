@@ -23,13 +23,13 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
+from hpcgnn.snapshots.config import WEIGHT
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
 # 2 L / 2 - I of Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN),
 # 2018, along the direction of the neighbourhood's edges; of in-edges it is the neighbours' weighted mean.
 GCN, CHEBYSHEV, WALK, MEAN, SUM = "gcn", "chebyshev", "walk", "mean", "sum"
-WEIGHT = "weight"  # column of the edges
 RESOLUTION = 1 << 24  # of the share of ghosts that a step sees
 SNAPSHOT_BITS = 16  # of the step in a random key: the number of the snapshot; above it is the step
 STEP_NUMBERS = 1 << SNAPSHOT_BITS  # as many steps of an epoch, and snapshots, are told apart

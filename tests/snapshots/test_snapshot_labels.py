@@ -12,6 +12,7 @@ LABELS = {"train__batch_size": 3, "task__target": "label"}
 VARIANTS = {
     "node, by time": {"task__kind": "node", "task__class_weights": [1.0, 2.0, 0.5]},
     "node, one class for all": {"task__kind": "node", "task__target": "colour", "sampling__horizon": 0},
+    "node, nothing said": {"task__kind": "node"},
     "node, by nodes": {"task__kind": "node", "task__target": "colour", "task__split": "nodes"},
     "node, windows": {"task__kind": "node", "sampling__history": 2},
     "edge": {"task__kind": "edge", "task__target": "sign", "task__class_weights": [0.1, 0.9]},
@@ -69,6 +70,72 @@ def test_edges_are_seen_with_their_own_ends(comm, mpi_tmp_path):
     here = (graph.first == 2) & ~np.isnan(graph.edges["rating"])
     expected = zip(graph.src[here], graph.dst[here], graph.edges["rating"][here], strict=True)
     assert sorted(zip(source, destination, value, strict=True)) == sorted(expected)
+
+
+def frozen_graph():
+    """What is to be learnt is the same in all snapshots, and so are the edges."""
+    graph = labelled_graph()
+    graph.series |= {
+        "fixed": np.repeat(graph.nodes["colour"][:, None], 12, axis=1),
+        "height": np.repeat(np.arange(40.0)[:, None], 12, axis=1),
+    }
+    graph.first, graph.last = np.zeros(len(graph.src), np.int64), np.full(len(graph.src), 11)
+    return graph
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"task__kind": "node", "task__target": "colour", "task__split": "time"}, "task.split time: .*colour is the same"),
+    ({"task__kind": "node", "task__target": "fixed", "task__split": "time"}, "task.split time: .*fixed is the same"),
+    ({"task__kind": "node", "task__target": "fixed", "inputs__lags": 1}, "inputs.lags would show the labels .*fixed"),
+    ({"task__kind": "node", "task__target": "fixed", "data__val_fraction": 0.3}, "data.val_fraction has no effect"),
+    ({"task__target": "height"}, "task.target height is the same in all snapshots"),
+    ({"task__target": "degree"}, "task.target degree is the same in all snapshots"),
+    ({"task__target": "degree", "sampling__horizon": 0}, "task.target degree counts the very edges"),
+    ({"task__kind": "edge", "task__target": "sign"}, "task.target sign: every later edge is one of training"),
+    ({"task__kind": "edge_regression", "task__target": "rating"}, "task.target rating: every later edge"),
+])  # fmt: skip
+def test_what_does_not_change_is_not_tested_later(comm, mpi_tmp_path, changes, reason):
+    """A later snapshot would test what was trained on: a random class at an accuracy far above chance."""
+    parts = write_parts(comm, mpi_tmp_path, frozen_graph())
+    with pytest.raises(DistributedError, match=reason):
+        open_session(comm, parts, make_config(**{**LABELS, **changes}))
+
+
+@pytest.mark.parametrize("target", ["colour", "fixed"])
+def test_classes_that_do_not_change_are_split_by_nodes(comm, mpi_tmp_path, target):
+    """Unless something else is asked for: no node is in two splits."""
+    graph = frozen_graph()
+    config = make_config(**{**LABELS, "task__kind": "node", "task__target": target})
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    flat = session.partition.flat_row
+    rows = {name: flat[session.goal.want(name, 0, 3).row] for name in ("train", "val", "test")}
+    for number, (name, mine) in enumerate(rows.items()):
+        found = np.concatenate(session.world.allgather(mine))
+        expected = np.flatnonzero((graph.nodes["colour"] >= 0) & (graph.nodes["split"] == number))
+        assert np.array_equal(np.sort(found), expected), name
+    assert "split by the nodes' column split" in session.goal.describe()
+    session.close()
+
+
+def test_edges_that_stay_are_told(comm, mpi_tmp_path):
+    """Of 12 edges in every later snapshot those that training has had, with the same label, by hand."""
+    graph = labelled_graph()
+    graph.last = np.minimum(graph.first + 3, 11)
+    graph.edges["sign"] = np.zeros_like(graph.edges["sign"])
+    config = make_config(**LABELS, task__kind="edge", data__val_snapshots=1, data__test_snapshots=2)
+    config.task.target = "sign"
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    splits = {name: loader.snapshots for name, loader in session.loaders.items()}
+    assert [(found.start, found.stop) for found in splits.values()] == [(0, 8), (8, 9), (9, 11)]
+    trained = {(src, dst) for src, dst, first in zip(graph.src, graph.dst, graph.first, strict=True) if first <= 8}
+    later = [
+        (src, dst) in trained
+        for number in (9, 10, 11)
+        for src, dst, first, last in zip(graph.src, graph.dst, graph.first, graph.last, strict=True)
+        if first <= number <= last
+    ]
+    assert f"; of later ones {np.mean(later):.0%} were in training" in session.goal.describe()
+    session.close()
 
 
 @pytest.mark.parametrize(

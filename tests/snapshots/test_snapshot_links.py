@@ -25,7 +25,6 @@ VARIANTS = {
     "all pairs": {"task__eval_pairs": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
     "answers": {"task__eval_pairs": "filtered", "task__decoder": "complex", "task__strict": True},
     "answers, both drawn": {"task__eval_pairs": "filtered", "task__decoder": "distmult", "task__negative_ends": "both"},
-    "own snapshot": {"sampling__horizon": 0, "task__eval_pairs": "all"},
 }
 
 

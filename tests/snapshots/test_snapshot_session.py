@@ -106,7 +106,13 @@ def test_numbers_that_are_not_known_are_no_inputs(comm, mpi_tmp_path):
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"inputs__lags": 1, "sampling__horizon": 0}, "inputs.lags are the target's values up to a snapshot's own"),
     ({"inputs__lags": 1, "task__kind": "node", "task__split": "nodes"}, "inputs.lags would show the labels"),
-    ({"task__kind": "link", "task__new_links": True, "sampling__horizon": 0}, "task.new_links: a snapshot has no"),
+    ({"task__kind": "link", "sampling__horizon": 0}, "messages travel on the very edges that task.kind link asks for"),
+    (
+        {"task__kind": "edge_regression", "task__target": "weight", "sampling__horizon": 0},
+        "messages are multiplied by the task.target weight",
+    ),
+    ({"data__val_fraction": 0.3, "data__val_snapshots": 2}, "data.val_fraction has no effect beside data.val_snaps"),
+    ({"data__splits": "graph", "data__test_snapshots": 2}, "data.test_snapshots has no effect: data.splits graph"),
     ({"train__drop_last": True}, "train.drop_last leaves snapshots out of the state that is carried on"),
 ])  # fmt: skip
 def test_settings_that_show_or_lose_what_they_should_not_are_refused(changes, reason):
