@@ -266,9 +266,9 @@ class GraphTaskConfig:
             empty: every relation that leads back; "none": none.
         messages: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
             "both": typed, and of as many further relations the other way.
-        candidates: for link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type;
-            "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the same for all of
-            its edges.
+        candidates: for link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type but
+            its own end; "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the
+            same for all of its edges.
         negatives: for link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
             all), or drawn for a batch (0: as many as it has edges).
         strict: for link: no negative makes a training edge.

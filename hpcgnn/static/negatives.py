@@ -15,14 +15,16 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.seeds import SeedBatches
-from hpcgnn.task.known_edges import KnownAnswers, draw_strict
+from hpcgnn.task.known_edges import TRIES, KnownAnswers, draw_strict
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
+FEW = 64
 COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
 Columns = dict[str, np.ndarray]
@@ -45,7 +47,7 @@ class End:
 
 class LinkNegatives:
     """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``. Raises DistributedError
-    for more nodes of a type than can be drawn from.
+    for more nodes of a type than can be drawn from, and for a single one.
 
     source says where those of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch": the
     answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The latter
@@ -60,6 +62,12 @@ class LinkNegatives:
     ):  # fmt: skip
         for end in ends:
             check_drawn("nodes that negatives are drawn from", end.nodes.size, "learn a relation to fewer nodes")
+            if end.nodes.size < 2:
+                raise DistributedError(
+                    f"no negatives: they take the place of the {end.answer} of an edge, and there is {end.nodes.size} "
+                    "node of its type, so nothing tells edges from other pairs: learn another relation",
+                    user_error=True,
+                )
         self._ends, self._source, self._count, self._eval_count = ends, source, count, eval_count
         self._batch_size, self._seed, self._channel = batch_size, seed, channel
 
@@ -78,7 +86,7 @@ class LinkNegatives:
         if not training or self._source == EDGE:
             count = (self._count or 1) if training else self._eval_count
             random = Random(self._seed, Stream.NEGATIVE, epoch=epoch) if training else None
-            return columns | {end.column: self._draw_strict(end, columns, count, random) for end in self._ends}
+            return columns | {end.column: self._draw(end, columns, count, random) for end in self._ends}
         for end in self._ends:
             random = Random(self._seed, Stream.NEGATIVE, step, epoch, relation=end.number)
             if self._source == BATCH:
@@ -89,20 +97,32 @@ class LinkNegatives:
             columns |= self._candidate_columns(end, columns, candidates)
         return columns
 
-    def _draw_strict(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
+    def _draw(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
         """Collective. Draw nodes [s, count] for every seed, uniformly: a function of seed, epoch and edge alone, and
-        outside training (random None) the same in all epochs. If strict, those that make an edge are drawn again."""
+        outside training (random None) the same in all epochs. The seed's own answer, and, if strict, what makes an edge
+        are drawn again; of few nodes, an own answer that is left gives its place to the next node."""
         key = random or Random(self._seed, Stream.EVAL_NEGATIVE)
         rows, query, answer, types = columns["row"], columns[end.query], columns[end.answer], edge_types(columns)
 
-        def draw(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
+        def places(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
             again = Random(key.seed, key.stream, key.step, key.epoch, attempt, end.number)
-            return end.nodes.lookup(native.random_integers(again, rows[seeds], count, end.nodes.size))
+            return native.random_integers(again, rows[seeds], count, end.nodes.size)
 
-        def is_edge(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | (answer[seeds] == nodes)
+        def is_positive(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+            is_own = answer[seeds] == nodes
+            if end.known is None:
+                return is_own
+            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | is_own
 
-        return draw(slice(None), 0) if end.known is None else draw_strict(draw, is_edge, self._channel)
+        def draw(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
+            return end.nodes.lookup(places(seeds, attempt))
+
+        drawn = draw_strict(draw, is_positive, self._channel)
+        if end.nodes.size <= FEW:  # of more, TRIES draws in a row are never the same
+            seed, slot = np.nonzero(drawn == answer[:, None])
+            after = places(slice(None), TRIES - 1)[seed, slot] + 1
+            drawn[seed, slot] = end.nodes.lookup(after % end.nodes.size)
+        return drawn
 
     def _answers(self, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
         """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers

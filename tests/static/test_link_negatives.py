@@ -15,6 +15,7 @@ from static_runs import APART, make_static_parts, open_graph_session, open_graph
 from test_graph_links import link_config, relation_rows
 from test_graph_training import assert_same_records, run_both
 
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import last_rows
 from hpcgnn.task.links import softmax_loss
@@ -84,6 +85,45 @@ def row_of(partition, ids: np.ndarray) -> np.ndarray:
     for known, rows in everyone:
         table[known] = rows
     return table[ids]
+
+
+def polls(options: int):
+    """Voters choose between so many options."""
+
+    def make(path):
+        rng = np.random.default_rng(3)
+        src, dst, split = rng.integers(0, 40, 160), rng.integers(0, options, 160), rng.choice([0, 0, 1, 2], 160)
+        nodes = {"voter": {"id": np.arange(40)}, "option": {"id": np.arange(options)}}
+        columns = {"src": src, "dst": dst, "split": split.astype(np.int8)}
+        return write_graph(path, nodes, {("voter", "chose", "option"): columns}, "static")
+
+    return make
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("options", [2, 3, 9])
+def test_no_negative_is_the_end_that_it_replaces(comm, mpi_tmp_path, options, strict):
+    """Of two nodes it is the other one, of more every other one is as likely."""
+    parts = make_static_parts(comm, polls(options), mpi_tmp_path)
+    config = link_config(**BARE, task__both_ends=True, task__negatives=30, task__strict=strict)
+    session, offsets = open_graph_session(comm, parts, config), np.zeros(options, np.int64)
+    for split in ("train", "val", "test"):
+        for columns in steps(session, split):
+            assert not (columns["negative_source"] == columns["src"][:, None]).any()
+            distance = (columns["negative"] - columns["dst"][:, None]) % options
+            offsets += np.bincount(distance.ravel(), minlength=options)
+    offsets = comm.allreduce(offsets)
+    assert offsets[0] == 0
+    assert offsets.sum() == 160 * 30
+    if not strict:
+        expected = offsets.sum() / (options - 1)
+        assert ((offsets[1:] - expected) ** 2).sum() / expected < 30  # chi-square of at most 7 degrees of freedom
+
+
+def test_a_single_node_to_draw_from_is_refused(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, polls(1), mpi_tmp_path)
+    with pytest.raises(DistributedError, match="they take the place of the dst of an edge, and there is 1"):
+        open_graph_session(comm, parts, link_config(**BARE))
 
 
 @pytest.mark.parametrize(("make", "name"), [(shop, "user.buys.item"), (facts, "entity.fact.entity")])
