@@ -16,9 +16,11 @@ from hpcgnn.graph import files
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.snapshots.config import WEIGHT
 
 STAMPS = ("first", "last")
 DEGREE = "degree"
+UNWEIGHTED = "write others, or set sampling.weighted false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,21 @@ class SnapshotPartition:
         if name not in self.edge_columns:
             raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
         return self._edges.columns[name]
+
+    def check_weights(self) -> None:
+        """Raise ValueError for edges whose column weight is no number from 0 on, by whose sums one can divide."""
+        weight = self.edge_column(WEIGHT)
+        if weight.ndim != 1 or weight.dtype.kind not in "iufb":
+            raise ValueError(
+                f"column weight of edges must hold a number each, got {weight.dtype} {weight.shape[1:]}; {UNWEIGHTED}"
+            )
+        wrong = np.flatnonzero(~(weight >= 0))
+        if len(wrong):
+            row, number = self._edges.row[wrong[0]], self._first[wrong[0]]
+            raise ValueError(
+                f"column weight of edges: {weight[wrong[0]]:.7g} in row {row} of the graph file, snapshot {number} "
+                f"({len(wrong)} below 0 at this rank), but models divide by the weights' sums; {UNWEIGHTED}"
+            )
 
     @property
     def first_id(self) -> int:

@@ -23,7 +23,7 @@ from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.snapshots.config import SnapshotSamplingConfig
+from hpcgnn.snapshots.config import WEIGHT, SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import open_snapshot_partition
 from hpcgnn.snapshots.neighborhood import STEP_NUMBERS, Boundary, Builder
 from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
@@ -79,9 +79,10 @@ class SnapshotLoader:
         boundary = None
         if self._sampling.boundary < 1:
             boundary = Boundary(self._sampling.boundary, seed, partition.flat_row)
-        builder = Builder(
-            partition, self._channel, dtype, world.device, self._sampling.weighted, self._sampling.by_part
-        )
+        weighted = self._sampling.weighted and WEIGHT in partition.edge_columns
+        below = weighted and bool((partition.edge_column(WEIGHT) < 0).any())
+        signed = world.reduce_array(np.array([below], np.int64), "max")[0] > 0
+        builder = Builder(partition, self._channel, dtype, world.device, weighted, self._sampling.by_part, bool(signed))
         changed = world.reduce_array(partition.changes().astype(np.int64)) > 0
         share = (world.group, world.num_groups)
         self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, share, boundary)

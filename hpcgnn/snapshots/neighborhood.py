@@ -18,6 +18,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, exchange_columns
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.halo import RankHalo
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_ghosts, is_remote
@@ -73,7 +74,7 @@ class Neighborhood:
     """The in-neighbours of a rank's nodes. own: edges from own rows; ghost: edges from ghosts; degree [n] and
     ghost_degree [g]: sums of the weights of the in-edges in the whole snapshot; looped [n] and ghost_looped [g]: bool,
     nodes that have an edge to themselves; route: brings the ghosts' rows, None on one rank whose ghosts are of other
-    ranks; ghost_row [g] flat row ids."""
+    ranks; ghost_row [g] flat row ids; signed: some weight is below 0, on any rank."""
 
     num_nodes: int
     own: Edges
@@ -84,12 +85,20 @@ class Neighborhood:
     ghost_looped: torch.Tensor
     route: Route | None
     ghost_row: np.ndarray
+    signed: bool = False
     _operators: dict[str, Operator] = field(default_factory=dict, repr=False)
     _merged: EdgeLists | None = field(default=None, repr=False)
 
     def operator(self, name: str) -> Operator:
-        """Return the matrix of that name, which is formed once."""
+        """Return the matrix of that name, which is formed once. Raises DistributedError, on all ranks alike, for one
+        that is divided by sums of weights of which some are below 0."""
         if name not in self._operators:
+            if self.signed and name != SUM:
+                raise DistributedError(
+                    f"operator {name} divides by sums of the edges' column weight, which must be from 0 on: take the "
+                    f"operator {SUM}, or set sampling.weighted false",
+                    user_error=True,
+                )
             self._operators[name] = make_operator(name, self)
         return self._operators[name]
 
@@ -169,7 +178,7 @@ def _int64_on(device: torch.device, values: np.ndarray) -> torch.Tensor:
 @dataclass(frozen=True, slots=True)
 class Builder:
     """Collective to build with. weighted: messages are multiplied by the edges' column weight, where there is one;
-    by_part: ghosts are nodes of other parts."""
+    by_part: ghosts are nodes of other parts; signed: some weight is below 0, on any rank."""
 
     partition: SnapshotPartition
     channel: Channel
@@ -177,6 +186,7 @@ class Builder:
     device: torch.device
     weighted: bool = True
     by_part: bool = False
+    signed: bool = False
 
     def build(self, number: int, reverse: bool = False) -> Neighborhood:
         """Collective. Build the in-neighbours of all nodes in a snapshot; reverse: out-neighbours."""
@@ -214,6 +224,7 @@ class Builder:
             partition.num_nodes, Edges(lists[0], weights[0]),
             Edges(lists[1], weights[1], torch.from_numpy(rows).to(device)),
             degree.to(device), ghost_degree.to(device), looped.to(device), ghost_looped.to(device), route, ghost_row,
+            self.signed,
         )  # fmt: skip
 
     def _are_from_ghosts(self, edges: SnapshotEdges) -> np.ndarray:

@@ -85,6 +85,8 @@ def _build_model(
         model = make_model(config.model, sizes)
         if model.weighs_edges and config.sampling.weighted and WEIGHT in partition.edge_columns:
             raise ValueError("model.kind gat and dysat weigh edges themselves: set sampling.weighted to false")
+        if config.sampling.weighted and WEIGHT in partition.edge_columns and not config.model.class_path:
+            partition.check_weights()
         whole: Any = goal.extend(model)
     model = whole.to(device=world.device, dtype=dtype)
     learnt = SparseEmbedding(

@@ -11,6 +11,7 @@ from snapshot_runs import assert_like_one_rank, make_config, open_session, rando
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.snapshots.config import ATTENTION_KINDS, MODEL_KINDS, NORMED_KINDS, WINDOWED_KINDS
+from hpcgnn.snapshots.model.frame import SequenceModel
 
 NODES, SNAPSHOTS = 20, 7
 CASES = [(kind, {}) for kind in MODEL_KINDS] + [
@@ -218,3 +219,67 @@ def test_what_does_not_fit_is_refused():
 def test_attention_refuses_weights(comm, parts):
     with pytest.raises(DistributedError, match="gat and dysat weigh edges themselves"):
         open_session(comm, parts(True), configured("gat"))
+
+
+@pytest.mark.parametrize("kind", ["gcn", "dcrnn"])
+@pytest.mark.parametrize("value", [-1.9999, -3])
+def test_weights_that_sums_cannot_be_divided_by_are_refused(comm, mpi_tmp_path, kind, value):
+    """In-weights of 1 and -1.9999 would make a factor of thousands, those of 1 and -3 would silence a node."""
+    graph = make_graph()
+    graph.edges["weight"][7] = value
+    parts = write_parts(comm, mpi_tmp_path, graph)
+    with pytest.raises(DistributedError, match=rf"weight of edges: {value} in row 7 of .*sampling.weighted false"):
+        open_session(comm, parts, configured(kind))
+    config = configured(kind)
+    config.sampling.weighted = False
+    session = open_session(comm, parts, config)
+    found = session.task.outputs(session.loaders["train"].planner.plan(session.batches["train"], 0, 0))
+    session.close()
+    assert all(torch.isfinite(rows).all() for rows in found)
+
+
+class Signed(SequenceModel):
+    """One operator over the inputs, without weights."""
+
+    name = "sum"
+
+    def __init__(self, config, sizes):
+        super().__init__(config, sizes)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, frames, state):
+        """As in SequenceModel."""
+        started = [frame.start(frame.inputs) for frame in frames]
+        pairs = zip(frames, started, strict=True)
+        rows = [frame.propagate(self.name, frame.inputs, start)[..., :1] for frame, start in pairs]
+        return [self.scale * some for some in rows], dict(state)
+
+
+class Divided(Signed):
+    """An operator that divides by sums of weights."""
+
+    name = "mean"
+
+
+def test_a_model_of_ones_own_may_sum_signed_weights(comm, mpi_tmp_path):
+    """The dense sums; a mean is refused, on all ranks alike."""
+    graph = make_graph()
+    graph.edges["weight"][::3] *= -1
+    parts = write_parts(comm, mpi_tmp_path, graph)
+    config = configured("gcn", embedding=0)
+    config.model.class_path = f"{__name__}.Signed"
+    session = open_session(comm, parts, config)
+    plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
+    found, rows = session.task.outputs(plan), session.partition.flat_row
+    for number, mine in zip(plan.targets, found, strict=True):
+        dense = np.zeros((graph.num_nodes, graph.num_nodes))
+        here = graph.first == number if graph.last is None else (graph.first <= number) & (number <= graph.last)
+        np.add.at(dense, (graph.dst[here], graph.src[here]), graph.edges["weight"][here].astype(np.float64))
+        assert_near(mine[:, 0], torch.from_numpy((dense @ graph.series["feat"][:, number])[rows, 0]))
+    session.close()
+    config.model.class_path = f"{__name__}.Divided"
+    session = open_session(comm, parts, config)
+    plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
+    with pytest.raises(DistributedError, match="operator mean divides by sums of the edges' column weight"):
+        session.task.outputs(plan)
+    session.close()
