@@ -62,7 +62,9 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
         num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     names = _relation_names(_text_in(folder, "relation2id.txt"))
     attributes = {"type": {"names": json.dumps(names)}} if names else {}
-    return SnapshotGraph(num_nodes, count, src, dst, first, edges={"type": kind}, attributes=attributes, splits=splits)
+    return SnapshotGraph(
+        num_nodes, count, src, dst, first, edges={"type": kind}, edge_attributes=attributes, splits=splits
+    )
 
 
 def _relation_names(path: pathlib.Path | None) -> list[str]:

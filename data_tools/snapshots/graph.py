@@ -28,7 +28,9 @@ class SnapshotGraph:
     num_nodes N, num_snapshots S; src, dst [E] rows of nodes and first [E] the snapshot of an edge; last [E] the last
     snapshot that it stays in, or None: every edge is in one snapshot; edges: further columns [E, ...] by name, such as
     weight; nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the
-    source; attributes: attributes of columns, by name; splits: first and last snapshot of the sets of the source.
+    source; attributes, edge_attributes: of the columns of nodes, of edges, by name;
+    splits: first and last snapshot of the sets of the source;
+    notes: what users should know of what was made of the source.
     """
 
     num_nodes: int
@@ -42,7 +44,9 @@ class SnapshotGraph:
     series: dict[str, np.ndarray] = field(default_factory=dict)
     id: np.ndarray | None = None
     attributes: dict[str, dict] = field(default_factory=dict)
+    edge_attributes: dict[str, dict] = field(default_factory=dict)
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def check(self, name: str) -> None:
         """Raise FileFormatError, naming the source ``name``, where columns do not fit together."""
@@ -129,7 +133,7 @@ def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list
     return (
         f"{path}: {graph.num_nodes} nodes, {graph.num_snapshots} snapshots, {total} edges in all; stored as "
         f"{len(order)} rows, {min(plain, differences):,} bytes (one row a snapshot: {plain:,}, as differences: "
-        f"{differences:,}){sets}"
+        f"{differences:,}){sets}{''.join(f'; {note}' for note in graph.notes)}"
     )
 
 
@@ -140,7 +144,7 @@ def _write_columns(
     for name, column in columns.items():
         dataset = files.create_column(group, name, len(column), column.shape[1:], column.dtype)
         dataset[:] = column if order is None else column[order]
-        dataset.attrs.update(graph.attributes.get(name, {}))
+        dataset.attrs.update((graph.attributes if order is None else graph.edge_attributes).get(name, {}))
         if order is None and name in graph.series:
             dataset.attrs["per_snapshot"] = True
 

@@ -5,6 +5,8 @@ E edges, each in the snapshots first .. last.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from data_tools.snapshots.graph import SnapshotGraph
@@ -47,10 +49,8 @@ def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -
     if WEIGHT not in edges:
         edges[WEIGHT] = count[there].astype(np.float32)
     where = starts[there]
-    return SnapshotGraph(
-        graph.num_nodes, graph.num_snapshots, of[where] // graph.num_nodes, of[where] % graph.num_nodes, at[where],
-        ends, edges, graph.nodes, graph.series, graph.id, graph.attributes, graph.splits,
-    )  # fmt: skip
+    src, dst = of[where] // graph.num_nodes, of[where] % graph.num_nodes
+    return replace(graph, src=src, dst=dst, first=at[where], last=ends, edges=edges)
 
 
 class _Runs:

@@ -5,8 +5,10 @@ E events, S windows, N nodes.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -16,6 +18,9 @@ from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
 from data_tools.source.edge_rows import both_directions
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
+
+TYPE = "type"  # column of nodes and of edges, where there are several types
+FEATURES = "feat"  # of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ class WindowEvents:
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
     """Read a temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column
-    ``type`` where there are several, and so are relations; both: edges in both directions. Raises FileFormatError.
+    ``type`` where there are several, and so are relations; ids, features and further columns of nodes stay; both: edges
+    in both directions. Raises FileFormatError.
     """
     with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as file:
         if file.attrs.get("kind") != "temporal":
@@ -75,7 +81,7 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
         events = _read_events(file)
         relation = file["edges"][files.relations(file)[0]]
         scale = float(relation.attrs.get("time_scale", relation["time"].attrs.get("time_scale", 1)))
-        nodes, ids, count = _read_nodes(file)
+        nodes = _read_nodes(file)
     if not len(events.time):
         raise FileFormatError(f"{path}: no events, so no windows")
     for name in options.reduce:
@@ -85,7 +91,10 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
     begin, end = window_bounds(events.time, options, scale)
     first = np.searchsorted(end, np.arange(len(events.time)), side="right")
     last = np.searchsorted(begin, np.arange(len(events.time)), side="right") - 1
-    graph = SnapshotGraph(count, len(begin), events.src, events.dst, first, last, events.columns, nodes, id=ids)
+    graph = SnapshotGraph(
+        nodes.count, len(begin), events.src, events.dst, first, last, events.columns, nodes.columns, id=nodes.id,
+        attributes=nodes.attributes, notes=nodes.notes,
+    )  # fmt: skip
     if both:
         row, flipped = both_directions(np.arange(len(graph.src)), graph.src, graph.dst)
         graph.src, graph.dst = (
@@ -130,7 +139,7 @@ def _read_events(file: h5py.File) -> WindowEvents:
         src_type, _, dst_type = files.split_relation(name)
         columns = {key: group[key][:] for key in group if key not in ("src", "dst", "time")}
         if len(names) > 1:
-            columns["type"] = np.full(len(group["src"]), number, np.int64)
+            columns[TYPE] = np.full(len(group["src"]), number, np.int64)
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
         src, dst = (end.astype(np.int64) for end in ends)
         tables.append(WindowEvents(src, dst, group["time"][:], columns))
@@ -143,12 +152,77 @@ def _read_events(file: h5py.File) -> WindowEvents:
     return WindowEvents(src, dst, time[order], columns)
 
 
-def _read_nodes(file: h5py.File) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
-    """Read columns, ids and number of nodes; with several types the only column says which type a node is of."""
-    names = files.node_types(file)
-    counts = [int(file["nodes"][name].attrs["num_nodes"]) for name in names]
-    if len(names) > 1:
-        return {"type": np.repeat(np.arange(len(names)), counts)}, None, sum(counts)
-    columns = {name: column[:] for name, column in file["nodes"][names[0]].items()}
-    ids = columns.pop("id", None)
-    return columns, ids, counts[0]
+@dataclass(slots=True)
+class _Nodes:
+    """Nodes of all types, one type after the other: count; columns [count, ...] with their attributes, by name; id
+    [count] or None; notes: what users should know of them."""
+
+    count: int
+    columns: dict[str, np.ndarray]
+    attributes: dict[str, dict]
+    id: np.ndarray | None
+    notes: list[str] = field(default_factory=list)
+
+
+def _read_nodes(file: h5py.File) -> _Nodes:
+    """Read the nodes; with several types a column says which one a node is of."""
+    tables = {name: file["nodes"][name] for name in files.node_types(file)}
+    counts = [int(table.attrs["num_nodes"]) for table in tables.values()]
+    if len(tables) == 1:
+        (table,) = tables.values()
+        columns = {name: column[:] for name, column in table.items()}
+        attributes = {name: dict(column.attrs) for name, column in table.items()}
+        return _Nodes(counts[0], columns, attributes, columns.pop("id", None))
+    ids, how = _join_ids(tables, counts)
+    columns, attributes = {TYPE: np.repeat(np.arange(len(tables)), counts)}, {TYPE: {"names": json.dumps([*tables])}}
+    notes, names = [f"ids are {how}"], dict.fromkeys(name for table in tables.values() for name in table)
+    for name in names:
+        if name == "id":
+            continue
+        having = {key: table[name] for key, table in tables.items() if name in table}
+        if name == TYPE or len({_layout_of(column) for column in having.values()}) > 1:
+            notes.append(f"column {name} is left out: it is not alike in all types of nodes")
+            continue
+        columns[name] = _join_column(name, [having.get(key) for key in tables], counts)
+        attributes[name] = dict(next(iter(having.values())).attrs)
+        if len(having) < len(tables):
+            rest = "0" if name == FEATURES else "not known"
+            notes.append(f"column {name} is of {', '.join(having)}, {rest} for other nodes")
+    return _Nodes(sum(counts), columns, attributes, ids, notes)
+
+
+def _layout_of(column: h5py.Dataset) -> tuple:
+    """Describe what must be alike in columns that become one: width, type, names of classes."""
+    kind = column.dtype if column.dtype.kind != "S" else "text"
+    return column.shape[1:], kind, column.attrs.get("names")
+
+
+def _join_ids(tables: dict[str, h5py.Group], counts: list[int]) -> tuple[np.ndarray, str]:
+    """Join the original ids of all types, rows where a type has none; where two types share one, or are of other
+    kinds, they are ``TYPE:id``. Returns how they are, too."""
+    own = [table["id"][:] if "id" in table else None for table in tables.values()]
+    known = [ids for ids in own if ids is not None]
+    if len(known) == len(own) and len({ids.dtype.kind for ids in known}) == 1:
+        joined = np.concatenate(known)
+        if len(np.unique(joined)) == len(joined):
+            return joined, "those of the source"
+    pieces = []
+    for name, ids, count in zip(tables, own, counts, strict=True):
+        values = np.arange(count) if ids is None else ids
+        text: Any = values if values.dtype.kind == "S" else np.char.encode(values.astype(str))
+        pieces.append(np.char.add(f"{name}:".encode(), text))
+    return np.concatenate(pieces), "TYPE:ID, with those of the source"
+
+
+def _join_column(name: str, columns: list[h5py.Dataset | None], counts: list[int]) -> np.ndarray:
+    """Join the columns of all types; nodes of a type without one have 0 as features, else what is not known."""
+    like = next(column for column in columns if column is not None)
+    dtype, fill = like.dtype, cast(Any, 0)
+    if name != FEATURES and any(column is None for column in columns):
+        fill = {"f": np.nan, "S": b""}.get(dtype.kind, -1)
+        dtype = np.promote_types(dtype, np.int8) if dtype.kind in "iub" else dtype
+    pieces = [
+        np.full((count, *like.shape[1:]), fill, dtype) if column is None else column[:]
+        for column, count in zip(columns, counts, strict=True)
+    ]
+    return np.concatenate(pieces)

@@ -12,7 +12,8 @@ from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, as_intervals
 from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.snapshots.pygt import _many_graphs
-from data_tools.snapshots.text import read_contacts, read_speeds
+from data_tools.snapshots.speeds import read_speeds
+from data_tools.snapshots.text import read_contacts
 from data_tools.snapshots.windows import WindowOptions, read_windows
 from data_tools.source.checks import check_stamps
 from data_tools.synthetic.snapshots import synthesize_snapshots
@@ -66,12 +67,12 @@ def test_folders_and_matrices_of_nothing(tmp_path):
         read_contacts(tmp_path / "days.zip")
     with pytest.raises(FileFormatError, match="none: no such file or folder"):
         read_contacts(tmp_path / "none")
-    (tmp_path / "s.csv").write_text("1,2\n0,0\n")
+    (tmp_path / "s.csv").write_text("u,v\n0,0\n")
     (tmp_path / "a.csv").write_text("0,1\n1,0\n")
     with pytest.raises(FileFormatError, match=r"s\.csv: no value is above 0, so nothing to divide by; leave them with"):
         read_speeds(tmp_path / "s.csv", tmp_path / "a.csv")
     assert read_speeds(tmp_path / "s.csv", tmp_path / "a.csv", scaled=False).series["target"].tolist() == [[0], [0]]
-    (tmp_path / "s.csv").write_text("1,2\n")
+    (tmp_path / "s.csv").write_text("u,v\n")
     with pytest.raises(FileFormatError, match=r"s\.csv: no rows of numbers"):
         read_speeds(tmp_path / "s.csv", tmp_path / "a.csv")
 
@@ -81,7 +82,7 @@ def test_facts_without_names_or_numbers(tmp_path):
     for name, line in (("train", "0\t0\t5\t0"), ("valid", "1\t1\t0\t1"), ("test", "2\t0\t3\t2")):
         (tmp_path / f"{name}.txt").write_text(line + "\n")
     made = read_quadruples(tmp_path)
-    assert (made.num_nodes, made.num_snapshots, made.attributes) == (6, 3, {})
+    assert (made.num_nodes, made.num_snapshots, made.edge_attributes) == (6, 3, {})
     assert made.edges["type"].tolist() == [0, 1, 0]
 
 

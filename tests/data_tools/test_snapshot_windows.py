@@ -7,6 +7,7 @@ from collections import Counter
 import h5py
 import numpy as np
 import pytest
+from random_graphs import write_graph
 
 from data_tools.snapshots.command import main
 from data_tools.snapshots.graph import as_rows
@@ -121,6 +122,51 @@ def test_two_types_of_nodes_are_numbered_together(tmp_path):
     assert graph.nodes["type"].tolist() == [0] * 30 + [1] * 10
     assert graph.src.max() < 30 <= graph.dst.min()
     assert graph.edges["weight"].sum() == 500
+
+
+def write_purchases(path, buyers, items):
+    """Events of two types of nodes, whose columns are given, every buyer once with every item."""
+    count = len(buyers["id"]) * len(items["id"])
+    ends = np.divmod(np.arange(count), len(items["id"]))
+    edges = {"src": ends[0], "dst": ends[1], "time": np.arange(count)}
+    return write_graph(path, {"buyer": buyers, "item": items}, {("buyer", "buys", "item"): edges})
+
+
+def test_nodes_of_several_types_keep_ids_and_columns(tmp_path, capsys):
+    """Ids that two types share tell their type; what only some have is not known of the others; what differs in width
+    or in what its classes mean is left out, and said."""
+    rng = np.random.default_rng(2)
+    buyers = {"id": np.array([7, 9]), "feat": rng.standard_normal((2, 3)), "label": np.array([1, 0], np.uint8)}
+    items = {"id": np.array([9, 8, 5]), "feat": rng.standard_normal((3, 3)), "price": np.array([1.5, 2, 3])}
+    buyers["rank"], items["rank"] = np.zeros((2, 2)), np.zeros(3)
+    write_purchases(tmp_path / "events.h5", buyers, items)
+    assert main(["windows", str(tmp_path / "events.h5"), str(tmp_path / "g.h5"), "--windows", "2"]) == 0
+    said = capsys.readouterr().out
+    for note in ("ids are TYPE:ID", "label is of buyer, not known for", "rank is left out"):
+        assert note in said
+    with h5py.File(tmp_path / "g.h5") as file:
+        nodes = {name: column[:] for name, column in file["nodes/node"].items()}
+        assert json.loads(file["nodes/node/type"].attrs["names"]) == ["buyer", "item"]
+    assert nodes["id"].tolist() == [b"buyer:7", b"buyer:9", b"item:9", b"item:8", b"item:5"]
+    assert nodes["type"].tolist() == [0, 0, 1, 1, 1]
+    assert np.array_equal(nodes["feat"], np.concatenate([buyers["feat"], items["feat"]]))
+    assert nodes["label"].tolist() == [1, 0, -1, -1, -1]
+    assert np.array_equal(nodes["price"], [np.nan, np.nan, 1.5, 2, 3], equal_nan=True)
+    assert "rank" not in nodes
+
+
+def test_ids_that_no_two_types_share_stay(tmp_path):
+    write_purchases(tmp_path / "e.h5", {"id": np.array([b"u1", b"u2"])}, {"id": np.array([b"item3"])})
+    made = read_windows(tmp_path / "e.h5", WindowOptions(windows=1))
+    assert made.id.tolist() == [b"u1", b"u2", b"item3"]
+    assert made.notes[0] == "ids are those of the source"
+    write_graph(
+        tmp_path / "n.h5", {"a": {"feat": np.ones((2, 1))}, "b": {"id": np.array([4])}},
+        {("a", "to", "b"): {"src": np.array([1]), "dst": np.array([0]), "time": np.array([3])}},
+    )  # fmt: skip
+    made = read_windows(tmp_path / "n.h5", WindowOptions(windows=1))
+    assert made.id.tolist() == [b"a:0", b"a:1", b"b:4"]
+    assert made.nodes["feat"].tolist() == [[1], [1], [0]]
 
 
 @pytest.mark.parametrize(
