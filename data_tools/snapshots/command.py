@@ -22,7 +22,8 @@ from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.snapshots.pygt import read_json
-from data_tools.snapshots.text import both_directions, read_contacts, read_lists, read_speeds
+from data_tools.snapshots.speeds import HEADERS, read_speeds
+from data_tools.snapshots.text import both_directions, read_contacts, read_lists
 from data_tools.snapshots.windows import WindowOptions, read_windows
 from hpcgnn.graph import files
 
@@ -53,6 +54,13 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--step", type=int, help="time from one snapshot to the next; default: what fits all times")
     command = add("speeds", "measurements of sensors and weights between them", "speeds", "adjacency")
     command.add_argument("--raw", action="store_true", help="measurements as they are, not divided by their maximum")
+    command.add_argument(
+        "--header", choices=HEADERS, default="auto", help="whether the first line of measurements is names"
+    )
+    command.add_argument(
+        "--missing", action="append", default=[], metavar="VALUE",
+        help="stands for a measurement that is not there, as empty cells and nan do; may be repeated",
+    )  # fmt: skip
     command = add("contacts", "a folder or archive of lists t i j, one a snapshot", "archive")
     command.add_argument("--keep", action="store_true", help="keep parallel edges instead of counting them in weight")
     command = add("windows", "windows over the events of a temporal graph file", "graph")
@@ -76,7 +84,7 @@ def read(args: argparse.Namespace) -> SnapshotGraph:
     if args.format == "quadruples":
         return read_quadruples(args.folder, args.nodes, args.step)
     if args.format == "speeds":
-        return read_speeds(args.speeds, args.adjacency, not args.raw)
+        return read_speeds(args.speeds, args.adjacency, not args.raw, args.header, args.missing)
     if args.format == "contacts":
         args.output.parent.mkdir(parents=True, exist_ok=True)
         return read_contacts(args.archive, not args.keep, args.output.parent)
@@ -102,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
         for source in paths
         for path in (sorted(source.iterdir()) if source.is_dir() else [source])
-        if path.is_file()
+        if path.is_file() and not path.name.startswith(".")
     ]
     print(write_snapshots(args.output, graph, sources, paths[0].name))
     return 0

@@ -1,4 +1,4 @@
-"""Reads text files of snapshots: lists of edges, daily contacts, speeds of sensors.
+"""Reads text files of snapshots: lists of edges and daily contacts.
 
 N nodes, S snapshots, R rows.
 """
@@ -6,6 +6,7 @@ N nodes, S snapshots, R rows.
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import pathlib
 import shutil
@@ -14,17 +15,17 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import merge_parallel
+from data_tools.snapshots.speeds import read_weight
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Raw, is_number, parse_ids, parse_numbers
+from data_tools.source.formats.values import Raw, is_number, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
 from data_tools.source.spec_file import natural
 from hpcgnn.graph.durable import FULL, naming_disk
@@ -32,8 +33,6 @@ from hpcgnn.graph.files import FileFormatError
 
 MOST_SNAPSHOTS = 1 << 20
 SMALL_BYTES, MOST_TEXT_PACKED = 64 << 20, 100  # that any archive may hold, and times its size; lists pack to a fifth
-SPEED, TARGET = np.dtype(np.float32), "target"
-parse_weights = partial(parse_numbers, dtype=SPEED, fill=None, words={})
 
 
 def read_lists(
@@ -46,7 +45,7 @@ def read_lists(
     """
     space: IdSpace = ID_SPACES[ids]("node") if num_nodes is None else RowIds("node", num_nodes)
     spec, width = text_layout(path, ("snapshot", "u", "v", "weight"), (3, 4))
-    parsers: list[Callable] = [parse_ids, space.column(), space.column(), parse_weights]
+    parsers: list[Callable] = [parse_ids, space.column(), space.column(), read_weight]
     columns: list[Any] = [*read_columns(spec, parsers[:width]), None]
     number, *ends, weight = columns[:4]
     space.finish()
@@ -78,35 +77,6 @@ def read_contacts(path: pathlib.Path, merge: bool = True, scratch: pathlib.Path 
     return merge_parallel(graph) if merge else graph
 
 
-def read_speeds(speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = True) -> SnapshotGraph:
-    """Read measurements of sensors [S, N], the first line their ids, and weights between them [N, N]: edges that stay,
-    and a series ``target``. scaled: divided by its maximum, as T-GCN does; attribute ``scale`` holds the factor.
-
-    The entry of row i and column j is the edge from i to j. Raises FileFormatError.
-    """
-    spec = FileSpec(path=str(speeds), header="skip")
-    values, weights = _read_matrix(spec), _read_matrix(FileSpec(path=str(adjacency), header="none"))
-    with TextSource(speeds).open() as raw:
-        names = [name.strip() for name in CleanText(raw).next_line().decode(errors="replace").split(",")]
-    # Ids are numbers where all are, else text.
-    ids = np.array(names, np.int64) if all(map(str.isdigit, names)) else np.array([name.encode() for name in names])
-    if weights.shape != (len(names), len(names)):
-        raise FileFormatError(
-            f"{adjacency.name}: {weights.shape[0]} rows of {weights.shape[1]} numbers, but {speeds.name} has "
-            f"{len(names)} sensors; give the matrix of these"
-        )
-    scale = float(values.max(initial=0)) if scaled else 1.0
-    if scale <= 0:
-        raise FileFormatError(f"{speeds.name}: no value is above 0, so nothing to divide by; leave them with --raw")
-    src, dst = np.nonzero(weights)
-    count, zeros = len(values), np.zeros(len(src), np.int64)
-    return SnapshotGraph(
-        len(names), count, src, dst, zeros, zeros + count - 1, {"weight": weights[src, dst]},
-        series={TARGET: np.ascontiguousarray((values / np.float32(scale)).T)}, id=ids,
-        attributes={TARGET: {"scale": scale}},
-    )  # fmt: skip
-
-
 def both_directions(graph: SnapshotGraph) -> SnapshotGraph:
     """Store every edge in both directions, and an edge from a node to itself once; changes the graph."""
     back = np.flatnonzero(graph.src != graph.dst)
@@ -123,7 +93,7 @@ def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int
     with TextSource(path).open() as raw:
         line = CleanText(raw, "#%").peek_line().decode(errors="replace")
     comma = "," in line
-    fields = line.split(",") if comma else line.split()
+    fields = next(csv.reader([line]), []) if comma else line.split()
     if line and len(fields) not in widths:
         raise FileFormatError(
             f"{path.name}: row 1 has {len(fields)} fields, expected {' or '.join(map(str, widths[:2]))}: "
@@ -200,19 +170,13 @@ def check_unpacked(path: pathlib.Path, folder: str, sizes: Iterable[int]) -> Non
 
 
 def in_order(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """List the files among paths in order of their names, numbers in them compared as numbers."""
-    return sorted((path for path in paths if path.is_file()), key=lambda path: natural(str(path)))
+    """List the files among paths in order of their names, numbers in them compared as numbers; without hidden ones,
+    such as those that file browsers leave."""
+    return sorted((path for path in paths if _is_shown(path)), key=lambda path: natural(str(path)))
 
 
-def _read_matrix(spec: FileSpec) -> np.ndarray:
-    """Read all numbers of a text file [R, columns]."""
-    table, row, pieces = open_table(spec), 0, []
-    for batch in table.batches({"all": "0:"}):
-        pieces.append(parse_weights(batch["all"], table.name, row))
-        row += len(pieces[-1])
-    if not pieces:
-        raise FileFormatError(f"{table.name}: no rows of numbers")
-    return np.concatenate(pieces)
+def _is_shown(path: pathlib.Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and "__MACOSX" not in path.parts
 
 
 def count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:

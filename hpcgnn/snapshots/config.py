@@ -12,6 +12,7 @@ from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoc
 from hpcgnn.task.links import TYPED, DecoderKind
 
 KEPT, FRESH = "kept", "fresh"
+REFUSE, LAST = "refuse", "last"
 
 
 @dataclass
@@ -76,12 +77,15 @@ class SnapshotInputConfig:
 
     Attributes:
         lags: the newest values of its target, so many snapshots' (up to the snapshot's own).
+        unknown: what lags are where the target is not known: "refuse"; "last": the node's last known value, 0 before
+            the first; "zero".
         degrees: its in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
         degree_classes: for onehot: degrees above are the last class.
         embedding: learnt numbers of the node, so many; -1: model.hidden of them where nothing else is known, else none.
     """
 
     lags: int = 0
+    unknown: Literal["refuse", "last", "zero"] = "refuse"
     degrees: Literal["none", "log", "onehot"] = "none"
     degree_classes: int = 32
     embedding: int = -1
@@ -92,6 +96,8 @@ class SnapshotInputConfig:
             raise ValueError(
                 "inputs.lags must be at least 0, inputs.embedding at least -1, inputs.degree_classes at least 2"
             )
+        if self.unknown != REFUSE and not self.lags:
+            raise ValueError(f"inputs.unknown {self.unknown} is for inputs.lags, which are 0")
 
 
 ModelKind = Literal[

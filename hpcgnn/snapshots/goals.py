@@ -87,7 +87,8 @@ class SnapshotGoal(Goal):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What is to be predicted for some nodes: values [r, C] of the rows [r] that have any."""
+    """What is to be predicted for some nodes: values [r] of the rows [r] that have any; of numbers, of the places [r]
+    among all outputs one after the other."""
 
     row: torch.Tensor
     value: torch.Tensor
@@ -142,7 +143,7 @@ class LabelGoal(SnapshotGoal):
 
 
 class RegressionGoal(LabelGoal):
-    """Predicts numbers of nodes in later snapshots; where one of a node's is NaN, the node is left out."""
+    """Predicts numbers of nodes in later snapshots; those that are NaN are left out."""
 
     def __init__(
         self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
@@ -167,34 +168,35 @@ class RegressionGoal(LabelGoal):
         counts = [
             len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)
         ]
-        self.roots = world.reduce_array(np.array(counts, np.int64)) * self.num_outputs
+        self.roots = world.reduce_array(np.array(counts, np.int64))
 
     def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the rows [r] whose values are not missing; returns them and the values [r, C]."""
+        """Find the places [r] among outputs [n * C] whose values are not missing; returns them and the values [r]."""
         begin = number + self._first
-        values = self._series[:, begin : begin + self._steps].reshape(len(self._series), self.num_outputs)
-        rows = np.flatnonzero(np.isfinite(values).all(axis=1))
-        return rows, values[rows]
+        values = self._series[:, begin : begin + self._steps].reshape(-1)
+        places = np.flatnonzero(np.isfinite(values))
+        return places, values[places]
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
         if number in self._targets:
             return self._targets[number]
-        rows, values = (torch.from_numpy(array).to(self._world.device) for array in self._values(number))
-        targets = Targets(rows, values.to(self._dtype))
+        places, values = (torch.from_numpy(array).to(self._world.device) for array in self._values(number))
+        targets = Targets(places, values.to(self._dtype))
         if self._keeps:
             self._targets[number] = targets
         return targets
 
     def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
-        rows = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
-        return LabelScores(rows, targets.value)
+        outputs = outputs.reshape(-1)
+        known = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
+        return LabelScores(known, targets.value)
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
         measure = functional.l1_loss if self.absolute else functional.mse_loss
         return measure(scores.output, scores.label, reduction="sum")
 
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
-        none = torch.empty((0, self.num_outputs), dtype=self._dtype, device=self._world.device)
+        none = torch.empty(0, dtype=self._dtype, device=self._world.device)
         return LabelScores(
             torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
         )

@@ -16,7 +16,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.native import Random
-from hpcgnn.snapshots.config import FRESH, SnapshotInputConfig, SnapshotSamplingConfig
+from hpcgnn.snapshots.config import FRESH, LAST, REFUSE, SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.neighborhood import Boundary, Builder, Neighborhood, reversed_edges
 
@@ -142,15 +142,26 @@ class SnapshotPlanner:
         return blocks
 
 
-def _check_known(partition: SnapshotPartition, target: str) -> None:
-    """Raises ValueError for a target with numbers that are not known, which inputs cannot have."""
-    unknown = np.argwhere(~np.isfinite(partition.series[target]))
-    if len(unknown):
-        row, number = unknown[0, :2]
+def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.ndarray:
+    """Return the series [n, S, ...] of a target, numbers that are not known filled in as ``unknown`` says: never by
+    later ones. Raises ValueError for such numbers where it refuses them."""
+    series = partition.series[target]
+    known = np.isfinite(series)
+    if known.all():
+        return series
+    if unknown == REFUSE:
+        row, number = np.argwhere(~known)[0, :2]
         raise ValueError(
             f"inputs.lags: {target} of the node in row {partition.flat_row[row]} of the graph file is not known in "
-            f"snapshot {number} ({len(unknown)} such numbers at this rank): fill them in, or leave inputs.lags 0"
+            f"snapshot {number} ({np.count_nonzero(~known)} such numbers at this rank): set inputs.unknown to last or "
+            "zero, or leave inputs.lags 0"
         )
+    filled = np.where(known, series, 0)
+    if unknown == LAST:
+        numbers = np.arange(series.shape[1]).reshape(1, -1, *[1] * (series.ndim - 2))
+        newest = np.maximum.accumulate(np.where(known, numbers, 0), axis=1)
+        filled = np.take_along_axis(filled, newest, axis=1)
+    return filled
 
 
 class SnapshotInputs:
@@ -163,9 +174,8 @@ class SnapshotInputs:
         """Raises ValueError for lags without a target."""
         if config.lags and target not in partition.series:
             raise ValueError(f"inputs.lags needs a column {target or 'target'} of every snapshot, the graph has none")
-        if config.lags:
-            _check_known(partition, target)
-        self._config, self._partition, self._target = config, partition, target
+        self._known = _known_lags(partition, target, config.unknown) if config.lags else None
+        self._config, self._partition = config, partition
         self._dtype, self._device = dtype, device
         self._fixed = partition.columns.get(FEATURES)
         self._changing = partition.series.get(FEATURES)
@@ -180,8 +190,8 @@ class SnapshotInputs:
         """F."""
         widths = [self._fixed.shape[1]] if self._fixed is not None else []
         widths += [self._changing.shape[2]] if self._changing is not None else []
-        if self._config.lags:
-            widths.append(self._config.lags * int(np.prod(self._partition.series[self._target].shape[2:], dtype=int)))
+        if self._known is not None:
+            widths.append(self._config.lags * int(np.prod(self._known.shape[2:], dtype=int)))
         widths.append({"none": 0, "log": 2, "onehot": 2 * self._config.degree_classes}[self._config.degrees])
         return sum(widths)
 
@@ -192,8 +202,8 @@ class SnapshotInputs:
             pieces.append(self._fixed)
         if self._changing is not None:
             pieces.append(self._changing[:, number])
-        if self._config.lags:
-            lagged = self._partition.series[self._target][:, number - self._config.lags + 1 : number + 1]
+        if self._known is not None:
+            lagged = self._known[:, number - self._config.lags + 1 : number + 1]
             pieces.append(lagged.reshape(nodes, int(np.prod(lagged.shape[1:], dtype=np.int64))))
         if self._config.degrees != "none":
             pieces.append(self._degrees(number, channel))

@@ -82,7 +82,7 @@ def test_lists_with_weights_names_and_given_nodes(tmp_path, capsys):
         ("0,1,2\n0,1,7\n", ("--nodes", "5"), "row 2: no node 7"),
         ("0,1\n", (), "row 1 has 2 fields, expected 3 or 4"),
         ("0,1,2\n0,1\n", (), "row 2 has 2 fields instead of 3"),
-        ("0,1,2,1\n0,1,2,nan\n", (), "row 2: the value is nan"),
+        ("0,1,2,1\n0,1,2,nan\n", (), "row 2: the weight is missing"),
         ("0,1,2\n1254192988,1,2\n1254192989,1,2\n", (), "are they times?"),
         ("", (), "no rows, so no snapshots"),
     ],
@@ -183,7 +183,7 @@ def test_speeds(tmp_path, capsys):
     speeds.write_text("70,60\n10,40\n20,8\n5,30\n")
     near.write_text("1,0.5\n0,1\n")
     assert "2 nodes, 3 snapshots, 9 edges in all; stored as 3 rows" in convert(
-        capsys, "speeds", speeds, near, tmp_path / "g.h5"
+        capsys, "speeds", speeds, near, tmp_path / "g.h5", "--header", "names"
     )
     with h5py.File(tmp_path / "g.h5") as file:
         target = file["nodes/node/target"]
@@ -193,12 +193,86 @@ def test_speeds(tmp_path, capsys):
     assert snapshots_of(tmp_path / "g.h5", "weight")[:3] == [(0, 60, 60, 1), (0, 70, 60, 0.5), (0, 70, 70, 1)]
     near.write_text("1,0.5,3\n0,1,2\n")
     assert "adj.csv: 2 rows of 3 numbers, but speed.csv has 2 sensors" in refused(
-        capsys, "speeds", speeds, near, tmp_path / "x.h5"
+        capsys, "speeds", speeds, near, tmp_path / "x.h5", "--header", "names"
     )
     speeds.write_text("70,60\n10,40\n20,x\n")
     assert "speed.csv: column #1, row 2: 'x' is not a number" in refused(
-        capsys, "speeds", speeds, near, tmp_path / "x.h5"
+        capsys, "speeds", speeds, near, tmp_path / "x.h5", "--header", "names"
     )
+
+
+def speeds_of(capsys, tmp_path, text, *options):
+    """What is said, ids (None: none) and numbers [N, S] of sensors with all weights 1."""
+    width = len(text.splitlines()[-1].split(","))
+    (tmp_path / "s.csv").write_text(text)
+    (tmp_path / "a.csv").write_text("\n".join([",".join(["1"] * width)] * width))
+    path = tmp_path / "speeds.h5"
+    path.unlink(missing_ok=True)
+    said = convert(capsys, "speeds", tmp_path / "s.csv", tmp_path / "a.csv", path, "--raw", *options)
+    with h5py.File(path) as file:
+        nodes = file["nodes/node"]
+        return said, nodes["id"][:].tolist() if "id" in nodes else None, nodes["target"][:].tolist()
+
+
+@pytest.mark.parametrize(("first", "options", "ids"), [
+    ("a,b", (), [b"a", b"b"]),
+    ('"a","b,c"', (), [b"a", b"b,c"]),
+    ("7,8", (), [7, 8]),
+    ("7,8", ("--header", "none"), None),
+    ("7.5,8", (), None),
+    ("7,7", (), None),
+    ("7,", (), None),
+    ("7,NA", ("--missing", "NA"), None),
+    ("7.5,8", ("--header", "names"), [b"7.5", b"8"]),
+])  # fmt: skip
+def test_the_first_line_of_speeds_is_names_where_it_can_be(tmp_path, capsys, first, options, ids):
+    """Numbers that no names can be are measurements, and no row is lost."""
+    said, found, target = speeds_of(capsys, tmp_path, f"{first}\n1.5,2\n3,4\n", *options)
+    assert found == ids
+    assert ("no line of names: nodes are numbered" in said) == (ids is None)
+    assert np.array(target).T.tolist()[-2:] == [[1.5, 2], [3, 4]]
+    assert len(target[0]) == 2 + (ids is None)
+
+
+def test_speeds_that_are_missing_are_not_known(tmp_path, capsys):
+    """Empty cells, nan, and what an option names, also the number 0 as it is written."""
+    text = "a,b,c\n0,,nan\n 0.0 ,-,3\n1,-1,2\n"
+    said, _, target = speeds_of(capsys, tmp_path, text, "--missing", "-", "--missing", "0")
+    nan = np.nan
+    assert np.array_equal(target, [[nan, nan, 1], [nan, nan, -1], [nan, 3, 2]], equal_nan=True)
+    assert "5 of 9 measurements are missing" in said
+    _, _, target = speeds_of(capsys, tmp_path, text.replace("-,", "9,"))
+    assert np.array_equal(target, [[0, 0, 1], [nan, 9, -1], [nan, 3, 2]], equal_nan=True)
+
+
+@pytest.mark.parametrize(("text", "near", "reason"), [
+    ("7,8\n1,2\n", "1,1\n1,1\n", "s.csv: the first line, 7, 8, may be names or measurements"),
+    ("a,a\n1.5,2\n", "1,1\n1,1\n", "s.csv: the name of column 2 is 'a', as column 1 has; every sensor needs"),
+    ("a,\n1.5,2\n", "1,1\n1,1\n", "s.csv: the name of column 2 is none; every sensor needs"),
+    ("a,b\n1.5,inf\n", "1,1\n1,1\n", "s.csv: column #1, row 1: inf does not fit into float32; mend the row"),
+    ("a,b\n1.5,2\n", "1,1\n1,\n", "a.csv: row 2: the weight to node 1 is missing (empty or nan); write it, 0 where"),
+])  # fmt: skip
+def test_speeds_that_are_refused(tmp_path, capsys, text, near, reason):
+    (tmp_path / "s.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(near)
+    assert reason in refused(capsys, "speeds", tmp_path / "s.csv", tmp_path / "a.csv", tmp_path / "x.h5")
+
+
+def test_a_list_without_a_weight_is_refused_by_a_remedy_that_there_is(tmp_path, capsys):
+    """There is no spec, so no fill can be declared; quotes are taken off."""
+    (tmp_path / "e.csv").write_text('0,"a,1",b,1\n0,b,c,\n')
+    said = refused(capsys, "lists", tmp_path / "e.csv", tmp_path / "x.h5", "--ids", "string")
+    assert "e.csv: row 2: the weight is missing (empty or nan); write it" in said
+
+
+def test_hidden_files_of_a_folder_are_no_snapshots(tmp_path, capsys):
+    (tmp_path / "days").mkdir()
+    for name in ("day1.txt", "day2.txt"):
+        (tmp_path / "days" / name).write_text("1 0 1\n2 1 2\n")
+    (tmp_path / "days" / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+    assert "3 nodes, 2 snapshots" in convert(capsys, "contacts", tmp_path / "days", tmp_path / "g.h5")
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert [source["name"] for source in json.loads(file.attrs["sources"])] == ["day1.txt", "day2.txt"]
 
 
 def tennis_step(edges, counts):

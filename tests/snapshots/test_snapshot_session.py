@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from snapshot_runs import (
     assert_like_one_rank,
     make_config,
@@ -93,13 +94,60 @@ def test_splits_of_the_graph_count_where_they_are_asked_for(comm, mpi_tmp_path, 
     session.close()
 
 
+def half_known():
+    """A graph of whose target numbers are missing, one node's all."""
+    graph, rng = random_graph(5, 24, 9, 20), np.random.default_rng(3)
+    graph.series["target"][rng.random((24, 9)) < 0.4] = np.nan
+    graph.series["target"][22] = np.nan
+    return graph
+
+
 def test_numbers_that_are_not_known_are_no_inputs(comm, mpi_tmp_path):
     graph = random_graph(5, 24, 9, 20)
     graph.series["target"][22, 3] = np.nan
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
-    reason = r"inputs.lags: target of the node in row 22 of the graph file is not known in snapshot 3 \(1 such numbers"
+    reason = (
+        r"inputs.lags: target of the node in row 22 of the graph file is not known in snapshot 3 \(1 such numbers at "
+        "this rank\\): set inputs.unknown to last or zero"
+    )
     with pytest.raises(DistributedError, match=reason):
         open_session(comm, parts, make_config(inputs__lags=2))
+
+
+@pytest.mark.parametrize("unknown", ["last", "zero"])
+def test_inputs_that_are_not_known_are_filled_by_what_was(comm, mpi_tmp_path, unknown):
+    """Never by later numbers: by a loop over snapshots."""
+    graph = half_known()
+    config = make_config(inputs__lags=2, inputs__unknown=unknown, inputs__embedding=0, train__batch_size=2)
+    del graph.series["feat"]
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    session = open_session(comm, parts, config)
+    expected = np.zeros((24, 9), np.float32)
+    for number in range(9):
+        value = graph.series["target"][:, number]
+        before = expected[:, number - 1] if number and unknown == "last" else 0
+        expected[:, number] = np.where(np.isnan(value), before, value)
+    for number in range(1, 9):
+        found = session.task.inputs(number).numpy()
+        assert np.array_equal(found, expected[session.partition.flat_row, number - 1 : number + 1])
+    session.close()
+    assert_like_one_rank(comm, parts, config)
+
+
+def test_numbers_that_are_not_known_are_not_learnt(comm, mpi_tmp_path):
+    """Of several steps those that are known count, one by one: loss and metrics of outputs that are all 0.5."""
+    graph = half_known()
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    session = open_session(comm, parts, make_config(task__steps=3, data__val_snapshots=1, data__test_snapshots=1))
+    goal, world = session.goal, session.world
+    outputs = torch.full((session.partition.num_nodes, 3), 0.5, dtype=torch.float64)
+    scores = goal.join([goal.score(outputs, goal.want("train", 0, number), None) for number in (1, 2)], False)
+    errors = np.concatenate([graph.series["target"][:, number + 1 : number + 4].ravel() for number in (1, 2)]) - 0.5
+    errors = errors[~np.isnan(errors)].astype(np.float64)
+    assert goal.roots[1] + goal.roots[2] == len(errors)
+    assert world.total(goal.loss(scores).item()) == pytest.approx((errors**2).sum(), rel=1e-6)
+    assert goal._measure(scores.arrays(), world)["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-6)
+    session.close()
 
 
 @pytest.mark.serial
@@ -113,6 +161,7 @@ def test_numbers_that_are_not_known_are_no_inputs(comm, mpi_tmp_path):
     ),
     ({"data__val_fraction": 0.3, "data__val_snapshots": 2}, "data.val_fraction has no effect beside data.val_snaps"),
     ({"data__splits": "graph", "data__test_snapshots": 2}, "data.test_snapshots has no effect: data.splits graph"),
+    ({"inputs__unknown": "last"}, "inputs.unknown last is for inputs.lags, which are 0"),
     ({"train__drop_last": True}, "train.drop_last leaves snapshots out of the state that is carried on"),
 ])  # fmt: skip
 def test_settings_that_show_or_lose_what_they_should_not_are_refused(changes, reason):

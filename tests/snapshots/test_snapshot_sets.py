@@ -4,7 +4,7 @@ import pytest
 from snapshot_runs import assert_like_one_rank, make_config, write_parts
 
 from data_tools.snapshots.pygt import read_json
-from data_tools.snapshots.text import read_speeds
+from data_tools.snapshots.speeds import read_speeds
 
 
 def read_los(shared_data):
