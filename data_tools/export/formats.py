@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
 import zipfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pyarrow.parquet
 import yaml
 
 from data_tools.export.tables import Column, ExportTable, Tables
-from data_tools.source.file_spec import Dtype
+from data_tools.source.file_spec import FINITE_COLUMNS, Dtype
 from hpcgnn.graph.durable import OutputFile
 from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
@@ -87,10 +88,12 @@ def metadata(tables: Tables) -> dict[str, object]:
     return {"kind": tables.kind, "nodes": nodes, "edges": edges}
 
 
-def described(table: ExportTable, skipped: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """List the columns of numbers that a graph file can hold, with their dtypes."""
+def described(table: ExportTable, skipped: tuple[str, ...]) -> dict[str, dict[str, object]]:
+    """List the columns of numbers that a graph file can hold, with their dtypes; where NaN means "not known", it stays
+    so."""
     return {
         name: {"column": name, "dtype": column.dtype.name}
+        | ({"fill": math.nan} if column.dtype.kind == "f" and name not in FINITE_COLUMNS else {})
         for name, column in table.columns.items()
         if name not in skipped and column.dtype.name in get_args(Dtype)
     }

@@ -9,10 +9,9 @@ import numpy as np
 
 from data_tools.partition import source as partition_source
 from data_tools.partition.source import NodeType, Source
+from data_tools.source.file_spec import FINITE_COLUMNS
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
-
-FINITE_COLUMNS = ("feat", "weight")
 
 
 def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:

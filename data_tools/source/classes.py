@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Raw, parse_names, single, to_arrow
+from data_tools.source.formats.values import Raw, parse_names, single, to_text
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import FileFormatError, slabs
 
@@ -27,8 +26,7 @@ class Classes:
         if self._fill is None:
             words = parse_names(raw, file, first_row)
         else:
-            part, _ = single(raw, file, first_row)
-            words = pc.utf8_trim_whitespace(pc.fill_null(to_arrow(part).cast(pa.string()), ""))
+            words = pc.utf8_trim_whitespace(pc.fill_null(to_text(*single(raw, file, first_row)), ""))
         words = words.dictionary_encode()
         numbers = self._codes
         codes = [numbers.setdefault(word, len(numbers)) if word else -1 for word in words.dictionary.to_pylist()]

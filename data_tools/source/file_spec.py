@@ -11,6 +11,7 @@ from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.schema import one_of
 
 SPLITS = {"train": 0, "val": 1, "test": 2}
+FINITE_COLUMNS = ("feat", "weight")  # models multiply by them: never NaN; other columns of floats may say "not known"
 Dtype = Literal["int8", "int16", "int32", "int64", "float32", "float64"]
 Format = Literal["auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists"]
 SUFFIXES = {f".{kind}": kind for kind in ("npz", "npy", "parquet", "mat", "pt")}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import math
 import pathlib
 import re
 import string
 from collections.abc import Mapping, Set
 from typing import Any, Literal
 
-from data_tools.source.file_spec import ColumnSpec, Dtype, FileColumn, FileSpec
+import numpy as np
+
+from data_tools.source.file_spec import FINITE_COLUMNS, ColumnSpec, Dtype, FileColumn, FileSpec
 from data_tools.source.schema import build, items, one_of
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec
 from hpcgnn.graph.decode import decode_yaml
@@ -137,7 +140,26 @@ def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSp
     dtype = column.dtype or DEFAULT_DTYPES.get(name, "int64" if column.classes else None)
     if dtype is None:
         raise ValueError(f"{where}: key 'dtype' is missing; only {', '.join(DEFAULT_DTYPES)} have a default")
+    check_values(where, name, column, np.dtype(dtype))
     return dataclasses.replace(column, dtype=dtype)
+
+
+def check_values(where: str, name: str, column: ColumnSpec, dtype: np.dtype) -> None:
+    """Raise ValueError for a fill that a column cannot hold, and for classes that are no integers."""
+    if column.classes and dtype.kind != "i":
+        raise ValueError(f"{where}: classes are numbered by integers, not {dtype}; leave out dtype")
+    if column.fill is None:
+        return
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            if np.isinf(dtype.type(column.fill)):
+                raise ValueError(f"{where}: fill: {column.fill} is no number that {dtype} holds")
+        if math.isnan(column.fill) and name in FINITE_COLUMNS:
+            raise ValueError(f"{where}: fill: {name} has a number in every row; give one, such as fill: 0")
+    elif math.isnan(column.fill):
+        raise ValueError(f"{where}: fill: NaN is no {dtype}; set dtype: float32, or fill: -1 for classes not known")
+    elif not (float(column.fill).is_integer() and np.iinfo(dtype).min <= column.fill <= np.iinfo(dtype).max):
+        raise ValueError(f"{where}: fill: {column.fill} is no integer that fits into {dtype}")
 
 
 def place_files(spec: SourceSpec, folder: pathlib.Path, assigned: Mapping[str, str]) -> dict[str, FileSpec]:

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from sklearn.metrics import f1_score, roc_auc_score
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
 
+from data_tools.convert import main as convert
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.answer_file import write_answers
@@ -197,6 +198,43 @@ def test_metrics_leave_out_missing_labels(comm, parts, labels, kind):
         assert found["accuracy"] == pytest.approx((label == output.argmax(axis=1)).mean())
     else:
         assert found["mse"] == pytest.approx(((output[:, 0] - label) ** 2).mean())
+
+
+NOT_KNOWN = """
+files: {events: {path: events.csv}}
+nodes: [{type: a}]
+edges:
+  - {relation: a.meets.a, file: events, src: src, dst: dst, time: time,
+     columns: {label: {column: gain, dtype: float32, fill: .nan}}}
+"""
+
+
+def test_numbers_that_a_source_leaves_out(comm, mpi_tmp_path):
+    """Empty cells of a csv file are in no loss and no metric: the error of the validation set over the others."""
+    rng = np.random.default_rng(0)
+    gain = np.where(rng.random(300) < 0.4, np.nan, rng.standard_normal(300)).astype(np.float32)
+
+    def write():
+        ends = rng.integers(0, 20, (300, 2))
+        rows = (
+            f"{u},{v},{t},{'' if np.isnan(x) else x}\n" for t, ((u, v), x) in enumerate(zip(ends, gain, strict=True))
+        )
+        (mpi_tmp_path / "events.csv").write_text("src,dst,time,gain\n" + "".join(rows))
+        (mpi_tmp_path / "spec.yaml").write_text(NOT_KNOWN)
+        assert convert(["--spec", str(mpi_tmp_path / "spec.yaml"), str(mpi_tmp_path / "g.h5")]) == 0
+
+    on_rank_0(comm, write)
+    make_parts(comm, mpi_tmp_path / "g.h5", mpi_tmp_path / "p", 4, "random")
+    found = run_epoch(comm, mpi_tmp_path / "p", task_config("edge_regression"))
+    assert np.isfinite(found.losses).all()
+    session = open_session(comm, mpi_tmp_path / "p", task_config("edge_regression"))
+    collected = session.scores("val")
+    columns = {name: np.concatenate(comm.allgather(value)) for name, value in collected.columns().items()}
+    label = columns["label"]
+    validation = gain[210:255]
+    np.testing.assert_array_equal(np.sort(label[~np.isnan(label)]), np.sort(validation[~np.isnan(validation)]))
+    error = np.nanmean((columns["output"][:, 0] - label) ** 2)
+    assert split_metrics(session, "val", collected)["mse"] == pytest.approx(error)
 
 
 def test_the_lowest_error_is_best(comm, parts, mpi_tmp_path):

@@ -19,6 +19,7 @@ from hpcgnn.graph.files import FileFormatError
 EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
 DATES = "dates must be made seconds first, such as by datetime.fromisoformat(date).timestamp() in Python"
+WORDS = "; words that name classes are numbered with classes: true in a spec"
 LONGEST_NAME = 1024  # bytes; ids of text are stored with the width of the longest
 
 
@@ -74,7 +75,7 @@ def parse_ids(raw: Raw, file: str, first_row: int) -> np.ndarray:
 def parse_names(raw: Raw, file: str, first_row: int) -> pa.Array:
     """Parse ids that are text [n]. Raises FileFormatError for ids that are empty or too long."""
     part, place = single(raw, file, first_row)
-    names = pc.fill_null(to_arrow(part).cast(pa.string()), "")
+    names = pc.fill_null(to_text(part, place), "")
     names = names if raw.is_exact else pc.utf8_trim_whitespace(names)
     if len(bad := np.flatnonzero(pc.equal(names, "").to_numpy(zero_copy_only=False))):
         raise place.error(bad[0], "the id is empty; mend or remove the row")
@@ -93,7 +94,8 @@ def parse_numbers(
 ) -> np.ndarray:
     """Parse a column [n] or [n, width] of ``dtype``.
 
-    ``fill`` replaces empty and NaN values, which are refused when it is None; ``words`` maps text to numbers.
+    ``fill`` replaces empty and NaN values, which are refused when it is None (NaN itself: not known, for numbers to
+    learn); ``words`` maps text to numbers.
     """
     pieces = []
     for part, label in zip(raw.parts, raw.labels, strict=True):
@@ -101,7 +103,8 @@ def parse_numbers(
         if words:
             values = map_words(part, place, words, fill)
         else:
-            values = to_numbers(part, place, fill, f"a number ({dtype})", fractions=dtype.kind == "f")
+            expected = f"a number ({dtype})" + ("" if dtype.kind == "f" else WORDS)
+            values = to_numbers(part, place, fill, expected, fractions=dtype.kind == "f")
         pieces.append(to_dtype(values, dtype, place, fill))
     if raw.scalar:
         return pieces[0]
@@ -163,10 +166,33 @@ def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, 
 
 
 def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
-    """Make an Arrow array of text or numbers."""
+    """Make an Arrow array of numbers, text or bytes."""
     if isinstance(part, np.ndarray):
-        return pa.array(np.char.decode(part, "utf-8") if part.dtype.kind == "S" else part)
+        return pa.array(part)
     return part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
+
+
+def to_text(part: pa.Array | np.ndarray, place: Place) -> pa.Array:
+    """Make an Arrow array of text. Raises FileFormatError for bytes that are no UTF-8, and for what is no text."""
+    column = to_arrow(part)
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowNotImplementedError:
+        raise FileFormatError(f"{place.file}: column {place.column} has type {column.type}, expected text") from None
+    except pa.ArrowInvalid:
+        bad = next(index for index, item in enumerate(column) if not is_utf8(item))
+        text = column[bad].as_py()[:32]
+        raise place.error(
+            bad, f"{text!r} is not UTF-8 text; write it as text, such as by bytes.hex() in Python"
+        ) from None
+
+
+def is_utf8(item: pa.Scalar) -> bool:
+    """Say whether bytes are text."""
+    with contextlib.suppress(pa.ArrowInvalid):
+        item.cast(pa.string())
+        return True
+    return False
 
 
 def to_numbers(
@@ -182,19 +208,37 @@ def to_numbers(
         return lists_to_matrix(column, place)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return text_to_numbers(to_text(column, place), place, fill, expected, fractions)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise FileFormatError(f"{place.file}: column {place.column} has type {column.type}, expected {expected}")
+        seconds = "; in pandas .dt.as_unit('s').astype('int64') makes seconds of dates"
+        remedy = seconds if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type) else ""
+        raise FileFormatError(
+            f"{place.file}: column {place.column} has type {column.type}, expected {expected}{remedy}"
+        )
     return without_nulls(column, place, fill)
 
 
 def without_nulls(column: pa.Array, place: Place, fill: float | None) -> np.ndarray:
-    """Turn Arrow numbers into NumPy's, with ``fill`` in place of missing ones."""
-    if column.null_count:
-        if fill is None:
-            missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-            raise place.error(missing[0], "the value is missing; mend the row or declare a fill for the column")
-        column = pc.fill_null(column, pa.scalar(fill).cast(column.type))
-    return column.to_numpy(zero_copy_only=False)
+    """Turn Arrow numbers into NumPy's, with ``fill`` in place of missing ones; the type is widened where it does not
+    hold the fill, such as -1 among uint8."""
+    if not column.null_count:
+        return column.to_numpy(zero_copy_only=False)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    if fill is None:
+        raise place.error(
+            int(np.argmax(missing)), "the value is missing; mend the row or declare a fill for the column"
+        )
+    values = pc.fill_null(column, pa.scalar(0).cast(column.type)).to_numpy(zero_copy_only=False)
+    dtype = values.dtype
+    if dtype.kind != "f":
+        dtype = np.dtype(np.int64) if float(fill).is_integer() else np.dtype(np.float64)
+        most = 2**63 - 1 if dtype.kind == "i" else EXACT_FLOAT
+        if len(bad := np.flatnonzero((values > most) | (values < -most))):
+            raise place.error(bad[0], f"{values[bad[0]]} and the fill {fill} fit into no type of numbers; mend the row")
+    values = values.astype(dtype)
+    values[missing] = fill
+    return values
 
 
 def text_to_numbers(column: pa.Array, place: Place, fill: float | None, expected: str, fractions: bool) -> np.ndarray:
@@ -233,38 +277,45 @@ def lists_to_matrix(column: pa.Array, place: Place) -> np.ndarray:
             bad[0], f"the vector has {lengths[bad[0]]} entries, row {place.first_row + 1} has {lengths[0]}"
         )
     flat = pc.list_flatten(column)
+    if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
+        raise FileFormatError(f"{place.file}: column {place.column} has vectors of {flat.type}, expected numbers")
     if flat.null_count:
-        raise place.error(0, "a vector in this column has a missing entry")
+        entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
+        raise place.error(entry // int(lengths[0]), f"entry {entry % int(lengths[0]) + 1} of the vector is missing")
     return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
 def map_words(part: pa.Array | np.ndarray, place: Place, words: Mapping[str, int], fill: float | None) -> np.ndarray:
     """Look up the integers for the words of a column; an unknown word becomes ``fill`` or is refused."""
-    column = to_arrow(part).cast(pa.string())
+    column = to_text(part, place)
     positions = pc.index_in(pc.utf8_trim_whitespace(column), pa.array(list(words), pa.string()))
     codes = pc.fill_null(positions, -1).to_numpy(zero_copy_only=False)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown) and fill is None:
         text = column[int(unknown[0])].as_py()
         raise place.error(unknown[0], f"{text!r} is not one of {', '.join(words)}; add it to values or declare a fill")
-    values = np.array([*words.values(), 0 if fill is None else int(fill)], np.int64)
+    last = 0 if fill is None else fill
+    values = np.array([*words.values(), last], np.int64 if float(last).is_integer() else np.float64)
     return values[codes]
 
 
 def to_dtype(values: np.ndarray, dtype: np.dtype, place: Place, fill: float | None) -> np.ndarray:
-    """Cast without loss of integers; NaN becomes ``fill`` or is refused, infinities are refused."""
+    """Cast without loss of integers; NaN becomes ``fill``, which may be NaN itself, or is refused; infinities are
+    refused."""
     if values.dtype.kind == "f":
+        missing = np.isnan(values)
         if fill is not None:
-            values = np.where(np.isnan(values), values.dtype.type(fill), values)
-        bad = np.argwhere(~np.isfinite(values))
+            values = np.where(missing, values.dtype.type(fill), values)
+        bad = np.argwhere(np.isinf(values) | (missing if fill is None else False))
         if len(bad):
             value = values[tuple(bad[0])]
-            raise place.error(bad[0][0], f"the value is {value}; mend the row or declare a fill for NaN")
+            remedy = "; declare a fill for NaN" if np.isnan(value) else ""
+            raise place.error(bad[0][0], f"the value is {value}; mend the row{remedy}")
     if dtype.kind != "f":
         return to_integers(values, dtype, place)
     with np.errstate(over="ignore"):
         cast = values.astype(dtype)
-    if len(bad := np.argwhere(~np.isfinite(cast))):
+    if len(bad := np.argwhere(np.isinf(cast))):
         value = values[tuple(bad[0])]
         raise place.error(
             bad[0][0], f"the value {value} does not fit into {dtype}; set dtype: float64, or mend the row"

@@ -11,6 +11,10 @@ import pytest
 import yaml
 from convert_sources import refused, run_spec, spec_for
 
+from data_tools.convert import main
+from data_tools.export.command import export
+from data_tools.partition.command import partition
+from data_tools.verify.command import main as verify
 from hpcgnn.graph.files import relations
 
 pytestmark = pytest.mark.serial
@@ -74,6 +78,57 @@ def test_fill_replaces_empty_and_nan(tmp_path):
         with h5py.File(run_spec(tmp_path, spec)) as file:
             assert file["edges/user.rates.item/label"][...].tolist() == [-1, 5]
             assert file["edges/user.rates.item/feat"][...].tolist() == [[0.5], [0.5]]
+
+
+def write_unknown(folder: Path) -> dict[str, dict]:
+    """Three rows whose number y is not known in the second, as csv, npz and parquet: columns of ids and y."""
+    (folder / "e.csv").write_text("u,i,t,y\n0,0,1,0.5\n0,1,2,\n1,0,3,-2\n")
+    columns = {"u": np.array([0, 0, 1]), "i": np.array([0, 1, 0]), "t": np.arange(1, 4)}
+    np.savez(folder / "e.npz", **columns, y=np.array([0.5, np.nan, -2]))
+    halves = pa.array([0.5, None, -2])
+    pyarrow.parquet.write_table(pa.table(columns | {"y": halves}), folder / "e.parquet")
+    integers = pa.array([3, None, 0], pa.uint8())
+    pyarrow.parquet.write_table(pa.table(columns | {"y": integers}), folder / "integers.parquet")
+    (folder / "words.csv").write_text("u,i,t,y\n0,0,1,half\n0,1,2,?\n1,0,3,less\n")
+    plain, words = [0.5, np.nan, -2], {"values": {"half": 5, "less": -2}}
+    return {"e.csv": (plain, {}), "e.npz": (plain, {}), "e.parquet": (plain, {}),
+            "integers.parquet": ([3, np.nan, 0], {}), "words.csv": ([5, np.nan, -2], words)}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_that_are_not_known(tmp_path, dtype):
+    """`fill: .nan`: labels of events, nodes and edges stay NaN, also through partition, verify and an export."""
+    for name, (expected, options) in write_unknown(tmp_path).items():
+        spec = spec_for(tmp_path / name)
+        label = {"column": "y", "dtype": dtype, "fill": float("nan"), **options}
+        spec["edges"][0]["columns"] = {"label": label}
+        user = {"type": "user", "file": "events", "id": "t", "columns": {"score": label}}
+        spec["nodes"] = [user, {"type": "item"}]
+        spec["edges"][0] |= {"src": "t"}
+        graph = run_spec(tmp_path, spec)
+        partition(graph, tmp_path / "p", 2, "random", overwrite=True)
+        assert verify([str(tmp_path / "p"), "--against", str(graph)]) == 0
+        export(graph, tmp_path / f"{name}-out", "parquet")
+        again = tmp_path / "again.h5"
+        assert main(["--chunks", str(tmp_path / f"{name}-out"), "--overwrite", str(again)]) == 0
+        for path in (graph, again):
+            with h5py.File(path) as file:
+                for column in ("edges/user.rates.item/label", "nodes/user/score"):
+                    assert file[column].dtype == dtype
+                    np.testing.assert_array_equal(file[column][...], expected)
+
+
+def test_numbers_of_nodes_and_edges_of_a_static_graph_that_are_not_known(tmp_path):
+    """A node that only an edge names has none, either; both directions of an edge have the edge's."""
+    (tmp_path / "n.csv").write_text("id,y\n5,\n3,1.5\n")
+    (tmp_path / "e.csv").write_text("u,v,y\n3,5,nan\n9,3,2.5\n")
+    label = {"column": "y", "dtype": "float32", "fill": float("nan")}
+    node = {"type": "n", "file": "n", "id": "id", "others": "add", "columns": {"label": label}}
+    edge = {"relation": "n.to.n", "file": "e", "src": "u", "dst": "v", "undirected": True, "columns": {"label": label}}
+    files = {"n": {"path": "n.csv"}, "e": {"path": "e.csv"}}
+    with h5py.File(run_spec(tmp_path, {"files": files, "nodes": [node], "edges": [edge]})) as file:
+        np.testing.assert_array_equal(file["nodes/n/label"][...], np.float32([1.5, np.nan, np.nan]))  # of 3, 5, 9
+        np.testing.assert_array_equal(file["edges/n.to.n/label"][...], np.float32([np.nan, np.nan, 2.5, 2.5]))
 
 
 NODE_SPEC = {

@@ -25,6 +25,7 @@ from data_tools.source.formats.values import (
     Place,
     Raw,
     map_words,
+    parse_names,
     parse_times,
     single,
     text_array,
@@ -57,9 +58,20 @@ ARRAYS = ArraysTable("g.npz", {
         (lambda: to_dtype(np.array([2.0**53]), np.dtype(np.int64), PLACE, None), "is not an integer that fits"),
         (lambda: text_array("e.csv", [b"\xff"]), "e.csv: not UTF-8 text"),
         (lambda: single(column(1, labels=["a", "b"], scalar=False), "e.csv", 0), "is one column, not a, b"),
-        (lambda: to_numbers(pa.array([b"x"]), PLACE, None, "a number"), "has type binary, expected a number"),
+        (lambda: to_numbers(pa.array([b"x"]), PLACE, None, "a number"), "column 'x', row 5: 'x' is not a number; mend"),
+        (lambda: to_numbers(pa.array([b"1", b"\xff"]), PLACE, None, "a number"), "'x', row 6: b'\\xff' is not UTF-8"),
+        (lambda: to_numbers(pa.array([5], pa.timestamp("us", "UTC")), PLACE, None, "a time"),
+         "column 'x' has type timestamp[us, tz=UTC], expected a time; in pandas .dt.as_unit('s').astype('int64')"),
+        (lambda: to_numbers(pa.array([2**63, None], pa.uint64()), PLACE, -1, ""),
+         "column 'x', row 5: 9223372036854775808 and the fill -1 fit into no type of numbers"),
+        (lambda: to_numbers(pa.array([2**53 + 1, None]), PLACE, 0.5, ""), "row 5: 9007199254740993 and the fill 0.5"),
+        (lambda: to_numbers(pa.array([["a"]]), PLACE, None, ""), "column 'x' has vectors of string, expected numbers"),
+        (lambda: parse_names(Raw([pa.array([b"ok", b"\xffno"])], ["'x'"], True, 2), "e.parquet", 4),
+         "e.parquet: column 'x', row 6: b'\\xffno' is not UTF-8 text; write it as text, such as by"),
+        (lambda: parse_names(column(b"ok", b"\xff"), "e.npy", 4), "e.npy: column 'x', row 6: b'\\xff' is not UTF-8"),
+        (lambda: map_words(pa.array([[1]]), PLACE, {"a": 0}, None), "column 'x' has type list<item: int64>, expected"),
         (lambda: to_numbers(pa.array([[1, 2], [3]]), PLACE, None, ""), "row 6: the vector has 1 entries, row 5 has 2"),
-        (lambda: to_numbers(pa.array([[1, None]]), PLACE, None, ""), "a vector in this column has a missing entry"),
+        (lambda: to_numbers(pa.array([[1, 2], [3, None]]), PLACE, None, ""), "row 6: entry 2 of the vector is missing"),
         (lambda: to_numbers(pa.array(["1", ""]), PLACE, None, "a number"), "or declare a fill for a column of values"),
         (lambda: to_numbers(pa.array([1, None]), PLACE, None, ""), "row 6: the value is missing; mend the row"),
         (lambda: map_words(pa.array(["a", "c"]), PLACE, {"a": 0, "b": 1}, None),
@@ -92,6 +104,11 @@ def test_values_of_other_types():
     assert to_numbers(pa.array([True, False]), PLACE, None, "").tolist() == [1, 0]
     assert to_numbers(pa.array([[1, 2], [3, 4]]), PLACE, None, "").tolist() == [[1, 2], [3, 4]]
     assert map_words(pa.array([" a", "c"]), PLACE, {"a": 0}, -1).tolist() == [0, -1]
+    assert to_numbers(pa.array([200, None], pa.uint8()), PLACE, -1, "").tolist() == [200, -1]
+    assert to_numbers(pa.array([2**63 - 1, None], pa.uint64()), PLACE, -1, "").tolist() == [2**63 - 1, -1]
+    assert to_numbers(pa.array([7, None], pa.int32()), PLACE, 0.5, "").tolist() == [7, 0.5]
+    assert to_numbers(pa.array([b"7", b" 8"]), PLACE, None, "").tolist() == [7, 8]
+    assert parse_names(column(b"\xc3\xa9"), "e.npy", 0).to_pylist() == ["é"]
 
 
 def npy(header: bytes, version=b"\x02\x00", length=None) -> bytes:

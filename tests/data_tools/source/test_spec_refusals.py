@@ -1,5 +1,7 @@
 """What the parts of a spec refuse: settings that contradict each other, or say too little."""
 
+import math
+
 import pytest
 
 from data_tools.source.file_spec import FileSpec
@@ -120,6 +122,33 @@ def test_what_lists_and_mappings_hold_has_its_type(tmp_path, kind, change, messa
     with pytest.raises(ValueError) as caught:
         build_spec(spec | {kind: {"e": change} if kind == "files" else [change]}, tmp_path, {})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("label", {"fill": math.nan}, "fill: NaN is no int64; set dtype: float32, or fill: -1 for classes not known"),
+        ("label", {"fill": 0.5}, "fill: 0.5 is no integer that fits into int64"),
+        ("label", {"fill": -129, "dtype": "int8"}, "fill: -129 is no integer that fits into int8"),
+        ("label", {"fill": math.inf}, "fill: inf is no integer that fits into int64"),
+        ("label", {"fill": math.inf, "dtype": "float64"}, "fill: inf is no number that float64 holds"),
+        ("weight", {"fill": 1e39}, "fill: 1e+39 is no number that float32 holds"),
+        ("weight", {"fill": math.nan}, "fill: weight has a number in every row; give one, such as fill: 0"),
+        ("feat", {"fill": math.nan}, "fill: feat has a number in every row; give one, such as fill: 0"),
+        ("label", {"classes": True, "dtype": "float32"}, "classes are numbered by integers, not float32"),
+        ("split", {"fill": -1}, None),
+        ("label", {"fill": math.nan, "dtype": "float32"}, None),
+    ],
+)
+def test_fills_that_a_column_holds(tmp_path, name, column, message):
+    edge = EDGE | {"columns": {name: {"column": "x", **column}}}
+    spec = {"files": {"e": {"path": "e.csv"}}, "nodes": [{"type": "a"}, {"type": "b"}], "edges": [edge]}
+    if message is None:
+        assert build_spec(spec, tmp_path, {}).graph_kind == "static"
+        return
+    with pytest.raises(ValueError) as caught:
+        build_spec(spec, tmp_path, {})
+    assert str(caught.value) == f"edges[0].columns.{name}: {message}" + ("; leave out dtype" * ("classes" in column))
 
 
 def test_a_spec_that_is_missing_or_has_no_ids(tmp_path):
