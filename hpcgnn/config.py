@@ -28,8 +28,9 @@ from hpcgnn.temporal.eval_config import expand_eval
 
 # Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
-             "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every", "train.leave_seconds",
-             "sampling.prefetch", "sampling.in_flight", "sampling.topology", "sampling.routes", "output.keep", "comm.",
+             "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every",
+             "train.checkpoint_minutes", "train.leave_seconds", "sampling.prefetch", "sampling.in_flight",
+             "sampling.topology", "sampling.routes", "output.keep", "comm.",
              "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
              "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
 

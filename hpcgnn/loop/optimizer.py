@@ -20,7 +20,7 @@ from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.native.adam import adam_step
 from hpcgnn.native.layers import is_supported
 
-LOSS, STOP, BUSY = 0, 1, 2  # extras that travel with the gradients
+LOSS, STOP, BUSY, DUE = 0, 1, 2, 3  # extras that travel with the gradients
 MOMENTUM = 0.9
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 CHUNK = 1024
@@ -65,7 +65,7 @@ class FlatOptimizer:
     """
 
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
-        self.flat = FlatParameters(model, num_extras=3)
+        self.flat = FlatParameters(model, num_extras=4)
         self._config, self._num_steps = config, num_steps
         self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
         self._sum = GradientSum(world)
@@ -80,17 +80,21 @@ class FlatOptimizer:
         if step % self._config.accumulate == 0:
             self.flat.zero()
 
-    def sum(self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False) -> tuple[float, bool, bool]:
-        """Collective. Return the step's loss over all ranks, whether any rank asks to stop, and whether any is busy
-        with a checkpoint. With the last step of a group the gradient is summed in the same message."""
+    def sum(
+        self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False, due: bool = False
+    ) -> tuple[float, bool, bool, bool]:  # fmt: skip
+        """Collective. Return the step's loss over all ranks, and whether any rank asks to stop, is busy with a
+        checkpoint, and holds that another one is due. With the last step of a group the gradient is summed in the same
+        message."""
         self.flat.extras[LOSS] = loss
-        self.flat.extras[STOP], self.flat.extras[BUSY] = float(stop), float(busy)
+        for place, flag in ((STOP, stop), (BUSY, busy), (DUE, due)):
+            self.flat.extras[place] = float(flag)
         if self._ends_group(step):
             self.flat.sum(self._sum)
         else:
             self.flat.sum_extras(self._sum)
-        total, stops, writers = self.flat.extras.tolist()
-        return total / self._config.epoch_parallel, stops > 0, writers > 0
+        total, stops, writers, clocks = self.flat.extras.tolist()
+        return total / self._config.epoch_parallel, stops > 0, writers > 0, clocks > 0
 
     def step(self, epoch: int, step: int) -> None:
         """Update the weights, if this is the last step of a group."""

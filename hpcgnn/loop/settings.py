@@ -19,7 +19,7 @@ Planner = Literal["auto", "host", "device"]  # where plans are made
 LEAST = {
     "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
     "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
-    "checkpoint_every": 0, "leave_seconds": 0, "log_seconds": 0,
+    "checkpoint_every": 0, "checkpoint_minutes": 0, "leave_seconds": 0, "log_seconds": 0,
 }  # fmt: skip
 
 
@@ -63,7 +63,10 @@ class TrainConfig:
             the package (`pip install tensorboard`).
         profile: steps such as 10-19, counted from 0 at the start of the run, that torch's profiler traces on every
             rank, into profile/ of the run folder; the end of an epoch ends the trace; empty: none.
-        checkpoint_every: steps between two checkpoints within an epoch; 0: only after epochs.
+        checkpoint_minutes: minutes of training after which another checkpoint is due within an epoch: as much is lost
+            at most, however long a step takes; 0: none by the clock.
+        checkpoint_every: steps between two checkpoints within an epoch; 0: none by their number. Of both, what is due
+            first begins one.
         leave_seconds: how long before the end of the job's time (as SLURM_JOB_END_TIME or HPCGNN_JOB_END tell it) the
             run leaves with a checkpoint, to go on in the next job; 0: it does not look at the clock.
     """
@@ -95,7 +98,8 @@ class TrainConfig:
     progress: Literal["auto", "on", "off"] = "auto"
     tensorboard: bool = False
     profile: str = ""
-    checkpoint_every: int = 200
+    checkpoint_minutes: float = 5.0
+    checkpoint_every: int = 0
     leave_seconds: float = 60.0
 
     @property

@@ -59,6 +59,7 @@ class Trainer:
         self.flat, self.progress = self.optimizer.flat, Progress()
         self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
+        self._saved_at = time.monotonic()  # when the newest checkpoint to resume from was begun
         self._resumed = ""  # the checkpoint that the run went on from
         self._metrics: MetricsFile | None = None
         self._stages: StageLog
@@ -179,13 +180,13 @@ class Trainer:
                 summed = self.train_step(plan)
                 if summed is None:
                     continue
-                loss, stop = summed
+                loss, stop, late = summed
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
                 self._seen.step(progress, loss, self.optimizer.lr)
                 if stop:
                     self.log(ASKED)
-                due = config.checkpoint_every and progress.step % config.checkpoint_every == 0
+                due = late or (config.checkpoint_every and progress.step % config.checkpoint_every == 0)
                 if stop or (due and progress.step < num_steps):
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
                 if stop:
@@ -193,10 +194,17 @@ class Trainer:
         if stop:
             raise Stopped
 
-    def train_step(self, plan) -> tuple[float, bool] | None:
+    @property
+    def _is_late(self) -> bool:
+        """Whether the newest checkpoint is as old as ``train.checkpoint_minutes``, by this rank's clock. One that is
+        under way comes first: a slow disk makes checkpoints rare, and not the training wait."""
+        seconds = 60 * self._config.checkpoint_minutes
+        return 0 < seconds <= time.monotonic() - self._saved_at and not self._writer.has_waiting
+
+    def train_step(self, plan) -> tuple[float, bool, bool] | None:
         """Collective. One plan, with the last plan of its step the sum over ranks, and with the last step of its group
-        the optimizer's; returns the step's global loss and whether any rank was asked to stop, None before its last
-        plan."""
+        the optimizer's; returns the step's global loss, whether any rank was asked to stop and whether by any rank's
+        clock a checkpoint is due, None before its last plan."""
         session, timers = self.session, self.session.timers
         self._watchdog.at("train", plan.step)
         if not self._losses:
@@ -209,7 +217,8 @@ class Trainer:
         loss: Any = sum(self._losses)
         self._losses.clear()
         with timers("gradient sum"):
-            total, stop, busy = self.optimizer.sum(plan.step, loss, self._stop.requested, self._writer.is_busy)
+            flags = self._stop.requested, self._writer.is_busy, self._is_late
+            total, stop, busy, late = self.optimizer.sum(plan.step, loss, *flags)
         if self._writer.has_waiting and not busy:
             self._settle()
             self._watchdog.at("train", plan.step)
@@ -218,7 +227,7 @@ class Trainer:
             raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
         with timers("optimizer"):
             self.optimizer.step(plan.epoch, plan.step)
-        return total, stop
+        return total, stop, late
 
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: where training has moved on since the last
@@ -312,6 +321,8 @@ class Trainer:
             memory = memory if session.world.group == 0 else []
             tag = tag or checkpoint.step_tag(progress)
             self._writer.add(tag, State(progress, tensors, scores), memory, session.partition.flat_row)
+            if is_step:
+                self._saved_at = time.monotonic()
 
     def _settle(self) -> None:
         """Wait until all checkpoints are whole."""

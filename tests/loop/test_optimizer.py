@@ -168,8 +168,8 @@ def drive(optimizer: FlatOptimizer, world: World, start: int, stop: int) -> None
         optimizer.flat.gradient.add_(gradients[epoch, step, world.rank :: world.size].sum(dim=0))
         loss = torch.tensor(float(number if world.rank == 0 else 0))
         last = world.rank == world.size - 1
-        found = optimizer.sum(step, loss, number == 4 and last, number == 5 and last)
-        assert found == (number, number == 4, number == 5)
+        found = optimizer.sum(step, loss, number == 4 and last, number == 5 and last, number == 6 and last)
+        assert found == (number, number == 4, number == 5, number == 6)
         optimizer.step(epoch, step)
 
 
@@ -240,7 +240,7 @@ def test_a_model_without_weights(world):
     model.register_buffer("empty", torch.empty(0, dtype=torch.float64))
     optimizer = FlatOptimizer(TrainConfig(epochs=1), model, world, 1)
     optimizer.begin(0)
-    assert optimizer.sum(0, torch.tensor(2.0), False, False) == (2.0 * world.size, False, False)
+    assert optimizer.sum(0, torch.tensor(2.0), False) == (2.0 * world.size, False, False, False)
     optimizer.step(0, 0)
     assert optimizer.flat.parameter.numel() == 0
     optimizer.close()

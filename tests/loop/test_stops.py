@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from link_graphs import facts, shop
 from snapshot_runs import make_config as snapshot_config
 from snapshot_runs import make_parts as make_snapshot_parts
 from snapshot_runs import open_session as open_snapshot_session
-from static_runs import make_static_parts, open_graph_session, plain, static_config
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config
 from training_runs import on_rank_0
 
 from hpcgnn.loop import checkpoint
+from hpcgnn.loop import trainer as trainer_module
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
@@ -121,3 +124,46 @@ def test_asked_at_any_step_of_a_split(opened, case):
         asked = count()
         assert session.scores("val", lambda number=number, asked=asked: next(asked) >= number) is None
         assert next(asked) == number + 1
+
+
+def test_a_checkpoint_is_due_by_the_clock_of_any_rank(comm, mpi_tmp_path, monkeypatch):
+    """Steps of twenty seconds by the clock of the last rank alone, and a minute between two checkpoints: one after
+    every third step, on all ranks, and the losses of a run without any."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    clock = SimpleNamespace(perf_counter=time.perf_counter, time=time.time, monotonic=lambda: 0.0)
+    monkeypatch.setattr(trainer_module, "time", clock)
+
+    def run(minutes: float) -> tuple[list[int], list[float]]:
+        changes = {"train__checkpoint_minutes": minutes, "train__batch_size": 8, "train__epochs": 1}
+        folder, steps, saved, losses = mpi_tmp_path / f"run-{minutes}", count(1), [], []
+        on_rank_0(comm, lambda: folder.mkdir() and None)
+        trainer = open_graph_trainer(comm, parts, folder, static_config(**changes))
+        train_step, add = trainer.train_step, trainer._writer.add
+
+        def step_of_twenty_seconds(plan):
+            if comm.rank == comm.size - 1:
+                now = 20.0 * next(steps)
+                clock.monotonic = lambda: now
+            losses.append(train_step(plan))
+            trainer._writer.settle()  # one that is under way would be waited for
+            return losses[-1]
+
+        def note(tag, *arguments):
+            saved.append(tag)
+            add(tag, *arguments)
+
+        monkeypatch.setattr(trainer, "train_step", step_of_twenty_seconds)
+        monkeypatch.setattr(trainer._writer, "add", note)
+        clock.monotonic = lambda: 0.0
+        trainer._saved_at = 0.0
+        assert trainer.run() == EXIT_DONE
+        assert len(losses) >= 8
+        within = [int(tag.split("-")[1]) for tag in saved if tag.startswith("step-")]
+        return within[:-1], [result[0] for result in losses]
+
+    without, losses = run(0.0)
+    within, others = run(1.0)
+    assert without == []
+    assert within == [step for step in range(3, len(losses), 3)]
+    assert others == losses
+    assert set(comm.allgather(tuple(within))) == {tuple(within)}
