@@ -20,7 +20,7 @@ import hpcgnn
 from hpcgnn import config as configuration
 from hpcgnn import native
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.world import World, mpi_is_cuda_aware, mpi_version
+from hpcgnn.comm.world import DistributedError, World, mpi_is_cuda_aware, mpi_version
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_manifest
@@ -116,9 +116,9 @@ def main(world: World, argv: list[str]) -> int:
 
 def _describe_machine() -> int:
     """Collective. Describe software and hardware and check both; returns the exit code."""
-    world = World()
+    world = World(compares=False)
     lines = _software() + _hardware(world)
-    problems = self_check(world)
+    problems = [*_differences(world), *self_check(world)]
     if world.rank == 0:
         print("\n".join(lines))
         print(
@@ -127,6 +127,15 @@ def _describe_machine() -> int:
         )
     world.barrier()
     return launch.EXIT_FAILURE if problems else launch.EXIT_DONE
+
+
+def _differences(world: World) -> list[str]:
+    """Collective. Say what ranks do not have alike, with which no run would start."""
+    try:
+        world.check_same()
+    except DistributedError as error:
+        return [str(error)]
+    return []
 
 
 def _software() -> list[str]:

@@ -20,6 +20,7 @@ import torch
 import hpcgnn
 from hpcgnn import config as configuration
 from hpcgnn.comm.launch import launched_by_batch_system
+from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
@@ -51,6 +52,7 @@ def main(world: World, argv: list[str]) -> int:
         world = World(config.comm)
         seconds = config.comm.watchdog_seconds
         with Watchdog(world, seconds, stop.is_leaving) as watchdog, held(folder, world, _say):
+            check_shared(folder, world)
             path = _prepare(config, folder, world, resume)
             log = RunLog(folder / "log", world.rank)
             if resume and config.data.stage_to and _option(argv, "--data.stage_to") is None:
@@ -58,7 +60,8 @@ def main(world: World, argv: list[str]) -> int:
             watchdog.at("open the partition set")
 
             def train(part: World, samplers: Samplers | None) -> int:
-                session = open_session(config, path, part.split(config.num_groups), watchdog, samplers)
+                group = part.split(config.num_groups)
+                session = open_session(config, path, group, watchdog, samplers)
                 code = _run(session, part, folder, log, stop, resume)
                 session.close()
                 return code
@@ -100,7 +103,9 @@ def _describe_start(session: Session) -> list[str]:
     if config.baseline_name:
         return [data, f"baseline: EdgeBank, {config.baseline_name}; no model is trained"]
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
-    return [data, f"model: {config.model_name}, {parameters:,} parameters"]
+    unused = session.world.unused_gpus
+    warning = [f"warning: {unused} GPUs of a machine are not used: start a rank for each GPU"] if unused else []
+    return [data, *warning, f"model: {config.model_name}, {parameters:,} parameters"]
 
 
 def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:

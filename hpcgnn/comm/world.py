@@ -19,9 +19,12 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from hpcgnn import __version__
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group
+from hpcgnn.comm.same import same_everywhere
+from hpcgnn.native.build import hpcgnn_native
 
 PLANS_AHEAD = 3
 # For GPUs, as in the extra "cuda" of pyproject.toml: older ones wait for the legacy stream when they hand a tensor to a
@@ -101,12 +104,14 @@ class World(Group):
     """The ranks of a run and their communicator: the object through which other rooms reach MPI. Collective to create.
     One of several ranks makes errors that nothing catches end the job (``AbortAtError``).
 
-    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks.
+    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks; unused_gpus:
+    how many GPUs of a machine no rank uses, at most. compares: see ``check_same``; False: for who reports what ranks
+    have.
     """
 
     job: World
 
-    def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None):
+    def __init__(self, config: CommConfig | None = None, comm: MPI.Comm | None = None, compares: bool = True):
         self.config = config or CommConfig()
         super().__init__(comm, self.config.max_message_bytes)
         self.group, self.num_groups = 0, 1
@@ -114,10 +119,13 @@ class World(Group):
         self.local_rank, self.local_size = node.rank, node.size
         cores = _cores(node)
         self.threads = self.config.threads or cores
-        node.Free()
         self.device = self._agree_device()
+        if compares:
+            self.check_same()
+        self.unused_gpus = self._count_unused_gpus(node)
+        node.Free()
         # Whether device memory goes straight to MPI: for all ranks alike, as both ends of a message must agree on it.
-        self.gpu_direct = bool(self._comm.allreduce(self._takes_device_memory(), MPI.LAND))
+        self.gpu_direct = bool(self._comm.allreduce(self._samples or self._takes_device_memory(), MPI.LAND))
         spare = self.device.type == "cuda" or self.threads < cores
         self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)
@@ -151,6 +159,7 @@ class World(Group):
         part = copy.copy(self)
         part._comm = self._comm.Split(self.rank >= self.size - last, self.rank)
         part.rank, part.size, part.job, part._channels = part._comm.rank, part._comm.size, part, []
+        part.gpu_direct = self.gpu_direct and part.device.type == "cuda"
         return part
 
     def apart(self) -> World:
@@ -267,11 +276,32 @@ class World(Group):
         """Collective. Choose this rank's device. Raises DistributedError on all ranks when any rank has none."""
         device, error = torch.device("cpu"), None
         try:
-            device = self._bind_device()
+            device = device if self._samples else self._bind_device()
         except ValueError as caught:
             error = caught
         self.agree(error, "choose the device")
         return device
+
+    @property
+    def _samples(self) -> bool:
+        """Whether this rank draws for others: what it draws is sent, so that it needs no GPU."""
+        return self.rank >= self.size - self.config.sampler_ranks
+
+    def check_same(self) -> None:
+        """Collective. Raise DistributedError, on all ranks, where one has another version of hpcgnn, another build of
+        its kernels, or another kind of device, as on a machine whose GPU is broken."""
+        versions = {"version of hpcgnn": __version__, "source of the compiled kernels": hpcgnn_native.SOURCE}
+        same_everywhere(self, versions, "install one build on all machines (python -m hpcgnn.info says what is there)")
+        first, own = self.broadcast(self.device.type), self.device.type
+        remedy = "see what nvidia-smi says there, or train without GPUs by comm.device cpu"
+        same_everywhere(self, {"kind of device": first if self._samples else own}, remedy)
+
+    def _count_unused_gpus(self, node: MPI.Comm) -> int:
+        """Collective. Count, where the ranks of a machine see all its GPUs, those that none of them has."""
+        seen = torch.cuda.device_count() if self.device.type == "cuda" else 0
+        devices = node.allgather((self.device.index, seen))
+        used = {index for index, count in devices if count}
+        return self._comm.allreduce(max(count for _, count in devices) - len(used), MPI.MAX)
 
     def _bind_device(self) -> torch.device:
         device_kind = self.config.device

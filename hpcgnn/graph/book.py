@@ -14,6 +14,9 @@ import h5py
 import numpy as np
 
 from hpcgnn import native
+from hpcgnn.comm.group import Group
+from hpcgnn.comm.same import same_everywhere
+from hpcgnn.comm.together import together
 from hpcgnn.graph import files
 
 
@@ -141,6 +144,18 @@ def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
         if offsets.shape[1] < 2 or not follow or (np.diff(offsets) < 0).any():
             raise ValueError("the offsets of the node types must increase from 0 and follow each other")
     return offsets, tuple(types)
+
+
+def check_same_set(path: str | os.PathLike, world: Group) -> None:
+    """Collective over the job. Raise DistributedError unless all ranks read the same partition set, by its id and by
+    its book, which holds the hashes of the parts."""
+    with together(world, "open the partition set"):
+        book = files.book_path(path)
+        with files.reading(book, files.BOOK, "partition again") as file:
+            set_id = str(file.attrs["set_id"])
+        what = {"id of the partition set": set_id[:16], "hash of the partition set's book": files.file_hash(book)[:16]}
+    remedy = f"{path} is another set there, or an old copy: copy it anew, or name a folder that all machines share"
+    same_everywhere(world, what, remedy)
 
 
 @contextlib.contextmanager

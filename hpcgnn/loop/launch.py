@@ -41,7 +41,8 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
     world: Any = None
     try:
         World.check_singleton()
-        world = World(CommConfig(device="cpu"))  # a GPU is bound once the configuration is known
+        # A GPU is bound, and ranks are compared, once the configuration is known.
+        world = World(CommConfig(device="cpu"), compares=False)
         return main(world, argv)
     except Answered:
         return EXIT_DONE

@@ -19,6 +19,7 @@ from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
@@ -46,6 +47,7 @@ class SnapshotSequence:
             self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash, world.working)
             if degrees:
                 self.partition.add_degrees()
+        check_same_set(path, world)
 
     def close(self) -> None:
         """Collective. Free the channel; neither graph nor loaders may be used any more."""

@@ -16,6 +16,7 @@ from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
@@ -46,6 +47,7 @@ def open_partition(
             edge_columns=edge_columns_of(config),
         )  # fmt: skip
         check(partition)
+    check_same_set(folder, world)
     return outward(partition, channel) if out else partition
 
 
@@ -83,6 +85,7 @@ class StaticGraph:
                 partition = open_graph_partition(
                     path, world.rank, world.size, check_hash, with_out=direction == OUT, working=world.working
                 )
+            check_same_set(path, world)
             if direction == OUT:
                 partition = outward(partition, self.channel)
         self.partition = partition

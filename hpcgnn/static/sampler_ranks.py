@@ -22,6 +22,7 @@ from hpcgnn.comm.crew import Crew, Lane
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.logs import RunLog
@@ -257,6 +258,7 @@ def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, lo
     where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
     if not config.comm.sampler_ranks:
         return train(world, None)
+    check_same_set(path, world)  # of both sides, which open it each for itself
     ahead = world.plans_ahead(config.sampling.prefetch, config.sampling.in_flight)
     crew = Crew(world, config.sampling.in_flight if ahead else 1)
     if crew.samples:
@@ -281,7 +283,6 @@ class SamplerRank:
         self._askers = mapping.askers(number)
         self._sources = self._askers or [mapping.source(number)]
         self._lock, self._busy, self._epoch = threading.Lock(), 0, -1
-        self._world.device = torch.device("cpu")  # what is drawn is sent
         try:
             self._draws = self._make_draws(path, log)
         except DistributedError as error:

@@ -19,6 +19,7 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.directory import places_of, spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
@@ -55,6 +56,7 @@ def open_splits(
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
         partition = open_partition(path, world.rank, world.size, config.check_hash, world.working)
+    check_same_set(path, world)
     num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
         if num_events != partition.num_events:
