@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -67,12 +66,6 @@ class FlatParameters:
         else:
             self.gradient.zero_()
         return self.gradient
-
-    def checksum(self) -> str:
-        """Compute the sha256 of the parameters' bytes, which must be the same on every rank."""
-        return hashlib.sha256(
-            self.parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        ).hexdigest()
 
 
 class GradientSum:

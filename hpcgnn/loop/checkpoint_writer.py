@@ -10,6 +10,7 @@ import json
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from hpcgnn import __version__
+from hpcgnn.comm.same import await_files, same_everywhere
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
@@ -38,9 +40,11 @@ from hpcgnn.loop.checkpoint import (
     seal_of,
     step_checkpoints,
 )
+from hpcgnn.loop.same_model import check_model
 from hpcgnn.loop.session import Session
 from hpcgnn.native.dispatch import download
 
+SEEN_SECONDS = 60.0  # until a network file system must show rank 0 what other machines wrote
 MOST_WAITING = 2  # copies of the run's state in memory; an epoch's end leaves two
 
 
@@ -115,14 +119,29 @@ class CheckpointWriter:
         with together(self._world, "checkpoint"):
             own_entries = job.files.result()
             self._watchdog.at("checkpoint, own files written", job.progress.global_step)
-        entries = self._world.gather(own_entries)
+        entries = self._world.gather((self._world.host, own_entries))
         with together(self._world, "checkpoint"):
             if self._world.rank == 0:
+                entries = self._seen(job, entries)
                 _write_manifest(job.target, entries, job.progress, self._graph)
                 if job.is_step:
                     under_way = {later.target for later in self._jobs}
                     stale = prune(self._folder, job.progress.best_epoch, self._keep, under_way)
                     self._thread.submit(_remove_folders, stale)  # some files a rank, for which nobody waits
+
+    def _seen(self, job: _Job, entries_by_host: list[tuple[str, list[dict]]]) -> list[list[dict]]:
+        """Return the entries of all ranks, once rank 0 sees the files. Raises OSError for one that stays out of sight:
+        it is another machine's own disk that it was written to."""
+        for rank, (host, entries) in enumerate(entries_by_host):
+            sizes = {job.target / entry["name"]: entry["bytes"] for entry in entries}
+            report = partial(self._watchdog.at, "checkpoint, files of other ranks", job.progress.global_step)
+            lost = await_files(sizes, partial(_has_size, sizes), SEEN_SECONDS, report)
+            if lost is not None:
+                raise OSError(
+                    f"{lost}: rank {rank} on {host} wrote it, rank 0 on {self._world.host} does not see it whole after "
+                    f"{SEEN_SECONDS:g} s: the run folder must be one that all machines share; see output.dir"
+                )
+        return [entries for _, entries in entries_by_host]
 
     def _give_up(self) -> None:
         for job in self._jobs:
@@ -146,6 +165,10 @@ def _contents(state: State, memory: list[SavedRows], flat_row: np.ndarray, rank:
         columns = saved.columns | {"flat_row": torch.from_numpy(flat_row[saved.rows.cpu().numpy()])}
         contents[f"write-{number}-{rank}.safetensors" if number else f"memory-{rank}.safetensors"] = columns
     return contents
+
+
+def _has_size(sizes: dict[Path, int], path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == sizes[path]
 
 
 def _write_files(target: Path, contents: dict[str, dict[str, torch.Tensor]], metadata: dict[str, str]) -> list[dict]:
@@ -204,7 +227,12 @@ HEAD = "decoder."
 
 
 def load(session: Session, path: Path) -> State:
-    """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state."""
+    """Collective. Load weights and node memory of a checkpoint into a session; returns the whole state. Raises
+    DistributedError where ranks find other files there, or have other weights then."""
+    with together(session.world, "read checkpoint"):
+        is_there = await_files([path / MANIFEST]) is None  # on a network file system maybe a little later
+        seal = files.file_hash(path / MANIFEST)[:16] if is_there else "no file"
+    same_everywhere(session.world, {str(path / MANIFEST): seal}, "name a run folder that all machines share")
     with together(session.world, "read checkpoint"):
         state, names = checkpoint.load_state(path, session.partition.graph, checkpoint.share_of(session.world))
         _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
@@ -212,6 +240,7 @@ def load(session: Session, path: Path) -> State:
     state.scores = checkpoint.load_scores(path, state.tensors, session.world.job)
     checkpoint.load_memory(path, names, session.memory, session.partition, session.world, session.graph.channel)
     session.task.restore_state(state.tensors)
+    check_model(session.model, session.world, session.config.model.class_path)
     return state
 
 
@@ -261,6 +290,7 @@ def initialize(session: Session, folder: Path) -> str:
         for name, buffer in checkpoint.buffers_of(session.model).items():
             if not name.startswith(HEAD) and name in stored and stored[name].shape == buffer.shape:
                 buffer.copy_(stored[name])
+    check_model(session.model, session.world, session.config.model.class_path)
     return f"weights from {best}; new: {', '.join(new)}"
 
 

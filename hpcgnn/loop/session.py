@@ -16,6 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.loop.prefetch import Prefetcher
+from hpcgnn.loop.same_model import generator_states, refuse_draws
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native.products import choose_products
@@ -136,6 +137,12 @@ class Session:
         return self.graph.partition
 
     @property
+    def model_key(self) -> str:
+        """What the model is called in the configuration, for messages."""
+        class_path = self.config.model.class_path
+        return f"model.class_path {class_path}" if class_path else f"model {self.config.model_name}"
+
+    @property
     def batches(self) -> dict[str, Any]:
         """The current batches of every split."""
         return {split: loader.batches for split, loader in self.loaders.items()}
@@ -151,7 +158,13 @@ class Session:
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | Any:
         """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
-        so."""
+        so. Raises DistributedError where the model draws from a generator that ranks do not share."""
+        before = generator_states()
+        collected = self._scores(split, stop)
+        refuse_draws(before, self.world, self.model_key, f"scores of {split}")
+        return collected
+
+    def _scores(self, split: str, stop: Callable[[], bool]) -> Collected | Any:
         if self.exact is not None:
             return self.exact(self, split, stop)
         if self.forgets:

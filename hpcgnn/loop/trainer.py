@@ -23,6 +23,7 @@ from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.optimizer import FlatOptimizer
 from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
+from hpcgnn.loop.same_model import check_model, generator_states, refuse_draws
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.task.goal import TrainScores
@@ -60,6 +61,7 @@ class Trainer:
         self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far
         self._losses: list[torch.Tensor | float] = []  # of the plans so far of a step with several epochs
         self._saved_at = time.monotonic()  # when the newest checkpoint to resume from was begun
+        self._is_checked = False  # whether a training step has been looked at
         self._resumed = ""  # the checkpoint that the run went on from
         self._metrics: MetricsFile | None = None
         self._stages: StageLog
@@ -148,14 +150,13 @@ class Trainer:
         if progress.step == 0:
             memory.reset()
             self._scores.clear()
-        begin = time.perf_counter()
+        before, begin = generator_states(), time.perf_counter()
         if progress.step < self.session.batches["train"].num_steps:
             self._train_steps(begin)
         memory.settle()
         progress.train_seconds += time.perf_counter() - begin
-        sums = self.world.allgather(self.flat.checksum())
-        if len(set(sums)) > 1:
-            raise RuntimeError(f"parameters differ between ranks after epoch {progress.epoch}: {sums}")
+        refuse_draws(before, self.world, self.session.model_key, f"training, epoch {progress.epoch}")
+        check_model(self.session.model, self.world, self.session.config.model.class_path)
         trained: list[SavedRows] | None = None
         metrics: dict[str, float] = {}
         if self._config.validates(progress.epoch):
@@ -209,7 +210,10 @@ class Trainer:
         self._watchdog.at("train", plan.step)
         if not self._losses:
             self.optimizer.begin(plan.step)
+        before = None if self._is_checked else generator_states()
         self._losses.append(session.task.train(plan))
+        if before is not None:
+            self._check_first_step(before)
         if self._config.train_metrics:
             self._scores.add(session.task.last_scores)
         if not plan.final:
@@ -228,6 +232,12 @@ class Trainer:
         with timers("optimizer"):
             self.optimizer.step(plan.epoch, plan.step)
         return total, stop, late
+
+    def _check_first_step(self, before: dict[str, Any]) -> None:
+        """Collective. Refuse what a model does in training that ranks do not do alike."""
+        self._is_checked = True
+        refuse_draws(before, self.world, self.session.model_key, "first training step")
+        check_model(self.session.model, self.world, self.session.config.model.class_path)
 
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
         """Metrics of a split; memory moves on. A signal stops it: where training has moved on since the last

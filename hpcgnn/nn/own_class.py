@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import importlib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # have dropout of their own
+KEYED = (
+    "dropout that is keyed by nodes: hpcgnn.static.model.models.drop, drop of a snapshot model's Frame, or on temporal "
+    "graphs hpcgnn.native.dropout_mask"
+)
+
+
+@contextmanager
+def named_errors(class_path: str) -> Iterator[None]:
+    """Turn what the user's class raises within the block into a ValueError of one line, with the line of the class's
+    code; one that is a ValueError or OSError already stays. Empty: the class is not the user's."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        if not class_path:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        place = [frame for frame in frames if "site-packages" not in frame.filename][-1]  # not within torch
+        line = f"{Path(place.filename).name}:{place.lineno}"
+        raise ValueError(f"model.class_path {class_path!r}: {type(error).__name__}: {error} [{line}]") from error
 
 
 def own_class(class_path: str) -> type[nn.Module]:
     """Return the class that ``model.class_path`` names. Raises ValueError."""
     module, _, name = class_path.rpartition(".")
-    try:
-        model_class = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"model.class_path {class_path!r}: {error}; it is package.module.Class, its folder on PYTHONPATH"
-        ) from error
+    with named_errors(class_path):
+        try:
+            model_class = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"model.class_path {class_path!r}: {error}; it is package.module.Class, its folder on PYTHONPATH"
+            ) from error
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise ValueError(f"model.class_path {class_path!r} is no torch.nn.Module")
     return model_class
@@ -32,10 +58,7 @@ def check_parts(model: nn.Module, class_path: str) -> None:
         if isinstance(part, _BatchNorm):
             remedy = "torch.nn.LayerNorm, or on snapshots hpcgnn.snapshots.model.batch_norm.BatchNorm"
         elif (isinstance(part, _DropoutNd) and part.p > 0) or (isinstance(part, INSIDE) and part.dropout > 0):
-            remedy = (
-                "dropout that is keyed by nodes: hpcgnn.static.model.models.drop, drop of a snapshot model's Frame, or "
-                "on temporal graphs hpcgnn.native.dropout_mask"
-            )
+            remedy = KEYED
         if remedy:
             kind = type(part).__name__
             raise ValueError(

@@ -14,6 +14,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
@@ -89,6 +90,7 @@ def _build_model(
             partition.check_weights()
         whole: Any = goal.extend(model)
     model = whole.to(device=world.device, dtype=dtype)
+    share_model(model, world, config.model.class_path)
     learnt = SparseEmbedding(
         partition.flat_row, extra, EmbeddingConfig(), train.lr, train.seed, dtype, world.device
     ) if extra else None  # fmt: skip

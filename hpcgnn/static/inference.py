@@ -73,22 +73,26 @@ def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int |
 def check_layers(model: Any, config: StaticConfig) -> None:
     """Raise DistributedError, on all ranks alike, for a model, or for a configuration of it, of which no layer can be
     computed for all nodes."""
+    if problem := why_not_by_layers(model, config):
+        raise DistributedError(problem, user_error=True)
+
+
+def why_not_by_layers(model: Any, config: StaticConfig) -> str:
+    """Say why no layer of a model, or of a configuration of it, can be computed for all nodes; empty: it can."""
     lacking = [name for name in PARTS if not hasattr(model, name)]
     if lacking:
-        message = (
+        return (
             "exact outputs are computed layer by layer, as are those of sampling.mode whole: model.class_path "
             f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
         )
-        raise DistributedError(message, user_error=True)
     if _skips_forward(type(model)):
-        message = (
+        return (
             f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "
             "sampling.mode whole would skip: they call first, step and last; do there what forward adds"
         )
-        raise DistributedError(message, user_error=True)
     if config.sampling.edge_columns:
-        message = "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
-        raise DistributedError(message, user_error=True)
+        return "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
+    return ""
 
 
 def _skips_forward(model_class: type) -> bool:

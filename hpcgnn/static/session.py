@@ -20,6 +20,7 @@ from hpcgnn.graph.embeddings import EmbeddingStore, SparseEmbedding
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
+from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, RELATIONAL_KINDS, WHOLE, StaticConfig
@@ -27,7 +28,7 @@ from hpcgnn.static.edges import check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
-from hpcgnn.static.inference import check_layers, infer
+from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
@@ -167,7 +168,9 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
     graph.tables.share_learnt(embeddings)
-    return model.to(device=device, dtype=graph.dtype), embeddings
+    model = model.to(device=device, dtype=graph.dtype)
+    share_model(model, graph.world, config.model.class_path)
+    return model, embeddings
 
 
 class WholeLoader:
@@ -258,6 +261,7 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
 def _describe(columns: list[str], session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
+    lacking = why_not_by_layers(session.model, config) if config.model.class_path else ""
     start, sampled = "whole graph in every step", config.sampling.mode != WHOLE
     if sampled:
         start = f"plans ahead: {loader.prefetch}, in flight: {len(loader.samplers)}"
@@ -270,6 +274,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
+        *([f"nothing can be predicted with this model later: {lacking}"] if lacking else []),
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),

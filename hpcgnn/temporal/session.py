@@ -16,9 +16,10 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.nn.own_class import check_parts
+from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, check_negatives, eval_negatives
@@ -76,13 +77,16 @@ def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dt
         partition.node_width, partition.edge_width, sampling.fanout, sampling.windows, _time_scale(graph)
     )  # fmt: skip
     with together(graph.world, "build the model"):
-        model: Any = resolve_model(config.model.class_path)(config.model, config.memory, sizes)
+        model_class = resolve_model(config.model.class_path)
+        with named_errors(config.model.class_path):
+            model: Any = model_class(config.model, config.memory, sizes)
         if config.memory.staleness and not model.has_memory:
             raise ValueError(f"{type(model).__name__} has no node memory: leave memory.staleness 0")
         if config.model.class_path:
             check_parts(model, config.model.class_path)
-    model = goal.extend(model)
-    return model.to(device=graph.world.device, dtype=dtype)
+    model = goal.extend(model).to(device=graph.world.device, dtype=dtype)
+    share_model(model, graph.world, config.model.class_path)
+    return model
 
 
 def _time_scale(graph: TemporalGraph) -> float:

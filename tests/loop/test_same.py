@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from mpi4py import MPI
 from snapshot_runs import make_config as snapshot_config
 from snapshot_runs import open_session as open_snapshot_session
 from static_runs import open_graph_session, plain, static_config
+from torch import nn
+from torch.nn import functional
 from training_runs import homogeneous, make_config, on_rank_0, open_session
 
 from data_tools.partition.command import partition
@@ -22,9 +25,14 @@ from hpcgnn.comm import same
 from hpcgnn.comm import world as worlds
 from hpcgnn.comm.same import check_shared, same_everywhere
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.loop import checkpoint_writer
+from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.snapshots.model.recurrent import TGCN
+from hpcgnn.static.model.models import ResidualModel
+from hpcgnn.temporal.model.model import TemporalModel
 
 several = pytest.mark.several_ranks
 WINGS = ("temporal", "static", "snapshots")
@@ -175,6 +183,18 @@ def test_a_token_that_comes_late_is_waited_for(comm, mpi_tmp_path, monkeypatch):
     check_shared(mpi_tmp_path, World(CPU, comm))
 
 
+@several
+def test_a_checkpoint_whose_files_rank_0_does_not_see_is_none(comm, mpi_tmp_path, monkeypatch):
+    (parts,) = make_sets(comm, "temporal", mpi_tmp_path)
+    monkeypatch.setattr(checkpoint_writer, "SEEN_SECONDS", 0.3)
+    folder = mpi_tmp_path / ("other" if is_last(comm) else "run")
+    trainer = trainer_of(comm, open_wing(comm, "temporal", parts), folder)
+    with pytest.raises(DistributedError, match=f"memory-.*: rank {comm.size - 1} on .* wrote it, .*all machines share"):
+        trainer.run()
+    comm.Barrier()
+    assert not list(folder.glob("checkpoints/*/manifest.json"))
+
+
 @pytest.mark.launcher
 def test_a_relative_folder_on_two_machines(mpirun, tmp_path):
     """Ranks whose current folders differ, as where each machine has its own; the job ends at once."""
@@ -189,3 +209,238 @@ def test_a_relative_folder_on_two_machines(mpirun, tmp_path):
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
     assert re.search(rf"rank 1 of 2 on .* does not see .* run folder {homes[1]}/run", line)
     assert not list(homes[0].rglob("checkpoints"))
+
+
+# ------------------------------------------------------------------------------------------------- weights and buffers
+
+
+BASES = {"temporal": TemporalModel, "static": ResidualModel, "snapshots": TGCN}
+
+
+class Added:
+    """Adds a weight to the outputs of any base."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What the constructor adds."""
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def change(self, rows):
+        """Rows as they leave the model."""
+        return rows + self.shift
+
+    def embed(self, *arguments):
+        return self.change(super().embed(*arguments))
+
+    def last(self, rows):
+        return self.change(super().last(rows))
+
+
+class Snapshots:
+    """The place for snapshots where ``Added`` changes rows."""
+
+    def forward(self, frames, state):
+        outputs, state = super().forward(frames, state)
+        return [self.change(rows) for rows in outputs], state
+
+
+class Drawn(Added):
+    """Draws its weight, and a buffer that no checkpoint holds, from generators that are not seeded alike."""
+
+    def prepare(self):
+        self.shift = nn.Parameter(torch.from_numpy(np.random.standard_normal(1)))  # noqa: NPY002
+        self.register_buffer("scale", torch.tensor([random.random()]), persistent=False)
+
+    def change(self, rows):
+        return rows * self.scale + self.shift
+
+
+class Unequal(Added):
+    """Has another weight on every rank."""
+
+    def prepare(self):
+        setattr(self, f"shift{MPI.COMM_WORLD.rank}", nn.Parameter(torch.zeros(1)))
+        self.shift = 0
+
+
+class Averages(Added):
+    """Keeps an average of the rank's own rows, after so many passes."""
+
+    after, passes = 0, 0
+
+    def prepare(self):
+        super().prepare()
+        self.register_buffer("average", torch.zeros(1))
+
+    def change(self, rows):
+        Averages.passes += self.training
+        if self.training and Averages.passes > Averages.after:
+            self.average = 0.9 * self.average + len(rows) + MPI.COMM_WORLD.rank
+        return super().change(rows)
+
+
+class Wrong(Added):
+    """Its constructor has a slip."""
+
+    def prepare(self):
+        self.config["width"]
+
+
+class Random(Added):
+    """Draws in every pass from ``generator``, in the mode, epoch and place that tests choose."""
+
+    generator, training_only, passes, after = "torch", True, 0, 0
+
+    def change(self, rows):
+        Random.passes += self.training
+        if self.training == Random.training_only and Random.passes > Random.after:
+            DRAWS[Random.generator](rows)
+        return super().change(rows)
+
+
+DRAWS = {
+    "torch": lambda rows: functional.dropout(rows.new_zeros(3), 0.5),
+    "numpy": lambda rows: np.random.random(),  # noqa: NPY002
+    "python": lambda rows: random.random(),
+}
+
+
+def own(base: type, wing: str) -> str:
+    """The class path of ``base`` over the wing's model."""
+    name = f"{base.__name__}{wing.title()}"
+    bases = (base, Snapshots, BASES[wing]) if wing == "snapshots" else (base, BASES[wing])
+    globals()[name] = type(name, bases, {"__module__": __name__})
+    return f"{__name__}.{name}"
+
+
+@pytest.fixture(params=WINGS)
+def opened(request, comm, mpi_tmp_path):
+    """A function that opens a session of a wing with a model over its own one. Collective."""
+    (parts,) = make_sets(comm, request.param, mpi_tmp_path)
+    return lambda base: open_wing(comm, request.param, parts, model__class_path=own(base, request.param))
+
+
+def test_a_model_that_draws_by_numpy_begins_as_on_rank_0(comm, opened):
+    np.random.seed(comm.rank)  # noqa: NPY002
+    random.seed(comm.rank)
+    model, first = opened(Drawn).model, comm.bcast((np.random.RandomState(0).randn(), random.Random(0).random()))
+    found = model.shift.item(), model.scale.item()
+    assert comm.allgather(found) == [found] * comm.size
+    np.testing.assert_allclose(found, first, rtol=1e-6)
+
+
+@several
+def test_a_model_of_other_weights_on_a_rank_is_refused(opened):
+    with pytest.raises(
+        DistributedError, match=r"same weight or buffer shift\d: rank 1 .*make it of what the constructor"
+    ):
+        opened(Unequal)
+
+
+@several
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_buffer_of_the_ranks_own_rows_is_refused(comm, mpi_tmp_path, monkeypatch, opened, after):
+    """In the first step, or where it moves later at the epoch's end."""
+    monkeypatch.setattr(Averages, "after", after)
+    monkeypatch.setattr(Averages, "passes", 0)
+    trainer = trainer_of(comm, opened(Averages), mpi_tmp_path / "run")
+    with pytest.raises(
+        DistributedError, match=r"the same buffer average: rank 1 .*no buffer and no weight may be made of"
+    ):
+        trainer.run()
+    assert trainer.progress.epoch == 0
+    assert (trainer.progress.step > 0) == (after > 0)
+
+
+@several
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_weight_that_differs_is_refused(comm, mpi_tmp_path, monkeypatch, wing):
+    """In the first step, and after every load."""
+    (parts,) = make_sets(comm, wing, mpi_tmp_path)
+    session = open_wing(comm, wing, parts)
+    trainer = trainer_of(comm, session, mpi_tmp_path / "run")
+    assert trainer.run() == 0
+    comm.Barrier()
+    set_weights = checkpoint_writer._set_weights
+
+    def damage(model, *arguments) -> None:
+        set_weights(model, *arguments)
+        if is_last(comm):
+            next(model.parameters()).data.view(-1)[0] += 1e-3
+
+    monkeypatch.setattr(checkpoint_writer, "_set_weights", damage)
+    best = sorted((mpi_tmp_path / "run" / "checkpoints").glob("best-*"))[-1]
+    with pytest.raises(DistributedError, match=f"the same weight .*: {place(comm)} has float64") as error:
+        load(session, best)
+    assert not error.value.user_error
+    monkeypatch.undo()
+    again = open_wing(comm, wing, parts)
+    trainer = trainer_of(comm, again, mpi_tmp_path / "again")
+    if is_last(comm):
+        trainer.flat.parameter.data[0] += 1e-3
+    with pytest.raises(DistributedError, match=f"the same weight .*: {place(comm)} has float64"):
+        trainer.run()
+    assert trainer.progress.step == 0
+
+
+# ------------------------------------------------------------------------------------------------ draws, and own slips
+
+
+@pytest.mark.parametrize(("generator", "words"), [
+    ("torch", "torch's generator"), ("numpy", "NumPy's generator"), ("python", "Python's random"),
+])  # fmt: skip
+def test_draws_that_ranks_do_not_share_are_refused(comm, mpi_tmp_path, monkeypatch, opened, generator, words):
+    """In the first training step."""
+    monkeypatch.setattr(Random, "generator", generator)
+    monkeypatch.setattr(Random, "after", 0)
+    trainer = trainer_of(comm, opened(Random), mpi_tmp_path / "run")
+    expected = rf"model.class_path \S*Random\w+ draws from {words} .*keyed by nodes.*first training step"
+    with pytest.raises(DistributedError, match=expected) as error:
+        trainer.run()
+    assert error.value.user_error
+    assert trainer.progress.step == 0
+
+
+@pytest.mark.parametrize(("mode", "after", "stage"), [
+    ("training", 2, "training, epoch 0"), ("evaluation", 0, "scores of val")
+])  # fmt: skip
+def test_draws_in_later_steps_and_in_evaluation_are_refused(
+    comm, mpi_tmp_path, monkeypatch, opened, mode, after, stage
+):
+    monkeypatch.setattr(Random, "training_only", mode == "training")
+    monkeypatch.setattr(Random, "after", after)
+    monkeypatch.setattr(Random, "passes", 0)
+    trainer = trainer_of(comm, opened(Random), mpi_tmp_path / "run")
+    with pytest.raises(DistributedError, match=f"draws from torch's generator .*{stage}"):
+        trainer.run()
+
+
+def test_a_slip_in_a_constructor_is_one_line(opened):
+    words = r"model\.class_path '\S*Wrong\w+': TypeError: .*not subscriptable \[test_same\.py:\d+\]"
+    with pytest.raises(DistributedError, match=words) as error:
+        opened(Wrong)
+    assert isinstance(error.value.__cause__, ValueError)
+
+
+class Flat(nn.Module):
+    """A static model that has no layers to be taken one by one."""
+
+    def __init__(self, config, sizes):
+        super().__init__()
+        self.product = nn.Linear(sizes.inputs[0], sizes.outputs)
+
+    def forward(self, batch, inputs):
+        rows = inputs[0].gather() if hasattr(inputs[0], "gather") and not torch.is_tensor(inputs[0]) else inputs[0]
+        for block in batch.blocks:
+            rows = block.own(rows)
+        return [self.product(rows)]
+
+
+def test_a_static_model_that_cannot_predict_is_said_at_the_start(comm, mpi_tmp_path):
+    (parts,) = make_sets(comm, "static", mpi_tmp_path)
+    lines = "\n".join(open_wing(comm, "static", parts, model__class_path=f"{__name__}.Flat").describe())
+    assert re.search(r"nothing can be predicted with this model later: .*Flat lacks num_hops, first, step, last", lines)
+    assert "predicted" not in "\n".join(open_wing(comm, "static", parts).describe())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcgnn.nn.own_class import check_parts, own_class
+from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.evolving import EvolveGCNH, EvolveGCNO
 from hpcgnn.snapshots.model.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGCN
@@ -23,7 +23,8 @@ MODELS: dict[str, type[SequenceModel]] = {
 def make_model(config: SnapshotModelConfig, sizes: SequenceSizes) -> SequenceModel:
     """Make the configured model. Raises ValueError."""
     kind: Any = own_class(config.class_path) if config.class_path else MODELS[config.kind]
-    model = kind(config, sizes)
+    with named_errors(config.class_path):
+        model = kind(config, sizes)
     if config.class_path:
         check_parts(model, config.class_path)
     return model

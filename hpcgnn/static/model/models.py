@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from hpcgnn.native.products import linear
 from hpcgnn.native.random import StepKey
-from hpcgnn.nn.own_class import check_parts, own_class
+from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import (
@@ -55,7 +55,9 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
     """Make the configured model; a class of the user's own as Class(config, sizes). Raises ValueError for parts that do
     not go together with the graph."""
     if config.class_path:
-        model = own_class(config.class_path)(config, sizes)
+        model_class = own_class(config.class_path)
+        with named_errors(config.class_path):
+            model = model_class(config, sizes)
         check_parts(model, config.class_path)
         return model
     if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):

@@ -1,0 +1,94 @@
+"""What keeps a model one and the same on all ranks: its weights and buffers are compared, those of a class of the
+user's own begin as rank 0's, and draws from generators that ranks do not share are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.same import same_everywhere
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
+from hpcgnn.graph import files
+from hpcgnn.loop import checkpoint
+from hpcgnn.nn.own_class import KEYED
+
+OF_DATA = "make it of what the constructor gets alone"
+OF_STEPS = (
+    "no buffer and no weight may be made of the rows of a rank, of NumPy's or Python's random numbers, or of the order "
+    "of a set"
+)
+
+
+def share_model(model: torch.nn.Module, world: World, class_path: str) -> None:
+    """Collective. Check that a new model is the same on all ranks. One of the user's own (``class_path``) gets weights
+    and buffers from rank 0, as its constructor may draw them from any generator; its names and shapes must be equal.
+    Raises DistributedError."""
+    if class_path:
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        kinds = {f"weight or buffer {name}": _kind(tensor) for name, tensor in tensors.items()}
+        same_everywhere(world, _source(class_path), "copy the file anew, or name a folder on PYTHONPATH that all share")
+        same_everywhere(world, kinds, f"model.class_path {class_path}: {OF_DATA}")
+        job = world.job
+        for tensor in tensors.values() if job.size > 1 else ():
+            first = job.broadcast(tensor.detach().cpu() if job.rank == 0 else None)
+            tensor.detach().copy_(first)
+    check_model(model, world, class_path)
+
+
+def _source(class_path: str) -> dict[str, str]:
+    """Describe the file that the user's class is in; nothing where there is none, as in a notebook."""
+    path = getattr(sys.modules.get(class_path.rpartition(".")[0]), "__file__", None)
+    return {f"file of model.class_path {class_path}": files.file_hash(path)[:16]} if path else {}
+
+
+def check_model(model: torch.nn.Module, world: World, class_path: str) -> None:
+    """Collective. Compare weights and persistent buffers over all ranks of the job. Raises DistributedError that names
+    the first one that differs."""
+    if world.job.size == 1:
+        return
+    weights = {f"weight {name}": value for name, value in model.named_parameters()}
+    buffers = {f"buffer {name}": value for name, value in checkpoint.buffers_of(model).items()}
+    digests = {name: f"{_kind(value)} of hash {_digest(value)}" for name, value in (weights | buffers).items()}
+    remedy = f"model.class_path {class_path}: {OF_STEPS}" if class_path else "a machine, or hpcgnn, does not work right"
+    same_everywhere(world, digests, remedy, user_error=bool(class_path))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]}"
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(content.data).hexdigest()[:16]
+
+
+def generator_states() -> dict[str, Any]:
+    """Take the states of the generators that anybody may draw from, by name, to compare them later."""
+    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - what others may draw from
+    states: dict[str, Any] = {
+        "torch's generator": torch.get_rng_state().numpy().tobytes(),
+        "NumPy's generator": (kind, np.asarray(words).tobytes(), *rest),
+        "Python's random": random.getstate(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["torch's generator of the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return states
+
+
+def refuse_draws(before: dict[str, Any], world: World, name: str, stage: str) -> None:
+    """Collective over the job. Raise DistributedError where on any rank a generator has moved since ``before``, as by
+    torch.nn.functional.dropout in the model's forward. name: what the model is called in the configuration."""
+    now = generator_states()
+    moved = [generator for generator, state in now.items() if before.get(generator, state) != state]
+    with together(world, stage):
+        if moved:
+            raise ValueError(
+                f"{name} draws from {' and '.join(moved)} (functional.dropout, rand, ...): results would depend "
+                f"on which rows lie on a rank, and a resumed run would not go on as before; take {KEYED}"
+            )
