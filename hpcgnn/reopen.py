@@ -83,6 +83,7 @@ def open_session(
         yield session
         world.barrier()
         session.close()
+    world.close()
 
 
 def load_best(session: Session, folder: str) -> Progress:

@@ -64,6 +64,8 @@ def main(world: World, argv: list[str]) -> int:
                 session = open_session(config, path, group, watchdog, samplers)
                 code = _run(session, part, folder, log, stop, resume)
                 session.close()
+                if group is not part:
+                    group.close()
                 return code
 
             code = beside_samplers(config, path, world, watchdog, log, train)
@@ -71,6 +73,7 @@ def main(world: World, argv: list[str]) -> int:
             with together(world, "leave"):
                 if world.rank == 0 and code == launch.EXIT_DONE:
                     (folder / FINISHED).touch()
+        world.close()
     return code
 
 

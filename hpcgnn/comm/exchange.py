@@ -73,7 +73,9 @@ class Channel:
         return int(self.sent_to.sum())
 
     def close(self) -> None:
-        """Collective. Free the communicator."""
+        """Collective. Free the communicator, and that of the node."""
+        if self.node is not None:
+            self.node.close()
         self.mpi.Free()
 
     def counts(self, send: np.ndarray) -> np.ndarray:

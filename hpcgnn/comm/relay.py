@@ -50,6 +50,12 @@ class Relay:
         check_backward(state[0], self.num_groups)
         return _Send.apply(_anchor(state[0]), self, *state)
 
+    def close(self) -> None:
+        """Collective over peers. Free the communicator once everything is sent."""
+        MPI.Request.Waitall([request for _, requests in self._sending for request in requests])
+        self._sending = []
+        self._comm.Free()
+
     def close_round(self, state: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the last group's state at the first group, and ``state`` elsewhere."""
         if self.is_last and not self.is_first:

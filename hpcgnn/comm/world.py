@@ -225,6 +225,12 @@ class World(Group):
             for index in np.flatnonzero(self.reduce_array(is_unused, "min")):
                 self._channels[index][1].Free()
 
+    def close(self) -> None:
+        """Collective. Free the communicator, and those of channels that are used no more. Neither this world nor what
+        was made with it may be used afterwards; one that it was split off from stays."""
+        self.free_channels()
+        self._comm.Free()
+
     def own_channel(self) -> Channel:
         """Make a channel of this rank alone, over which nothing is sent."""
         return Channel(MPI.COMM_SELF)

@@ -167,6 +167,11 @@ class SnapshotTask(Task):
         shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
         self._rows.put_shared(shared)
 
+    def close(self) -> None:
+        """Collective. Free what groups that split time have together."""
+        if self._relay is not None:
+            self._relay.close()
+
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from mpi4py import MPI
 
 from hpcgnn import kinds
 from hpcgnn.bench import command
 from hpcgnn.comm import exchange
+from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
@@ -41,3 +43,50 @@ def test_a_run_makes_no_communicators_on_its_way(comm, mpi_tmp_path, monkeypatch
             session.memory.reset()
             session.scores("val")
         assert len(made) == at_the_start
+
+
+class Counted(MPI.Intracomm):
+    """A communicator that counts those that are made of it, and of these, and are not freed."""
+
+    live = 0
+
+    def Dup(self, info=MPI.INFO_NULL):
+        Counted.live += 1
+        return Counted(super().Dup(info))
+
+    def Split(self, color=0, key=0):
+        Counted.live += 1
+        return Counted(super().Split(color, key))
+
+    def Split_type(self, *arguments, **options):
+        Counted.live += 1
+        return Counted(super().Split_type(*arguments, **options))
+
+    def Free(self):
+        Counted.live -= 1
+        super().Free()
+
+
+@pytest.mark.parametrize("node_ranks", [0, 2])
+@pytest.mark.parametrize("make_config", [RunConfig, SnapshotConfig, StaticConfig])
+def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, node_ranks):
+    """Its own communicators, the nodes' among them, and its world's: a service may open a run every minute."""
+    config = make_config()
+    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, node_ranks=node_ranks)
+    if comm.rank == 0:
+        kinds.make_built_in(config, mpi_tmp_path / "parts")
+    comm.Barrier()
+    monkeypatch.setattr(Counted, "live", 0)
+    for _ in range(2):
+        world = World(config.comm, Counted(comm))
+        group = world.split(2)
+        session = kinds.open_session(config, str(mpi_tmp_path / "parts"), group, Watchdog(world, 0))
+        session.scores("val")
+        session.close()
+        del session
+        if group is not world:
+            group.close()
+        world.close()
+        del group
+        assert Counted.live == 1  # the watchdog's
+        monkeypatch.setattr(Counted, "live", 0)
