@@ -63,7 +63,7 @@ def run_alone(main: Callable[[], int]) -> int:
     if tasks > 1:
         print(
             f"error: this command is one process, but a launcher started {tasks} of it ({variable}={tasks}): start it "
-            "without mpirun or srun",
+            "without mpirun, srun or torchrun",
             file=sys.stderr,
         )
         return 2

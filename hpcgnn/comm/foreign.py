@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcgnn.comm.group import Group
+from hpcgnn.comm.group import Group, mpi_library
 
 MAPS = Path("/proc/self/maps")
 
@@ -28,6 +28,6 @@ def check_one_mpi(library: str) -> None:
     mpi = sorted(path for path in loaded if os.path.basename(path).startswith(("libmpi.so", "libmpich.so")))
     if len(mpi) > 1:
         raise ValueError(
-            f"{library} is built for another MPI than mpi4py ({MPI.Get_library_version().splitlines()[0]}): "
+            f"{library} is built for another MPI than mpi4py ({mpi_library()}): "
             f"{' and '.join(mpi)} are loaded; install one that is built for mpi4py's, or mpi4py for the library's"
         )

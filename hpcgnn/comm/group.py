@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcgnn.comm.launch import launched_tasks
+from hpcgnn.comm.launch import explain_copies, launched_tasks
 
 MAX_BYTES = 1 << 30
 REMEDIES = {
@@ -41,11 +41,14 @@ def unwatched(stage: str, step: int = 0) -> None:
 
 
 class Group:
-    """Ranks with a communicator of their own. Collective to create. job: the group of all ranks that share verdicts;
+    """Ranks with a communicator of their own. Collective to create; raises ValueError for one of several copies of a
+    process that MPI takes for jobs of one rank (``check_singleton``). job: the group of all ranks that share verdicts;
     max_bytes: of one round of an exchange; working: reports that this rank is at work in a long stage (a watchdog puts
     its own here)."""
 
     def __init__(self, comm: MPI.Comm | None = None, max_bytes: int = MAX_BYTES):
+        if comm is None:
+            self.check_singleton()
         self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size, self.max_bytes = self._comm.rank, self._comm.size, max_bytes
         self.job, self.host = self, socket.gethostname()
@@ -58,11 +61,7 @@ class Group:
             return
         variable, tasks = launched_tasks()
         if tasks > 1:
-            raise ValueError(
-                f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py "
-                f"({MPI.Get_library_version().splitlines()[0]}) do not know each other; use the mpirun of that "
-                "library, or srun with the --mpi plugin it supports (srun --mpi=list)"
-            )
+            raise ValueError(explain_copies(variable, tasks, mpi_library()))
 
     @property
     def mpi(self) -> MPI.Comm:
@@ -147,6 +146,11 @@ class Group:
         sys.stderr.flush()
         time.sleep(FORWARD_SECONDS)
         self._whole.Abort(code)
+
+
+def mpi_library() -> str:
+    """Name the MPI library with its version, in one line; some libraries end it with a NUL byte."""
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:

@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import os
 
-LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+# Number of tasks, or of those on this machine: Open MPI, MPICH and Intel MPI, MVAPICH2, IBM's jsrun, PALS (PBS on
+# Cray), Flux, Slurm. The first one counts: a launcher of MPI may have been started within a task of Flux or Slurm.
+LAUNCHER_SIZES = (
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE", "FLUX_JOB_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)  # fmt: skip
+# Of torchrun and its likes, which start no MPI job. The size alone may be left over in a shell.
+TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
 
 def launched_tasks() -> tuple[str, int]:
     """Return the variable that holds the number of tasks, and the number; ("", 1) without a launcher."""
-    for variable in LAUNCHER_SIZES:
-        tasks = os.environ.get(variable, "")
-        if tasks.isdigit():
-            return variable, int(tasks)
-    return "", 1
+    variable = next((name for name in LAUNCHER_SIZES if _number(name)), "")
+    tasks = _number(variable) or 1
+    if tasks == 1 and _number(TORCH_SIZE) > 1 and any(name in os.environ for name in TORCH_TASK):
+        return TORCH_SIZE, _number(TORCH_SIZE)
+    return variable, tasks
+
+
+def _number(variable: str) -> int:
+    """Read a number of the environment, 0 where there is none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
+
+
+def explain_copies(variable: str, tasks: int, library: str) -> str:
+    """Write why as many processes as a variable says each take themselves for the only rank, and the remedy."""
+    if variable == TORCH_SIZE:
+        why = f"torchrun starts no MPI job; use mpirun -np {tasks} or srun in its place, or unset {variable}"
+        return f"{variable}={tasks}, but MPI sees a single rank: {why} if one process is meant"
+    return (
+        f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py ({library}) do "
+        "not know each other; use the mpirun of that library, or srun with the --mpi plugin it supports (srun "
+        "--mpi=list)"
+    )
 
 
 def launched_by_batch_system() -> bool:

@@ -22,7 +22,7 @@ from mpi4py import MPI
 from hpcgnn import __version__
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group
+from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
 from hpcgnn.comm.same import same_everywhere
 from hpcgnn.native.build import hpcgnn_native
 
@@ -361,4 +361,4 @@ def cuda_query() -> Callable[[], int] | None:
 
 def mpi_version() -> str:
     """Name mpi4py and the MPI library with their versions, in one line."""
-    return f"mpi4py {mpi4py.__version__}, " + MPI.Get_library_version().splitlines()[0].strip("\0 ")
+    return f"mpi4py {mpi4py.__version__}, {mpi_library()}"

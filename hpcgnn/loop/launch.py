@@ -40,7 +40,6 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
     sys.setswitchinterval(SWITCH_SECONDS)
     world: Any = None
     try:
-        World.check_singleton()
         # A GPU is bound, and ranks are compared, once the configuration is known.
         world = World(CommConfig(device="cpu"), compares=False)
         return main(world, argv)

@@ -18,6 +18,7 @@ from hpcgnn.comm import world as worlds
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
 from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.launch import LAUNCHER_SIZES, TORCH_SIZE, TORCH_TASK, launched_tasks
 from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe, is_stuck
@@ -347,17 +348,39 @@ def test_reductions_and_gathers(world):
         assert len(rows) == world.size * (world.size - 1) // 2
 
 
-@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_copies_of_rank_zero_of_one_are_refused(world, monkeypatch, variable):
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+@pytest.mark.parametrize("variable", [*LAUNCHER_SIZES, TORCH_SIZE])
+def test_copies_of_rank_zero_of_one_are_refused(world, comm, monkeypatch, variable):
+    for name in (*LAUNCHER_SIZES, TORCH_SIZE, *TORCH_TASK):
         monkeypatch.delenv(name, raising=False)
     World.check_singleton()
     monkeypatch.setenv(variable, "4")
+    if variable == TORCH_SIZE:
+        World.check_singleton()  # left over in a shell
+        monkeypatch.setenv("RANK", "0")
     if world.size == 1:
-        with pytest.raises(ValueError, match=f"{variable}=4, but MPI sees a single rank"):
-            World.check_singleton()
+        with pytest.raises(
+            ValueError, match=f"{variable}=4, but MPI sees a single rank.*use .*mpirun.*srun"
+        ) as refused:
+            World()
+        assert str(refused.value).isprintable()  # names of MPI libraries end with a NUL byte
+        World.alone()
     else:
         World.check_singleton()
+    World(CommConfig(device="cpu", threads=1), comm)
+
+
+def test_torch_variables_that_fit_the_launcher_are_left_alone(monkeypatch):
+    """Lightning and Accelerate set them under mpirun; torchrun may be the one task of each machine under srun."""
+    for name in LAUNCHER_SIZES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(TORCH_SIZE, "8")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    assert launched_tasks() == ("PMI_SIZE", 8)
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert launched_tasks() == (TORCH_SIZE, 8)
+    monkeypatch.setenv(TORCH_SIZE, "1")
+    assert launched_tasks() == ("PMI_SIZE", 1)
 
 
 @pytest.mark.parametrize("field", ["device", "gradients", "gpu_direct"])

@@ -10,24 +10,31 @@ import pytest
 import data_tools
 from data_tools.cli import run_alone
 from data_tools.synthesize import main as synthesize
+from hpcgnn.comm.launch import LAUNCHER_SIZES
 
 pytestmark = pytest.mark.serial
 
 
 @pytest.mark.parametrize(
     ("variable", "tasks", "code"),
-    [("OMPI_COMM_WORLD_SIZE", 3, 2), ("SLURM_STEP_NUM_TASKS", 2, 2), ("PMI_SIZE", 1, 0), ("SLURM_NTASKS", 4, 0)],
+    [
+        ("OMPI_COMM_WORLD_SIZE", 3, 2),
+        ("SLURM_STEP_NUM_TASKS", 2, 2),
+        ("PMI_SIZE", 1, 0),
+        ("SLURM_NTASKS", 4, 0),
+        ("WORLD_SIZE", 2, 2),
+    ],
 )
 def test_copies_of_a_command_are_refused(monkeypatch, capsys, variable, tasks, code):
-    for other in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+    for other in LAUNCHER_SIZES:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(variable, str(tasks))
+    monkeypatch.setenv("LOCAL_RANK", "0")
     assert run_alone(lambda: 0) == code
     message = capsys.readouterr().err
     assert message.count("\n") == (code == 2)
-    assert (
-        f"a launcher started {tasks} of it ({variable}={tasks}): start it without mpirun or srun" in message or not code
-    )
+    remedy = f"a launcher started {tasks} of it ({variable}={tasks}): start it without mpirun, srun or torchrun"
+    assert (remedy in message) == bool(code)
 
 
 def test_every_command_that_writes_knows_how_many_it_is():
