@@ -147,7 +147,8 @@ class StopRequest:
 
     def leave_before_end(self, seconds: float) -> str:
         """Request to leave so many seconds (0: never) before the end of the job's time, where the environment says when
-        that is, or with a tenth of the time left where that is less. Returns what was decided, in words."""
+        that is, or with a tenth of the time left where that is less. An end that is over is ignored: it is that of
+        another job, or of a limit that was raised since. Returns what was decided, in words."""
         name = next((name for name in END_TIMES if os.environ.get(name)), None)
         if name is None or seconds <= 0:
             return ""
@@ -156,7 +157,9 @@ class StopRequest:
         except ValueError as error:
             raise ValueError(f"{name}={os.environ[name]}: expected seconds since 1970") from error
         left = end - time.time()
-        early = min(seconds, SHARE * max(0.0, left))
+        if not left > 0:
+            return f"{name}={os.environ[name]} is over: ignored; the run does not know when the job's time ends"
+        early = min(seconds, SHARE * left)
         self._deadline = end - early
         return f"{left / 60:.0f} minutes left; the run leaves {early:.0f} s before the end with a checkpoint"
 
