@@ -7,8 +7,10 @@
 Every node or edge gets a key, and the keys that come first are for training. By time the key is the time (equal times
 stay together, in the later set). At random it is a hash of the seed and the row of the node, or of the two ends of the
 edge whatever its direction: so an edge, its repetitions and its reverse are always in the same set. Reverse relations
-that hold the same rows the other way are found and split alike. Nodes with a negative label are in no set. Memory is
-bounded by slabs; the sizes are exact but for keys that are equal.
+that hold the same rows the other way are found and split alike. Nodes without a label are in no set: a negative one, or
+NaN, or a row of these where a node has several. Edges are split whatever their label, since it is links that are
+learnt. Memory is bounded by slabs, and by the number of different labels where the split is stratified; the sizes are
+exact but for keys that are equal.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from hpcgnn.graph.files import FileFormatError
 SLAB_ROWS = 1 << 20
 SIGN = np.uint64(1 << 63)
 SPLIT_STREAM = 1 << 32  # keeps the hashes apart from those that deal nodes to random parts
+MOST_CLASSES = 1 << 16  # of training (hpcgnn.task.labels)
 # One pass over the keys counts this many of their bits, fewer where there are many groups.
 BITS, CELLS = 16, 1 << 22
 Slabs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
@@ -87,13 +90,22 @@ class Rows:
         if options.by == "time":
             remedy = "name the column of times with --column, or split at random"
             self._time = integer_column(origin, options.column, remedy)
-        self._label, self._stratify = None, options.stratify
+        self._label: h5py.Dataset | None = None
+        self._strata: np.ndarray | None = None  # the different labels, in order
         if options.stratify:
             self._label = integer_column(group, "label", "leave out --stratify")
-            highest = (int(self._label[start:stop].max()) for start, stop in files.slabs(self.num_rows, 1, SLAB_ROWS))
-            self.num_groups = 1 + max(0, max(highest, default=0))
-        elif is_nodes and "label" in group and group["label"].ndim == 1 and group["label"].dtype.kind == "i":
+            self._strata = different_labels(self._label)
+            self.num_groups = max(1, len(self._strata))
+        elif is_nodes and "label" in group:
             self._label = group["label"]
+
+    def notes(self) -> Iterator[str]:
+        """Say what training will refuse of labels that are stratified."""
+        if self._strata is not None and len(self._strata) and self._strata[-1] >= MOST_CLASSES:
+            yield (
+                f"the highest label is {self._strata[-1]}, training takes classes below {MOST_CLASSES}: number "
+                "them 0, 1, ..., such as with classes: true in the spec of data_tools.convert"
+            )
 
     def keys(self, start: int, stop: int) -> np.ndarray:
         """Compute the keys [n] uint64 of the rows start .. stop-1: their times, or hashes."""
@@ -107,12 +119,13 @@ class Rows:
         return splitmix64(splitmix64(self._mix ^ splitmix64(ends[0])) + ends[1])
 
     def groups(self, start: int, stop: int) -> np.ndarray:
-        """Compute the groups [n] int64 of the rows start .. stop-1: labels where they are stratified, else 0; -1: in no
-        set."""
+        """Compute the groups [n] int64 of the rows start .. stop-1: positions of their labels among all that are
+        different where they are stratified, else 0; -1: in no set."""
         if self._label is None:
             return np.zeros(stop - start, np.int64)
-        labels = self._label[start:stop].astype(np.int64)
-        return np.maximum(labels, -1) if self._stratify else np.where(labels < 0, -1, 0)
+        labels = self._label[start:stop]
+        known = has_label(labels)
+        return np.where(known, 0 if self._strata is None else np.searchsorted(self._strata, labels), -1)
 
     def slabs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield keys and groups of the rows that go into a set, slab by slab."""
@@ -121,8 +134,29 @@ class Rows:
             yield self.keys(start, stop)[groups >= 0], groups[groups >= 0]
 
 
-def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: SplitOptions) -> dict[str, np.ndarray]:
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """Say which rows of labels [n, ...] have one that is known, [n] bool: classes from 0 on, numbers but NaN."""
+    known: np.ndarray = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+    return np.asarray(files.as_matrix(known).any(axis=1))
+
+
+def different_labels(label: h5py.Dataset) -> np.ndarray:
+    """List the different labels of a column [N] that are not negative, in order."""
+    labels = np.empty(0, label.dtype)
+    for start, stop in files.slabs(len(label), 1, SLAB_ROWS):
+        piece = label[start:stop]
+        labels = np.union1d(labels, piece[piece >= 0])
+    return labels
+
+
+def split_graph(
+    path: str | os.PathLike,
+    output: str | os.PathLike,
+    options: SplitOptions,
+    report: Callable[[str], object] = str,
+) -> dict[str, np.ndarray]:
     """Write the graph file with a column ``split``; returns how many rows are in train, val, test and none, by table.
+    ``report`` is called with what training will refuse, in words.
 
     Raises FileFormatError when the table or a column it needs is missing, or when it has a split already and
     ``replace`` is off.
@@ -134,6 +168,8 @@ def split_graph(path: str | os.PathLike, output: str | os.PathLike, options: Spl
                 raise FileFormatError(f"{path}: {table} has a split already; pass --replace to make another")
     with rewriting(path, output, [f"{table}/split" for table in tables]) as (source, target):
         first = Rows(source[tables[0]], options)
+        for note in first.notes():
+            report(f"{tables[0].partition('/')[2]}: {note}")
         bounds = find_bounds(first, options.fractions)
         sizes = {}
         for table in tables:
@@ -258,7 +294,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError:
         raise ValueError(f"--fractions {args['fractions']}: expected three numbers, such as 0.8,0.1,0.1") from None
     options = SplitOptions(**args)
-    for name, (train, val, test, none) in split_graph(graph, output, options).items():
+    for name, (train, val, test, none) in split_graph(graph, output, options, print).items():
         print(f"{output}: {name}: train {train:,}, val {val:,}, test {test:,}, none {none:,}")
     return 0
 

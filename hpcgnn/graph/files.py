@@ -168,7 +168,8 @@ def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5p
 @contextlib.contextmanager
 def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Whatever HDF5 raises in the block about damaged contents (a dozen exceptions, most without a name in them)
-    becomes a FileFormatError that names the file and the remedy, but for those to ``keep``."""
+    becomes a FileFormatError that names the file and the remedy, but for those to ``keep``; so does MemoryError, which
+    a damaged length may cause, too, but mostly means what it says."""
     try:
         yield
     except (FileFormatError, *keep):  # type: ignore[misc]
@@ -176,6 +177,11 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno in durable.FULL:  # of a file that the block writes
             raise
+        if isinstance(error, MemoryError):
+            raise FileFormatError(
+                f"{os.fspath(path)}: out of memory{f' ({error})' if str(error) else ''}: a larger machine helps, or "
+                f"more ranks; of a small file it means that it is damaged: {remedy}"
+            ) from error
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
 

@@ -12,6 +12,7 @@ from data_tools import split as split_module
 from data_tools.partition.command import partition
 from data_tools.snapshots.graph import write_snapshots
 from data_tools.split import SplitOptions, main, select_keys, split_graph
+from hpcgnn.task.labels import MOST_CLASSES
 
 pytestmark = pytest.mark.serial
 
@@ -104,6 +105,56 @@ def test_nodes_without_a_label_are_in_no_set(tmp_path):
     found = run(tmp_path, "--nodes", "page")["page"]
     with h5py.File(tmp_path / "g.h5") as file:
         assert np.array_equal(found == -1, file["nodes/page/label"][...] < 0)
+
+
+@pytest.mark.parametrize("slab_rows", [1 << 20, 37])
+@pytest.mark.parametrize("of", ["several", "numbers", "some of several"])
+def test_nodes_without_any_label_are_in_no_set(tmp_path, monkeypatch, of, slab_rows):
+    """Where a node has several labels, and where they are numbers: fractions are those of the nodes with a label."""
+    monkeypatch.setattr(split_module, "SLAB_ROWS", slab_rows)
+    unknown = np.arange(500) % 2 == 0
+    label = np.where(unknown, np.nan, 0.5) if of == "numbers" else np.where(unknown, -1, 1)[:, None].repeat(3, axis=1)
+    if of == "some of several":
+        label[1, :2] = -1  # the third is known
+    make_graph(tmp_path / "g.h5", label=label)
+    found = run(tmp_path, "--nodes", "page", "--fractions", "0.6,0.2,0.2")["page"]
+    assert np.array_equal(found == -1, unknown)
+    assert np.bincount(found[~unknown]).tolist() == [150, 50, 50]
+
+
+def test_edges_are_split_whatever_their_label(tmp_path):
+    """They are links; the number of labels that are known does not matter."""
+    make_graph(tmp_path / "g.h5")
+    before = run(tmp_path, "--relation", "user.likes.item")["user.likes.item"]
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        file["edges/user.likes.item/label"] = np.full(3000, -1)
+    assert np.array_equal(run(tmp_path, "--relation", "user.likes.item")["user.likes.item"], before)
+
+
+def test_labels_of_any_size_are_stratified(tmp_path, capsys):
+    """Memory goes by how many labels differ, not by their size; what training takes is said."""
+    assert split_module.MOST_CLASSES == MOST_CLASSES
+    label = np.arange(500) % 3 - 1
+    make_graph(tmp_path / "g.h5", label=label)
+    expected = run(tmp_path, "--nodes", "page", "--stratify")["page"]
+    assert "highest label" not in capsys.readouterr().out
+    make_graph(tmp_path / "g.h5", label=np.where(label > 0, 2_000_000_000_000, label))
+    assert np.array_equal(run(tmp_path, "--nodes", "page", "--stratify")["page"], expected)
+    said = capsys.readouterr().out
+    assert "nodes" not in said
+    assert "page: the highest label is 2000000000000, training takes classes below 65536: number them 0, 1" in said
+
+
+def test_too_little_memory_is_no_damage(tmp_path, monkeypatch, capsys):
+    make_graph(tmp_path / "g.h5")
+
+    def fail(*_):
+        raise MemoryError("Unable to allocate 15 GiB")
+
+    monkeypatch.setattr(split_module, "find_bounds", fail)
+    run(tmp_path, "--nodes", "page", code=2)
+    message = capsys.readouterr().err
+    assert "g.h5: out of memory (Unable to allocate 15 GiB): a larger machine helps" in message
 
 
 def test_an_edge_its_repetitions_and_its_reverse_are_together(tmp_path):
