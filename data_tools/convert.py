@@ -21,7 +21,7 @@ from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
-from data_tools.source.formats.ogb_folder import TASKS, load_ogb
+from data_tools.source.formats.ogb_folder import TASKS, choose_direction, load_ogb
 from data_tools.source.graph_writer import Summary, write_graph
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
@@ -30,6 +30,7 @@ from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
+OGB_CSV = "ogb-node"
 
 
 def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
@@ -121,6 +122,10 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
         if not (name and equals and value):
             raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
         assigned[name] = value
+    if arguments.preset in (OGB_CSV, *TASKS):
+        assigned, note = choose_direction(assigned)
+        if note:
+            print(note)
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")

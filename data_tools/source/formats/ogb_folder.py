@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import gzip
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,40 @@ from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import build_spec
 from hpcgnn.graph.files import FileFormatError, relation_name
 
+# Whether OGB's loader adds the reverse of every edge of a set, by the names of its folders: add_inverse_edge of
+# ogb/nodeproppred/master.csv and ogb/linkproppred/master.csv (github.com/snap-stanford/ogb, 61e9784).
+ADDS_REVERSES = {
+    "ogbn": {"products": True, "proteins": True, "arxiv": False, "mag": False, "papers100m": False,
+             "papers100m-bin": False},
+    "ogbl": {"ppa": True, "ppassoc": True, "collab": True, "ddi": True, "citation2": False, "citation-v2": False,
+             "wikikg2": False, "wikikg-v2": False, "biokg": False, "vessel": False},
+}  # fmt: skip
 TASKS = ("ogb-nodeprop", "ogb-linkprop")
 SETTINGS = ("folder", "split", "undirected")
 SETS = {"train": "train", "valid": "val", "test": "test"}
 LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "tail"))
+
+
+def choose_direction(assigned: dict[str, str]) -> tuple[dict[str, str], str | None]:
+    """Set ``undirected`` where it is ``auto`` or not given: as OGB's loader has the edges of the set that the name of
+    the folder, or archive, tells; returns the settings, and what to say about it."""
+    if assigned.get("undirected", "auto") != "auto" or "folder" not in assigned:
+        return assigned, None
+    name = pathlib.Path(assigned["folder"]).resolve().name
+    plain = re.sub(r"\.(zip|tar|tgz|tar\.gz)$", "", name.lower()).replace("_", "-")
+    plain = re.sub(r"-(pyg|dgl)$", "", plain)
+    known = {f"{prefix}-{key}": both for prefix, sets in ADDS_REVERSES.items() for key, both in sets.items()}
+    known |= {key: both for sets in ADDS_REVERSES.values() for key, both in sets.items()}
+    both, note = known.get(plain), None
+    if both:
+        note = f"{name}: both directions of every edge, as OGB's loader has them; --set undirected=false: one"
+    elif both is None:
+        names = ", ".join(sorted(key for key, both in known.items() if both and key.startswith("ogb")))
+        note = (
+            f"{name}: not the name of a set of OGB, so edges are stored in one direction, as in the file; "
+            f"--set undirected=true adds their reverses, as OGB's loader does for {names}"
+        )
+    return assigned | {"undirected": "true" if both else "false"}, note
 
 
 def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:

@@ -91,6 +91,42 @@ def test_both_directions(tmp_path):
     assert found["edges/node.to.node"]["num_edges"] == 2 * 9 - loops
 
 
+@pytest.mark.parametrize(
+    ("name", "both"),
+    [
+        ("ogbn_products", True), ("products", True), ("ogbn_proteins_pyg", True), ("ogbl_ppa", True),
+        ("ppassoc", True), ("ogbl-collab", True), ("ogbl_ddi_dgl", True), ("ogbn_arxiv", False), ("mag", False),
+        ("papers100M-bin", False), ("ogbl_citation2", False), ("ogbl_vessel", False), ("mine", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("preset", ["ogb-node", "ogb-nodeprop"])
+def test_reverses_are_added_where_the_loader_of_ogb_adds_them(tmp_path, capsys, name, both, preset):
+    graph, folder = random_graph(), tmp_path / name
+    write_csv(folder, graph)
+    write_split(folder)
+    loops = int((graph["edges"][:, 0] == graph["edges"][:, 1]).sum())
+    found = converted(folder, preset, split="time")
+    assert found["edges/node.to.node"]["num_edges"] == (2 * 9 - loops if both else 9)
+    said = capsys.readouterr().out
+    assert (f"{name}: both directions of every edge, as OGB's loader has them" in said) == bool(both)
+    assert (f"{name}: not the name of a set of OGB, so edges are stored in one direction" in said) == (both is None)
+    folder.with_name(f"{name}.h5").unlink()
+    asked = converted(folder, preset, split="time", undirected="false" if both else "true")
+    assert asked["edges/node.to.node"]["num_edges"] == (9 if both else 2 * 9 - loops)
+
+
+def test_reverses_of_a_set_of_links(tmp_path):
+    """They are in the set of the link itself."""
+    write_csv(tmp_path / "ogbl_collab", random_graph())
+    folder = tmp_path / "ogbl_collab" / "split" / "time"
+    folder.mkdir(parents=True)
+    for name, row in zip(SPLIT, [[0, 1], [1, 2], [2, 3]], strict=True):
+        torch.save({"edge": torch.tensor([row])}, folder / f"{name}.pt")
+    found = converted(tmp_path / "ogbl_collab", "ogb-linkprop")
+    columns = [found[f"edges/node.to.node/{name}"]["values"][1] for name in ("src", "dst", "split")]
+    assert columns == [[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2], [0, 0, 1, 1, 2, 2]]
+
+
 def test_several_types(tmp_path):
     graph = random_graph()
     raw = tmp_path / "ogb" / "raw"
