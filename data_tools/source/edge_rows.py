@@ -134,7 +134,7 @@ def mutual_rows(table: EdgeTable, keep: np.ndarray) -> str:
 
 
 def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
-    """Find the kept rows whose (src, dst, time) occurred in an earlier one; undirected: in either direction."""
+    """Find the kept rows whose (src, dst, time, kind) occurred in an earlier one; undirected: in either direction."""
     if not num_buckets:
         pieces = list(keys(table, keep))
         if pieces:
@@ -161,17 +161,19 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Read row, src, dst and, where there is one, time of the kept rows, [n, 3 or 4] int64."""
+    """Read row, src, dst and, where there are any, time and column ``rel`` of the kept rows, [n, 3 to 5] int64: facts
+    of two kinds are two, though all other columns are left out of the comparison."""
+    further = [column for column in (table.time, table.columns.get("rel")) if column is not None]
+    further = [column for column in further if column.dtype.kind in "iu" and column.ndim == 1]
     for start, src, dst in scan(table):
         rows = np.flatnonzero(keep[start : start + len(src)])
         src, dst = src[rows], dst[rows]
         if table.spec.undirected:
             src, dst = np.minimum(src, dst), np.maximum(src, dst)
-        time = []
-        if table.time is not None:
-            time = [table.time[start + rows]]
-            forget(table.time)
-        yield np.stack([start + rows, src, dst, *time], axis=1)
+        columns = [column[start + rows].astype(np.int64) for column in further]
+        for column in further:
+            forget(column)
+        yield np.stack([start + rows, src, dst, *columns], axis=1)
 
 
 def later_of_equal(records: np.ndarray) -> np.ndarray:

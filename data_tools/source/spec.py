@@ -33,7 +33,7 @@ A spec is a YAML file; the presets are just such files::
         time: ts
         time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
         sort: false               # sort by time (stable) instead of refusing an unsorted source
-        duplicates: keep          # same (src, dst, time): keep, drop (the later), error
+        duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error
         self_loops: keep          # keep, drop, error
         dangling: error           # an end that has no row in its table of nodes: error, drop (the edge), or keep (the
                                   # node is added, as with others: add); not given: as `others` says

@@ -46,6 +46,22 @@ def test_duplicates_and_self_loops(tmp_path, capsys):
     assert "1 self-loop dropped; n.to.n: 1 duplicate edge dropped" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("options", [[], ["--memory", "1GiB"]])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_facts_of_two_kinds_are_no_duplicates(tmp_path, capsys, options, undirected):
+    """Of five rows between a and b one is there twice; undirected also in the other direction."""
+    (tmp_path / "e.csv").write_text("u,how,v\na,likes,b\na,hates,b\na,likes,b\nb,likes,a\nb,knows,a\n")
+    edge = {"relation": "n.to.n", "file": "e", "src": "u", "dst": "v", "duplicates": "drop", "undirected": undirected,
+            "columns": {"rel": {"column": "how", "classes": True}}}  # fmt: skip
+    spec = {"files": {"e": {"path": "e.csv"}}, "nodes": [{"type": "n", "ids": "string"}], "edges": [edge]}
+    with h5py.File(run_spec(tmp_path, spec, *options)) as file:
+        edges = file["edges/n.to.n"]
+        facts = sorted(zip(*(edges[name][...].tolist() for name in ("src", "rel", "dst")), strict=True))
+    kept = [(0, 0, 1), (0, 2, 1), (1, 1, 0)] if undirected else [(0, 0, 1), (0, 2, 1), (1, 1, 0), (1, 2, 0)]
+    assert facts == sorted(kept + [(v, rel, u) for u, rel, v in kept] if undirected else kept)
+    assert ("2 duplicate edges" if undirected else "1 duplicate edge") + " dropped" in capsys.readouterr().out
+
+
 def test_undirected_is_stored_in_both_directions(tmp_path):
     kept = convert_edges(tmp_path, PAIRS, undirected=True, duplicates="drop")["n.to.n"]
     assert kept == [[0, 1, 0], [1, 0, 0], [2, 2, 1], [3, 8, 4], [8, 3, 4]]
