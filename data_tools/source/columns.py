@@ -143,6 +143,9 @@ def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row
     if name == "weight" and values.ndim > 1:
         what = f"a weight is one number, not {values.shape[1]}; choose one, or give the column another name"
         raise FileFormatError(f"{file}: column {', '.join(raw.labels)}: {what}")
+    if name == "split" and len(bad := np.argwhere((values < -1) | (values > max(SPLITS.values())))):
+        what = f"split {values[tuple(bad[0])]} is not 0 (train), 1 (val), 2 (test) or -1 (none); map others by values"
+        raise Place(file, raw.labels[0], first_row).error(int(bad[0][0]), what)
     return values[:, None] if name == "feat" and values.ndim == 1 else values
 
 

@@ -303,9 +303,10 @@ class ParquetTable:
 
 
 def others(file: str, references: Mapping[str, Reference], names: list[str], width: int) -> list[str]:
-    """List the names of the columns of a table that no reference selects."""
+    """List the names of the columns of a table that no reference selects; one after a delimiter at the end of the
+    header has none."""
     chosen = select_all(file, references, names, width)[1] if names else []
-    return [name for position, name in enumerate(names) if position not in chosen]
+    return [name for position, name in enumerate(names) if name and position not in chosen]
 
 
 def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:

@@ -316,6 +316,25 @@ def test_another_encoding_is_named(tmp_path, capsys, text):
     assert "Latin-1 becomes UTF-8 by iconv -f latin1 -t utf-8" in message
 
 
+@pytest.mark.parametrize("value", [7, -2])
+def test_a_split_is_one_of_three_sets_or_none(tmp_path, capsys, value):
+    (tmp_path / "n.csv").write_text(f"id,set\n0,-1\n1,2\n2,{value}\n")
+    (tmp_path / "e.csv").write_text("u,v\n0,1\n1,2\n")
+    node = {"type": "n", "file": "n", "id": "id", "columns": {"split": "set"}}
+    edge = {"relation": "n.to.n", "file": "e", "src": "u", "dst": "v"}
+    spec = {"files": {"n": {"path": "n.csv"}, "e": {"path": "e.csv"}}, "nodes": [node], "edges": [edge]}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
+    assert f"n.csv: column 'set', row 3: split {value} is not 0 (train), 1 (val), 2 (test) or -1 (none)" in message
+    assert "(line 4)" in message
+
+
+def test_a_delimiter_at_the_end_of_lines_makes_no_column(tmp_path, capsys):
+    (tmp_path / "e.csv").write_text("src,dst,time,\n1,2,3,\n")
+    assert main(["--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}", str(tmp_path / "g.h5")]) == 0
+    assert "not read" not in capsys.readouterr().out
+
+
 def test_carriage_returns_alone_are_no_line_ends(tmp_path, capsys):
     assert r"tr '\r' '\n' < FILE > NEW" in refused_text(tmp_path, capsys, "src,dst,time\r1,2,3\r")
 
