@@ -24,7 +24,7 @@ import scipy.io
 import scipy.sparse
 import torch
 import yaml
-from partition_sets import refresh
+from partition_sets import open_events, refresh
 from random_graphs import random_static
 from safetensors.torch import save_file
 from test_convert_chunks import dgl_folder
@@ -44,11 +44,13 @@ from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.report import __main__ as report
 from hpcgnn.snapshots.graph import open_snapshot_partition
 from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.graph import open_partition
 from hpcgnn.temporal.negative_file import open_negatives
 
 HDF5_SECONDS = 10
-OPENERS = {"temporal": open_partition, "static": open_graph_partition, "snapshots": open_snapshot_partition}
+OPENERS = {
+    "temporal": lambda folder, *_: open_events(folder), "static": open_graph_partition,
+    "snapshots": open_snapshot_partition,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

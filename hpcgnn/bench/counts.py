@@ -161,12 +161,18 @@ class RowCounts:
         cold = step.winner & ~hot[step.roots]
         self.kinds["mails"].add(asker[cold], server[cold])
         self._tell(step, asker, np.flatnonzero(step.winner & hot[step.roots]))
-        both, _ = _unique_pairs(slot_asker[valid] * self.size + slot_server[valid], event[valid])
-        self.kinds["features"].add(both // self.size, both % self.size)
+        self._add_features(slot_asker[valid], slot_server[valid], owner(other[valid]), event[valid])
         self.roots.add(asker, self.size)
         by_user = step.has_mail[np.searchsorted(step.unique, rows[1])] & (row_hot | (not at_owner))
         by_owner = step.unique[step.has_mail & ~hot[step.unique] & at_owner]
         self.updated.add(np.concatenate([rows[0][by_user], owner(by_owner)]), self.size)
+
+    def _add_features(self, asker: np.ndarray, one: np.ndarray, other: np.ndarray, event: np.ndarray) -> None:
+        """Add the features of events [n] of nodes at ranks ``one`` and ``other``, as EventFeatures serves them."""
+        server = np.where(event & 1, np.maximum(one, other), np.minimum(one, other))
+        server = np.where((one == asker) | (other == asker), asker, server)
+        pairs, _ = _unique_pairs(asker * self.size + server, event)
+        self.kinds["features"].add(pairs // self.size, pairs % self.size)
 
     def _tell(self, step: SampledStep, asker: np.ndarray, winner: np.ndarray) -> None:
         """Add what is sent to all ranks: winners [w] (places among the roots), and the states of both ends of their

@@ -58,7 +58,7 @@ def exchanges(session: Session) -> list[StepExchange]:
     """List the exchanges of a training step, in order."""
     config, partition, model = session.config, session.partition, session.model
     item, features = session.dtype.itemsize, partition.edge_width
-    reply = neighbors.reply_dtype(config.sampling.fanout, session.graph.splits.history.feature is not None).itemsize
+    reply = neighbors.reply_dtype(config.sampling.fanout, partition).itemsize
     columns = session.memory.table.tensors()
     node_feature = partition.node_width * item
     at_owner = config.memory.update_at == "owner"
@@ -68,7 +68,8 @@ def exchanges(session: Session) -> list[StepExchange]:
     listed = [
         StepExchange("request", "requests", neighbors.REQUEST.itemsize, by_asker=True, planned=True, agrees=True),
         StepExchange("reply", "requests", reply, by_asker=False, planned=True),
-        StepExchange("event features", "features", FEATURE_BYTES * features, by_asker=False, planned=True, agrees=True),
+        StepExchange("event row ids", "features", ROW_ID_BYTES, by_asker=True, planned=True, agrees=True),
+        StepExchange("event features", "features", FEATURE_BYTES * features, by_asker=False, planned=True),
         StepExchange("row ids", "rows", ROW_ID_BYTES, by_asker=True, planned=True, agrees=True),
         StepExchange("node features", "rows", node_feature, by_asker=False, planned=True),
         StepExchange("memory", "rows", state if at_owner else whole, by_asker=False, planned=False),

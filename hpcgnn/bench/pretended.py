@@ -29,6 +29,7 @@ from hpcgnn.snapshots import neighborhood
 from hpcgnn.static import seeds
 from hpcgnn.static.neighbors import NeighborSampler, Sampled
 from hpcgnn.temporal import batches
+from hpcgnn.temporal.features import EventFeatures
 from hpcgnn.temporal.neighbors import Answer, NeighborSource, Queries
 
 
@@ -62,6 +63,13 @@ def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | 
         with recorder.pause():
             return replace(answer, other=turned(answer.other, queries.nodes[:, None] // num_nodes))
 
+    def features(
+        table: EventFeatures, event: np.ndarray, first: np.ndarray, second: np.ndarray, channel: Channel
+    ) -> Any:
+        with recorder.pause():
+            second = turned(second, first[:, None] // num_nodes)
+        return fetch_features(table, event, first, second, channel)
+
     def sample(sampler: NeighborSampler, frontier: list[np.ndarray], *further: Any) -> list[Sampled]:
         (drawn,) = ask_lists(sampler, frontier, *further)
         with recorder.pause():
@@ -75,11 +83,12 @@ def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | 
             rank = -(source // num_nodes) % size
             return [turned(source, rank), turned(target, rank), *others]
 
+    fetch_features = EventFeatures.fetch
     ask_histories, ask_lists, exchange = NeighborSource.ask, NeighborSampler.ask, neighborhood.exchange_columns
     patches: list[tuple[Any, str, Any]] = [
-        (NeighborSource, "ask", neighbors), (NeighborSampler, "ask", sample), (NodeDirectory, "lookup", lookup),
-        (seeds, "places_of", places_of), (seeds, "spill", spill), (batches, "spill", spill),
-        (neighborhood, "exchange_columns", arrived),
+        (NeighborSource, "ask", neighbors), (EventFeatures, "fetch", features), (NeighborSampler, "ask", sample),
+        (NodeDirectory, "lookup", lookup), (seeds, "places_of", places_of), (seeds, "spill", spill),
+        (batches, "spill", spill), (neighborhood, "exchange_columns", arrived),
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         for where, name, answer in patches:

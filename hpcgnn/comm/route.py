@@ -208,11 +208,13 @@ class NodeRoute:
     far: Route
 
     @classmethod
-    def plan(cls, ownership: Ownership, ids: np.ndarray, asks: np.ndarray, channel: Channel) -> NodeRoute:
+    def plan(
+        cls, ownership: Ownership, ids: np.ndarray, asks: np.ndarray, channel: Channel, narrow: bool = True
+    ) -> NodeRoute:  # fmt: skip
         """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the node that asks for
-        each, the same at all of its ranks."""
+        each, the same at all of its ranks; narrow: as of ``Route.plan_located``."""
         near = Route.plan_located(asks, ids, channel.node, narrow=False)
-        return cls(near, Route.plan(ownership, near.served.numpy(), channel))
+        return cls(near, Route.plan_located(*ownership.locate(near.served.numpy()), channel, narrow))
 
     @property
     def served(self) -> torch.Tensor:

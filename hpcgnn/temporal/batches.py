@@ -8,6 +8,7 @@ rule that every rank computes from the counts alone. n local nodes, S steps, R r
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.config import DataConfig
-from hpcgnn.temporal.graph import FEATURE, Events, FeatureRows, History, TemporalPartition, open_partition
+from hpcgnn.temporal.graph import FEATURE, KEPT, Events, History, TemporalPartition, open_partition
 
 ASKED_AT_ONCE = 1 << 22  # nodes that flags are asked for
 
@@ -47,15 +48,17 @@ class Splits:
 
 
 def open_splits(
-    path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel
-) -> tuple[TemporalPartition, Splits]:
-    """Collective. Open this rank's part of a partition set, and the splits of its events.
+    path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel,
+    columns: Collection[str] = KEPT,
+) -> tuple[TemporalPartition, Splits]:  # fmt: skip
+    """Collective. Open this rank's part of a partition set, and the splits of its events. columns: of events, that are
+    wanted.
 
     Raises DistributedError for a partition set or splits that cannot be used.
     """
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
-        partition = open_partition(path, world.rank, world.size, config.check_hash, world.working)
+        partition = open_partition(path, world.rank, world.size, config.check_hash, world.working, columns)
     check_same_set(path, world)
     num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
@@ -161,8 +164,7 @@ def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end:
     touched = hidden[node] | flags_of(hidden, history.other, partition, channel)
     keep = ~touched | (history.event >= train_end)
     indptr = np.concatenate(([0], np.cumsum(keep)))[history.indptr]
-    feature = None if history.feature is None else history.feature[keep]
-    return History(indptr, history.other[keep], history.time[keep], history.event[keep], feature)
+    return History(indptr, history.other[keep], history.time[keep], history.event[keep])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ def make_batches(
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
     events, step = _spill(events, step, sizes, channel)
+    if partition.features is not None:
+        events.columns[FEATURE] = partition.features.of_events(events, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
     unseen = np.any(flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel), axis=0)
     first_row = np.full(len(sizes), np.iinfo(np.int64).max)
@@ -253,14 +257,14 @@ def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarr
 
 
 def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel) -> tuple[Events, np.ndarray]:
-    """Hand surplus events over; returns the events this rank handles, in order, and their steps."""
+    """Hand surplus events over; returns the events this rank handles, in order and, with several ranks, without
+    features, and their steps."""
     if channel.size == 1:
         return events, step
     target = spill(step, sizes, channel)
     stays = target == channel.rank
     leaves = ~stays
     target = target[leaves]
-    feature = events.columns.get(FEATURE)
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
     came = exchange_columns([column[leaves] for column in columns], target, channel)
@@ -269,8 +273,4 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
         np.concatenate([column[stays], rows])[by_row] for column, rows in zip(columns, came, strict=True)
     )
     named: dict[str, Any] = dict(zip(plain, columns, strict=True))
-    if feature is not None:  # those of events that stay are not copied
-        (more,) = exchange_columns([np.asarray(feature[leaves])], target, channel)
-        index = np.concatenate([feature.index[stays], len(feature.table) + np.arange(len(more))])
-        named[FEATURE] = FeatureRows(feature.table, more, index[by_row])
     return Events(row, src, dst, time, named), step

@@ -7,7 +7,7 @@ file; it identifies a node on any partition set. n local nodes, m history entrie
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,25 @@ import numpy as np
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+from hpcgnn.graph.columns import REMEDY, Piece, StoredColumn
 from hpcgnn.graph.original_ids import OriginalIds
 
 FIXED = ("row", "src", "dst", "time")
-FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of events that training uses
+FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of events that runs have a use for
+OF_NODES = ("row", "id", "feat")  # columns of nodes that runs have a use for
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """T-CSR of the local nodes: entries of a node in order of event row id (hence of time).
 
-    indptr [n + 1], other [m] global id of the other endpoint, time [m], event [m] row id, feature [m] row of
-    ``features`` or None; all int64.
+    indptr [n + 1], other [m] global id of the other endpoint, time [m], event [m] row id; all int64.
     """
 
     indptr: np.ndarray
     other: np.ndarray
     time: np.ndarray
     event: np.ndarray
-    feature: np.ndarray | None
 
     def graph(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the arrays that the kernels of sampling take."""
@@ -85,10 +85,36 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFeatures:
+    """Features of events that are left in the part files until it is known where they are to lie: column [k, F], the
+    events of a rank's parts one part after the other; row [k] int64 their row ids, source_rank [k] int64 the owners of
+    their sources. An event that two parts have is there twice."""
+
+    column: StoredColumn
+    row: np.ndarray
+    source_rank: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Width F of the features."""
+        return self.column.shape[1]
+
+    def read(self, table: np.ndarray, places: np.ndarray) -> None:
+        """Read the rows into ``table`` [., F] at ``places`` [k] int64, those at negative places nowhere, in slabs.
+        Raises FileFormatError."""
+        for first, rows in self.column.slabs():
+            place = places[first : first + len(rows)]
+            is_wanted = place >= 0
+            table[place[is_wanted]] = rows[is_wanted]
+
+
+@dataclass(frozen=True, slots=True)
 class TemporalPartition:
     """A rank's share. flat_row [n] of every local node; graph: hash of the graph file, the same for all its partition
-    sets; features, node_feature only where the graph has them; node_ids: original ids by type; unused: columns of
-    events that training does not look at; time_scale: times of the graph / times of its source."""
+    sets; node_feature only where the graph has them; node_ids: original ids by type; stored: where event features are
+    to be read from, None without; features: where they lie (``hpcgnn.temporal.features``), None before they were read;
+    unread, unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
+    source."""
 
     book: Book
     graph: str
@@ -99,9 +125,11 @@ class TemporalPartition:
     node_ids: dict[str, np.ndarray]
     history: History
     events: Events
-    features: np.ndarray | None
-    unused: tuple[str, ...] = ()
+    stored: StoredFeatures | None
+    unread: tuple[str, ...] = ()
+    unread_of_nodes: tuple[str, ...] = ()
     time_scale: float = 1
+    features: Any = None
 
     @property
     def num_nodes(self) -> int:
@@ -115,7 +143,8 @@ class TemporalPartition:
     @property
     def edge_width(self) -> int:
         """Width of the event features; 0 without."""
-        return 0 if self.features is None else self.features.shape[1]
+        source = self.stored if self.features is None else self.features
+        return 0 if source is None else source.width
 
     @property
     def node_width(self) -> int:
@@ -125,29 +154,40 @@ class TemporalPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Raw columns of one part file."""
+    """What is kept of one part file: rows and columns of its nodes by type; degree [n], and the history's entries [m]
+    by name; own: the events whose source lies in it; feature: where the features of its events lie (None without),
+    whose row ids are event [k] and the owners of whose sources are source_rank [k]."""
 
     rows: list[np.ndarray]
     node_columns: list[dict[str, np.ndarray]]
-    edges: dict[str, np.ndarray]
-    indptr: np.ndarray
-    entry: np.ndarray
+    degree: np.ndarray
+    entries: dict[str, np.ndarray]
+    own: Events
+    feature: Piece | None
+    event: np.ndarray
+    source_rank: np.ndarray
+    unread: tuple[str, ...]
+    unread_of_nodes: tuple[str, ...]
 
 
 def open_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None
-) -> TemporalPartition:
-    """Read the share of ``rank`` of ``size`` from a temporal partition set; working: is told about every part.
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None,
+    columns: Collection[str] = KEPT,
+) -> TemporalPartition:  # fmt: skip
+    """Read the share of ``rank`` of ``size`` from a temporal partition set, part by part; working: is told about every
+    part; columns: of KEPT, those of events that are wanted besides FIXED. Features are only found, not read.
 
     Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
     not temporal with one relation, and ValueError for more ranks than parts.
     """
     # What NumPy raises where columns do not fit each other names no file.
     with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
-        return _open(path, rank, size, check_hash, working)
+        return _open(path, rank, size, check_hash, working, columns)
 
 
-def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, working) -> TemporalPartition:
+def _open(
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool, working, wanted: Collection[str]
+) -> TemporalPartition:
     offsets, types = read_offsets(path)
     book = Book(offsets, size, types)
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
@@ -161,22 +201,18 @@ def _open(path: str | os.PathLike, rank: int, size: int, check_hash: bool, worki
     for part in book.parts_of(rank):
         if working:
             working("read the parts", part)
-        parts.append(_read_part(path, part, set_id, digests[part], types, relation))
-    for part, columns in zip(book.parts_of(rank), parts, strict=True):
-        check_counts(files.part_path(path, part), columns.rows, offsets[:, part + 1] - offsets[:, part], types)
+        with reading_part(path, part, set_id, digests[part]) as file:
+            parts.append(_read_part(file, part, book, relation, wanted))
+        check_counts(files.part_path(path, part), parts[-1].rows, offsets[:, part + 1] - offsets[:, part], types)
     base = book.type_base()
     flat_row = np.concatenate([base[t] + p.rows[t] for t in range(len(types)) for p in parts]).astype(np.int64)
-    features, feature_of = _merge_features(parts)
-    history = _merge_history(parts, book, rank, feature_of)
-    rows_of = [None] * len(parts) if feature_of is None else feature_of
-    own = [_own_events(*of_part, book) for of_part in zip(parts, book.parts_of(rank), rows_of, strict=True)]
     node_ids = {}
     for kind, name in enumerate(types):  # row ids where the graph has no original ones
         node_ids[name] = np.concatenate([p.node_columns[kind].get("id", p.rows[kind]) for p in parts])
     return TemporalPartition(
-        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids, history,
-        _merge_events(own, features), features, tuple(name for name in parts[0].edges if name not in FIXED + KEPT),
-        time_scale,
+        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids,
+        _merge_history(parts, len(types)), _merge_events([p.own for p in parts]), _join_features(path, parts),
+        parts[0].unread, parts[0].unread_of_nodes, time_scale,
     )  # fmt: skip
 
 
@@ -191,78 +227,62 @@ def _only_relation(file: h5py.File) -> tuple[str, int, float]:
     return names[0], int(group.attrs["num_edges"]), float(group.attrs.get("time_scale", 1))
 
 
-def _read_part(path, part: int, set_id: str, digest: str | None, types, relation: str) -> _Part:
-    with reading_part(path, part, set_id, digest) as file:
-        nodes = [{key: column[()] for key, column in file["nodes"][t].items()} for t in types]
-        edges = {key: column[()] for key, column in file["edges"][relation].items()}
-        indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
-        missing = [column for column in FIXED if column not in edges]
-        if missing:
-            raise KeyError(f"/edges/{relation} has no column {missing[0]}")
-        return _Part([n.pop("row") for n in nodes], nodes, edges, indptr, entry)
+def _read_part(file: h5py.File, part: int, book: Book, relation: str, wanted: Collection[str]) -> _Part:
+    """Read one part, and keep what ``_Part`` says: of the events of others with its nodes no more than the history."""
+    of_types = [file["nodes"][name] for name in book.node_types]
+    nodes = [{key: of_type[key][()] for key in OF_NODES if key in of_type} for of_type in of_types]
+    group = file["edges"][relation]
+    missing = [column for column in FIXED if column not in group]
+    if missing:
+        raise KeyError(f"/edges/{relation} has no column {missing[0]}")
+    row, src, dst, time = (group[key][()].astype(np.int64, copy=False) for key in FIXED)
+    indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
+    node = np.repeat(np.concatenate([np.arange(ids[part], ids[part + 1]) for ids in book.offsets]), np.diff(indptr))
+    entries = {"other": np.where(src[entry] == node, dst[entry], src[entry]), "time": time[entry], "event": row[entry]}
+    block = np.searchsorted(book.offsets[:, 0], src, side="right") - 1
+    own = (src >= book.offsets[block, part]) & (src < book.offsets[block, part + 1])
+    columns = {key: group[key][()][own] for key in (LABEL, SPLIT) if key in group and key in wanted}
+    feature, event, source_rank = None, row[:0], row[:0]
+    if FEATURE in group and FEATURE in wanted:
+        feature, event, source_rank = Piece.of(group[FEATURE]), row, book.locate(src)[0]
+        if feature.rows != len(row):
+            raise ValueError(f"{feature.name} has {feature.rows} rows, {len(row)} events")
+    unread = tuple(name for name in group if name not in FIXED and not (name in KEPT and name in wanted))
+    unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in OF_NODES)
+    return _Part(
+        [of_type.pop("row") for of_type in nodes], nodes, np.diff(indptr), entries,
+        Events(row[own], src[own], dst[own], time[own], columns), feature, event, source_rank, unread,
+        tuple(unread_of_nodes),
+    )  # fmt: skip
 
 
-def _merge_features(parts: list[_Part]) -> tuple[np.ndarray | None, list[np.ndarray] | None]:
-    """Merge the features of events: one row for each that any part holds, float32, and for each part the row of each of
-    its events."""
-    if FEATURE not in parts[0].edges:
-        return None, None
-    numbers = np.cumsum([len(part.edges["row"]) for part in parts])
-    unique, inverse = np.unique(np.concatenate([part.edges["row"] for part in parts]), return_inverse=True)
-    rows_of = np.split(inverse, numbers[:-1])
-    features = np.empty((len(unique), files.as_matrix(parts[0].edges[FEATURE]).shape[1]), np.float32)
-    for part, rows in zip(parts, rows_of, strict=True):
-        features[rows] = files.as_matrix(part.edges.pop(FEATURE))  # each part's own are freed at once
-    return features, rows_of
+def _join_features(path, parts: list[_Part]) -> StoredFeatures | None:
+    """Join the features of the parts. Raises FileFormatError where only some of the parts have any."""
+    pieces = [part.feature for part in parts if part.feature is not None]
+    if not pieces:
+        return None
+    if len(pieces) < len(parts):
+        raise files.FileFormatError(f"{path}: some parts have features of events and some have none; {REMEDY}")
+    event, source_rank = (np.concatenate([getattr(p, name) for p in parts]) for name in ("event", "source_rank"))
+    return StoredFeatures(StoredColumn(pieces), event, source_rank)
 
 
-def _merge_history(parts: list[_Part], book: Book, rank: int, feature_of) -> History:
+def _merge_history(parts: list[_Part], num_types: int) -> History:
     """Concatenate the parts' histories in local order: type by type, part by part."""
-    columns = [_entry_columns(p, book, part) for p, part in zip(parts, book.parts_of(rank), strict=True)]
-    if feature_of is not None:
-        for column, part, rows in zip(columns, parts, feature_of, strict=True):
-            column["feature"] = rows[part.entry]
     pieces, degrees = [], []
-    for node_type in range(len(book.node_types)):
-        for part, column in zip(parts, columns, strict=True):
+    for node_type in range(num_types):
+        for part in parts:
             begin = sum(len(rows) for rows in part.rows[:node_type])
-            indptr = part.indptr[begin : begin + len(part.rows[node_type]) + 1]
-            degrees.append(np.diff(indptr))
-            pieces.append({key: values[indptr[0] : indptr[-1]] for key, values in column.items()})
+            end, indptr = begin + len(part.rows[node_type]), np.concatenate(([0], np.cumsum(part.degree)))
+            degrees.append(part.degree[begin:end])
+            pieces.append({key: values[indptr[begin] : indptr[end]] for key, values in part.entries.items()})
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(degrees)))).astype(np.int64)
-    merged = {key: np.concatenate([piece[key] for piece in pieces]).astype(np.int64) for key in pieces[0]}
-    return History(indptr, merged["other"], merged["time"], merged["event"], merged.get("feature"))
+    return History(indptr, *(np.concatenate([piece[key] for piece in pieces]) for key in ("other", "time", "event")))
 
 
-def _entry_columns(part: _Part, book: Book, index: int) -> dict[str, np.ndarray]:
-    """Return other endpoint, time and event of every history entry of one part."""
-    own = np.concatenate([np.arange(row[index], row[index + 1]) for row in book.offsets])
-    node = np.repeat(own, np.diff(part.indptr))
-    src, dst = part.edges["src"][part.entry], part.edges["dst"][part.entry]
-    return {
-        "other": np.where(src == node, dst, src),
-        "time": part.edges["time"][part.entry],
-        "event": part.edges["row"][part.entry],
-    }
-
-
-def _own_events(part: _Part, index: int, feature_rows: np.ndarray | None, book: Book) -> Events:
-    """Choose the events of a part whose source lies in it; in place of features, their rows among those of all
-    parts."""
-    block = np.searchsorted(book.offsets[:, 0], part.edges["src"], side="right") - 1
-    own = (part.edges["src"] >= book.offsets[block, index]) & (part.edges["src"] < book.offsets[block, index + 1])
-    fixed = {key: part.edges[key][own].astype(np.int64) for key in FIXED}
-    columns = {key: part.edges[key][own] for key in (LABEL, SPLIT) if key in part.edges}
-    if feature_rows is not None:
-        columns[FEATURE] = feature_rows[own]
-    return Events(**fixed, columns=columns)
-
-
-def _merge_events(pieces: list[Events], features: np.ndarray | None) -> Events:
-    row, src, dst, time = (np.concatenate([getattr(p, key) for p in pieces]) for key in ("row", "src", "dst", "time"))
+def _merge_events(pieces: list[Events]) -> Events:
+    row, src, dst, time = (np.concatenate([getattr(p, key) for p in pieces]) for key in FIXED)
     columns: dict[str, Any] = {key: np.concatenate([p.columns[key] for p in pieces]) for key in pieces[0].columns}
-    if features is not None:
-        columns[FEATURE] = FeatureRows(features, features[:0], columns[FEATURE])
     events = Events(row, src, dst, time, columns)
     is_sorted = bool((row[1:] > row[:-1]).all())  # those of one part are: nothing is copied
     return events if is_sorted else events.take(np.argsort(row, kind="stable"))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,8 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import DataConfig, SamplingConfig
-from hpcgnn.temporal.features import NodeFeatures
+from hpcgnn.temporal.features import NodeFeatures, read_features
+from hpcgnn.temporal.graph import KEPT
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import Layout
 from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_pool
@@ -35,16 +36,21 @@ class TemporalGraph:
     """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events; board: on
     which the ranks of a node read each other's node memory, if they do."""
 
-    def __init__(self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0):
-        """Raises DistributedError for a partition set or splits that cannot be used."""
+    def __init__(
+        self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0,
+        columns: Collection[str] = KEPT,
+    ):  # fmt: skip
+        """columns: those of events that are wanted, of "feat", "label" and "split"; others are not read. Raises
+        DistributedError for a partition set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
         self._features: dict[torch.dtype, NodeFeatures] = {}
-        self.partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel)
+        partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel, columns)
+        self.partition = read_features(partition, world, self.channel)
 
     def close(self) -> None:
         """Collective. Free the channel and what ranks share; neither graph nor loaders may be used any more."""
-        for shared in (self.board, *self._features.values()):
+        for shared in (self.board, *self._features.values(), self.partition.features):
             if shared is not None:
                 shared.close()
         self.channel.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
@@ -100,18 +101,14 @@ class Histories:
         self._config, self._threads, self._book = config, threads, partition.book
         self._graph = tuple(map(put, history.graph()))
         self._other = put(history.other)
-        self._feature = None if history.feature is None else put(history.feature)
+        self._event = None if partition.features is None else self._graph[2]
         if config.boundary_half_life:
             self._part = put(self._book.part_of(self._book.local_to_global(rank)))
 
-    @property
-    def with_features(self) -> bool:
-        """Whether events have features."""
-        return self._feature is not None
-
     def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        """Draw neighbours: count [N] int32, other, dt and feature [N, K] int64 (-1, 0 and -1 pad; feature None without
-        features) of ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below ``limit``."""
+        """Draw neighbours: count [N] int32, other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events
+        have no features) of ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below
+        ``limit``."""
         if self._config.strategy == "recent":
             place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
         else:
@@ -121,7 +118,7 @@ class Histories:
             )  # fmt: skip
         if self._config.boundary_half_life:
             self._decay(place, count, local, times, identity, random)
-        return count, *native.temporal_reply(self._other, self._graph[1], self._feature, place, times)
+        return count, *native.temporal_reply(self._other, self._graph[1], self._event, place, times)
 
     def _decay(self, place, count, local, times, identity, random: Random) -> None:
         """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
@@ -139,9 +136,12 @@ class NeighborSource:
     """Asks the owners of nodes for neighbours in one history, and answers as an owner. Collective over ``channel``."""
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int,
+        device: torch.device, dtype: torch.dtype,
     ):  # fmt: skip
-        self._partition, self._channel = partition, channel
+        """device, dtype: of those who read the event features."""
+        self._partition, self._features, self._channel = partition, partition.features, channel
+        self._in_place = self._features is not None and self._features.are_edges(device, dtype)
         self._histories = Histories(partition, history, config, channel.rank, threads)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
@@ -160,57 +160,57 @@ class NeighborSource:
             request["since"] = queries.since[order]
         serve = self._channel.counts(want)
         received = self._channel.array(request, want, serve)
-        reply, feature_rows = self._serve(received, serve, writers, limit, random, fanout)
+        reply = self._serve(received, writers, limit, random, fanout)
         ordered = self._channel.array(reply, serve, want)
-        edge = self._pull_features(feature_rows, ordered, want)
-        names = ("count", "other", "dt", *(() if feature_rows is None else ("edge",)))
-        count, other, dt, *edge_of = (_scattered(ordered[name], order) for name in names)
+        names = ("count", "other", "dt", *(("event",) if "event" in (reply.dtype.names or ()) else ()))
+        count, other, dt, *event = (_scattered(ordered[name], order) for name in names)
+        edge, edge_of = self._find_features(queries.nodes, other, *event)
         winners = None
         if writers:
             won, requester = reply["winner"].view(bool), np.repeat(np.arange(len(serve)), serve)
             mask = _scattered(ordered["winner"], order).view(bool)
             winners = Winners(mask, received["local"][won], requester[won], received["time"][won])
-        return Answer(count, other, dt, edge_of[0] if edge_of else None, edge, winners)
+        return Answer(count, other, dt, edge_of, edge, winners)
 
-    def _serve(self, request: np.ndarray, serve: np.ndarray, writers: bool, limit: int, random: Random, fanout: int):
-        """Make reply records for the requests [M], and the feature rows that requesters need, one requester after the
-        other, with their numbers [R] (None without)."""
+    def _serve(
+        self, request: np.ndarray, writers: bool, limit: int, random: Random, fanout: int
+    ) -> np.ndarray:  # fmt: skip
+        """Make reply records for the requests [M]."""
         local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
         identity = np.ascontiguousarray(request["identity"])
-        reply = np.empty(len(request), reply_dtype(fanout, self._histories.with_features and fanout > 0))
+        reply = np.empty(len(request), reply_dtype(fanout, self._partition))
         reply["count"], reply["winner"] = 0, 0
         if writers:
             endpoint = np.flatnonzero(identity % ROOT_KINDS < 2)
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // ROOT_KINDS)
         if fanout == 0:
-            return reply, None
+            return reply
         since = np.ascontiguousarray(request["since"]) if "since" in (request.dtype.names or ()) else None
         drawn = self._histories.draw(local, times, identity, since, fanout, limit, random)
-        reply["count"], reply["other"], reply["dt"], feature = drawn
-        if feature is None:
-            return reply, None
-        rows, sizes, place = native.unique_by_requester(np.ascontiguousarray(feature).ravel(), serve * fanout)
-        reply["edge"] = place.reshape(feature.shape)
-        return reply, (rows, sizes)
+        reply["count"], reply["other"], reply["dt"], event = drawn
+        if event is not None:
+            reply["event"] = event
+        return reply
 
-    def _pull_features(self, feature_rows, reply: np.ndarray, want) -> np.ndarray:
-        """Collective when the graph has event features. Pull unique feature rows [., F]; shifts reply["edge"] to point
-        at them."""
-        width = self._partition.edge_width
-        if feature_rows is None:
-            return np.empty((0, width), np.float32)
-        assert self._partition.features is not None
-        needed, send = feature_rows
-        receive = self._channel.counts(send)
-        rows = self._channel.array(self._partition.features[needed], send, receive)
-        shift = np.repeat(np.cumsum(receive) - receive, want).astype(np.int32)
-        reply["edge"] = np.where(reply["edge"] >= 0, reply["edge"] + shift[:, None], -1)
-        return rows
+    def _find_features(
+        self, nodes: np.ndarray, other: np.ndarray, event: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Collective where the features of some events lie on other machines. Return rows [., F] of features, and the
+        row [N, K] int32 of every event (-1 pads; None without features)."""
+        if event is None:
+            return np.empty((0, self._partition.edge_width), np.float32), None
+        if self._in_place:
+            return self._features.table.numpy(), event
+        rows, place = self._features.fetch(event.astype(np.int64, copy=False), nodes, other, self._channel)
+        return rows.numpy(), place
 
 
-def reply_dtype(fanout: int, with_features: bool) -> np.dtype:
+def reply_dtype(fanout: int, partition: TemporalPartition) -> np.dtype:
+    """Return the type of the records that answer requests, with the events where they have features."""
     fields = [("count", "i4"), ("winner", "u1"), ("other", "i8", (fanout,)), ("dt", "i8", (fanout,))]
-    return np.dtype(fields + ([("edge", "i4", (fanout,))] if with_features else []))
+    if fanout and partition.features is not None:
+        fields.append(("event", "i4" if partition.num_events <= np.iinfo(np.int32).max else "i8", (fanout,)))
+    return np.dtype(fields)
 
 
 def _scattered(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:

@@ -24,6 +24,7 @@ from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
 from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, check_negatives, eval_negatives
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
+from hpcgnn.temporal.graph import FEATURE, LABEL, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
@@ -31,6 +32,11 @@ from hpcgnn.temporal.model.model import Sizes, TemporalModel, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.sides import Needs, Placement
+
+# What would read a column of events that a run has no use for.
+READERS = {
+    FEATURE: "models with node memory or neighbors read it", LABEL: "task.kind node, edge and edge_regression read it",
+}  # fmt: skip
 
 
 def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog) -> Session:
@@ -40,7 +46,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     the job's, which trains on some of the epochs of every round.
     """
     timers, plan_timers, dtype = prepare(config.train, world)
-    graph = TemporalGraph(path, world, config.data, config.train.seed)
+    graph = TemporalGraph(path, world, config.data, config.train.seed, _event_columns(config))
     goal = make_goal(config, graph.partition, world)
     model = _build_model(config, graph, goal, dtype)
     memory, hot = _make_memory(config, graph, model, dtype)
@@ -67,6 +73,17 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
         partial(_describe, hot), world, initial_run=config.task.init,
         check_training=check if config.eval.negatives == "file" else do_nothing,
     )  # fmt: skip
+
+
+def _event_columns(config: RunConfig) -> list[str]:
+    """List the columns of events that the run has a use for, besides ends and times."""
+    task, model = config.task, config.model
+    reads_features = config.memory.updater != "none" or model.num_hops > 0 or task.kind.startswith("edge")
+    needs = {
+        FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)), LABEL: task.has_labels,
+        SPLIT: True,
+    }  # fmt: skip
+    return [name for name, is_needed in needs.items() if is_needed]
 
 
 def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype) -> TemporalModel:
@@ -170,6 +187,13 @@ def _check_graphs(config: RunConfig, sampler: Callable) -> None:
         raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
 
 
+def _list_unread(names: tuple[str, ...], readers: dict[str, str]) -> str:
+    """List columns, each with what would read it."""
+    listed = [f"{name} ({readers[name]})" for name in names if name in readers]
+    others = ", ".join(name for name in names if name not in readers)
+    return "; ".join([*listed, *([f"{others} (features are read from feat alone)"] if others else [])])
+
+
 def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     """Collective."""
     world, partition, batches, config = session.world, session.partition, session.batches, session.config
@@ -181,8 +205,10 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
         f"{book.num_nodes} nodes, {partition.num_events} events in {book.offsets.shape[1] - 1} parts; {totals}",
         f"{config.train.precision}; {batches['train'].num_steps} steps an epoch",
     ]
-    if partition.unused:
-        lines.append(f"columns of events that training does not look at: {', '.join(partition.unused)}")
+    for kind, names in (("events", partition.unread), ("nodes", partition.unread_of_nodes)):
+        if names:
+            readers = READERS if kind == "events" else {}
+            lines.append(f"columns of {kind} that are not read: {_list_unread(names, readers)}")
     if count > 1:
         own = len(range(world.group, count, world.num_groups))
         lines.append(f"{count} epochs at once, {own} by each of {world.num_groups} groups of {world.size} ranks")

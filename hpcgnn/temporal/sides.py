@@ -1,8 +1,8 @@
 """Where temporal plans are made: on the host, whose ranks ask each other, or on a device that holds the whole graph.
 
 `TemporalSampler` plans with arrays of either side. A side is what differs: where events lie, how neighbours are asked
-for, how rows are reached, who writes memory. Plans of both sides are equal bit for bit but for event features: on the
-device ``edge_of`` points at rows of the whole table, which is there anyway. N roots, K slots, U unique nodes.
+for, how rows are reached, who writes memory. Plans of both sides are equal bit for bit but for event features: where a
+model reads the whole table, as on a device, ``edge_of`` points at its rows. N roots, K slots, U unique nodes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class HostSide:
         self, partition: TemporalPartition, history: History, config: SamplingConfig, mailing: Mailing, place: Placement
     ):  # fmt: skip
         self._book, self._mailing, self._place, self._channel = partition.book, mailing, place, place.plan_channel
-        self._source = NeighborSource(partition, history, config, place.plan_channel, place.threads)
+        self._source = NeighborSource(
+            partition, history, config, place.plan_channel, place.threads, place.device, place.dtype
+        )  # fmt: skip
         rows = partition.num_nodes if place.hot is None else place.hot.num_rows
         self._scratch = np.full(rows, -1, np.int64)
 
@@ -164,7 +166,7 @@ class DeviceSide:
     ):  # fmt: skip
         self._device, self._channel = place.device, place.move_channel
         self._histories = Histories(partition, history, config, 0, put=put)
-        features = np.empty((0, 0), np.float32) if partition.features is None else partition.features
+        features = np.empty((0, 0), np.float32) if partition.features is None else partition.features.table.numpy()
         self._features = put(features, place.dtype)
         self._node_features = None if partition.node_feature is None else put(partition.node_feature, place.dtype)
         self._events: dict[str, tuple[Batches, Events]] = {}
@@ -176,10 +178,10 @@ class DeviceSide:
         if fanout == 0:
             none = nodes.new_empty((len(nodes), 0))
             return Answer(nodes.new_zeros(len(nodes), dtype=torch.int32), none, none, None, self._features)
-        count, other, dt, feature = self._histories.draw(
+        count, other, dt, event = self._histories.draw(
             nodes, queries.times, queries.identity, queries.since, fanout, limit, random
         )
-        return Answer(count, other, dt, None if feature is None else feature.int(), self._features)
+        return Answer(count, other, dt, None if event is None else event.int(), self._features)
 
     def arange(self, count: int) -> Array:
         """Return 0 to count - 1, int64."""
@@ -236,6 +238,6 @@ def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
     """Count the bytes that the graphs of training and of evaluation take at most on a device, with different
     histories."""
     history = partition.history
-    columns = (history.indptr, history.other, history.time, history.event, history.feature)
-    features = sum(table.size * itemsize for table in (partition.features, partition.node_feature) if table is not None)
-    return features + 2 * sum(column.nbytes for column in columns if column is not None)
+    columns = (history.indptr, history.other, history.time, history.event)
+    features = partition.num_events * partition.edge_width + partition.num_nodes * partition.node_width
+    return features * itemsize + 2 * sum(column.nbytes for column in columns)

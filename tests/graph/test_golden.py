@@ -19,6 +19,7 @@ import pytest
 import torch
 from golden import make
 from golden.make import CITES, EVENTS, PAPERS, WRITES
+from partition_sets import open_events
 from places import TESTS
 from safetensors import safe_open
 
@@ -31,7 +32,6 @@ from hpcgnn.graph import files
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.info import describe_run
 from hpcgnn.loop import checkpoint
-from hpcgnn.temporal.graph import open_partition
 
 pytestmark = pytest.mark.serial
 
@@ -115,7 +115,7 @@ def names_of(ids: np.ndarray) -> list:
 
 def stored_events(parts: Path) -> list[tuple]:
     """Events in their order, with original ids: all columns of EVENTS."""
-    found = open_partition(parts, 0, 1)
+    found = open_events(parts)
     names = [name for node_type in found.book.node_types for name in names_of(found.node_ids[node_type])]
     events = found.events
     columns = events.columns["label"].tolist(), *np.asarray(events.columns["feat"]).T.tolist()

@@ -8,7 +8,10 @@ import json
 import h5py
 import numpy as np
 
+from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
+from hpcgnn.temporal.features import read_features
+from hpcgnn.temporal.graph import TemporalPartition, open_partition
 
 
 def content(folder, num_parts):
@@ -29,6 +32,12 @@ def assert_same_content(left, right):
         for name in one:
             assert one[name].dtype == other[name].dtype
             np.testing.assert_array_equal(one[name], other[name])
+
+
+def open_events(folder) -> TemporalPartition:
+    """All of a temporal set as one rank has it, features of events read."""
+    world = World.alone(CommConfig(device="cpu", threads=1))
+    return read_features(open_partition(folder, 0, 1), world, world.own_channel())
 
 
 @contextlib.contextmanager

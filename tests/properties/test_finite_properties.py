@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from partition_sets import open_events
 from static_runs import plain
 from training_runs import bipartite
 
@@ -18,7 +19,6 @@ from data_tools.partition.command import partition
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 from hpcgnn.graph.partition import open_graph_partition
-from hpcgnn.temporal.graph import open_partition
 
 pytestmark = pytest.mark.serial
 
@@ -65,7 +65,7 @@ def test_numbers_that_are_none_are_refused(graphs, tmp_path, column, place, wron
             stored = share.edges[0].columns["weight"][np.argsort(share.edges[0].row)]
             assert stored.tobytes() == values.tobytes()
         return
-    share = open_partition(tmp_path / "parts", 0, 1)
+    share = open_events(tmp_path / "parts")
     if column.startswith("edges"):
         assert np.asarray(share.events.columns["feat"]).tobytes() == values.tobytes()
     else:

@@ -283,8 +283,6 @@ def test_rows_that_routes_name(comm, world, channel, first, wanted, empty):
 class Drawn:
     """Histories that keep what they are asked for."""
 
-    with_features = False
-
     def draw(self, local, times, identity, since, fanout, limit, random):
         self.local, none = local, np.zeros((len(local), fanout), np.int64)
         return np.zeros(len(local), np.int32), none - 1, none, None
@@ -298,7 +296,7 @@ def test_rows_that_temporal_requests_name(comm, world, channel, first, nodes):
     book = Book(starts[None], world.size, ("node",))
     ids = np.concatenate([start + first + np.array(nodes, np.int64) for start in starts[:-1]])
     source = NeighborSource.__new__(NeighborSource)
-    source._partition = SimpleNamespace(book=book, edge_width=0, features=None)
+    source._partition = SimpleNamespace(book=book, edge_width=0, features=None, num_events=0)
     source._channel, source._histories = channel, Drawn()
     queries = Queries(ids, np.zeros(len(ids), np.int64), np.arange(len(ids)))
     if nodes and first + max(nodes) >= MOST_ROWS:

@@ -5,9 +5,6 @@ Every run is made twice: on all ranks of this job, and on rank 0 alone in the sa
 
 from __future__ import annotations
 
-from contextlib import closing
-
-import h5py
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -68,19 +65,6 @@ def compare_with_one_rank(comm, parts, config):
     if comm.rank == 0:
         assert_same(together, record_epoch(MPI.COMM_SELF, parts, config))
     return together
-
-
-def test_columns_that_training_does_not_look_at_are_named(comm, mpi_tmp_path):
-    graph = mpi_tmp_path / "graph.h5"
-
-    def write():
-        bipartite(graph, num_events=200, edge_width=2)
-        with h5py.File(graph, "a") as file:
-            file["edges/user.takes.item/weight"] = np.ones(200, np.float32)
-
-    on_rank_0(comm, write)
-    with closing(open_session(comm, make_parts(comm, graph, mpi_tmp_path / "parts"), make_config())) as session:
-        assert "columns of events that training does not look at: weight" in session.describe()
 
 
 MODELS = {

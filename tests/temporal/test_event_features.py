@@ -1,0 +1,183 @@
+"""Columns of events: what is read, where features lie, and what of them is sent."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from random_graphs import write_graph
+from training_runs import ROW_SCALE, bipartite, make_config, make_parts, on_rank_0, open_session, read_plain
+
+from data_tools.partition.command import partition
+from hpcgnn.temporal import features, graph
+
+WIDTH = 5
+
+
+def make_case(comm, folder: Path, edge_width: int = WIDTH) -> Path:
+    """Collective. A graph whose batches spill, in 8 parts; returns them."""
+    folder = folder / str(edge_width)
+    on_rank_0(comm, lambda: folder.mkdir() or (bipartite(folder / "graph.h5", 360, edge_width=edge_width) and None))
+    return make_parts(comm, folder / "graph.h5", folder / "parts", 8, "random")
+
+
+# ------------------------------------------------------------------------------------------------------ what is read
+
+
+def add_columns(path: Path) -> None:
+    """Columns that no run reads, and labels."""
+    with h5py.File(path, "a") as file:
+        events, users = file["edges/user.takes.item"], file["nodes/user"]
+        count = len(events["src"])
+        events["weight"], events["text"] = np.ones(count, np.float32), np.ones((count, 4))
+        events["label"] = np.arange(count) % 2
+        users["age"] = np.ones(len(users["id"]))
+
+
+LABELED = "label (task.kind node, edge and edge_regression read it)"
+OTHERS = "text, weight (features are read from feat alone)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "unread"),
+    [({}, f"{LABELED}; {OTHERS}"), ({"task__kind": "node"}, OTHERS),
+     ({"baseline__kind": "unlimited"}, f"feat (models with node memory or neighbors read it); {LABELED}; {OTHERS}")],
+)  # fmt: skip
+def test_columns_without_a_use_are_named_and_not_read(comm, mpi_tmp_path, monkeypatch, changes, unread):
+    path, read = mpi_tmp_path / "graph.h5", set()
+    on_rank_0(comm, lambda: bipartite(path, num_events=200, edge_width=2) and add_columns(path))
+    parts = make_parts(comm, path, mpi_tmp_path / "parts")
+    get = h5py.Dataset.__getitem__
+
+    def note(data: h5py.Dataset, *key):
+        read.add((Path(data.file.filename).stem.partition("-")[0], *data.name.split("/")[1:]))
+        return get(data, *key)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", note)
+    with closing(open_session(comm, parts, make_config(**changes))) as session:
+        lines = session.describe()
+    assert f"columns of events that are not read: {unread}" in lines
+    assert "columns of nodes that are not read: age (features are read from feat alone)" in lines
+    names = {name for file, group, *_, name in read if file == "part" and group in ("edges", "nodes")}
+    assert names == {"row", "src", "dst", "time", "id", "feat", "label"} - {
+        name for name in ("feat", "label") if f"{name} (" in unread
+    }
+
+
+def opening_bytes(folder: Path, **columns: np.ndarray) -> int:
+    """The most bytes that arrays take while a graph of events with further columns, in 8 parts, is opened."""
+    rng, count = np.random.default_rng(1), 6000
+    src, dst = rng.integers(0, 50, (2, count))
+    events = {"src": src, "dst": dst, "time": np.arange(count)} | columns
+    folder.mkdir()
+    write_graph(folder / "graph.h5", {"node": {"id": np.arange(50)}}, {("node", "meets", "node"): events})
+    partition(folder / "graph.h5", folder / "parts", 8, "random")
+    tracemalloc.start()
+    graph.open_partition(folder / "parts", 0, 1, check_hash=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.serial
+def test_opening_holds_neither_columns_without_a_use_nor_features(tmp_path):
+    """A column of 6 MB, nearly every row of which lies in two parts."""
+    plain, wide = opening_bytes(tmp_path / "plain"), np.ones((6000, 256), np.float32)
+    assert opening_bytes(tmp_path / "text", text=wide) < plain + (1 << 18)
+    assert opening_bytes(tmp_path / "feat", feat=wide) < plain + (1 << 19)
+
+
+# ------------------------------------------------------------------------------------------------------ what plans have
+
+
+def read_plans(session, split: str):
+    """Collective. Of each plan of a split: row ids of the neighbours' events, one array a level, and all features
+    beside these, which column 0 names."""
+    with session.plans(split, 0) as plans:
+        for plan in plans:
+            rows = [
+                level.edge[level.attention.edge_of[level.attention.edge_of >= 0].long()] for level in plan.query.levels
+            ]
+            rows = [each.double().numpy() for each in (*rows, plan.event_feature)]
+            yield plan, [np.round(each[:, 0] * ROW_SCALE).astype(np.int64) for each in rows], rows
+
+
+NODE_RANKS = [0, 1, 2]
+PLACES = {"float32": {"train__precision": "float32"}, "float64": {}, "two layers": {"model__layers": 2}}
+
+
+@pytest.mark.parametrize("lacks_room", [False, True])
+@pytest.mark.parametrize("node_ranks", NODE_RANKS)
+@pytest.mark.parametrize("case", PLACES)
+def test_plans_have_the_features_of_the_file(comm, mpi_tmp_path, monkeypatch, case, node_ranks, lacks_room):
+    """Those of neighbours' events and of the batch's own, some of which another rank hands over."""
+    parts = make_case(comm, mpi_tmp_path)
+    expected = read_plain(parts.parent / "graph.h5").feature
+    if lacks_room:
+        monkeypatch.setattr(features, "share_columns", lambda *_: None)
+    session, met = open_session(comm, parts, make_config(**PLACES[case], comm__node_ranks=node_ranks)), 0
+    with closing(session):
+        for split in ("train", "test"):
+            for plan, ids, rows in read_plans(session, split):
+                assert np.array_equal(ids[-1], plan.event_row)
+                for number, row in zip(ids, rows, strict=True):
+                    assert np.array_equal(row, expected[number])
+                    met += len(number)
+    assert met > 0
+
+
+# -------------------------------------------------------------------------------------------------------- what is sent
+
+
+def planning_bytes(comm, parts: Path, **changes) -> int:
+    """Collective. Bytes that plans of an epoch of training sent, those within machines apart."""
+    with closing(open_session(comm, parts, make_config(**changes))) as session:
+        (channel,) = session.loaders["train"].channels()
+        session.loaders["train"].negatives(0)
+        before = channel.sent_bytes
+        with session.plans("train", 0) as plans:
+            for _ in plans:
+                pass
+        return session.world.total(channel.sent_bytes - before)
+
+
+@pytest.mark.several_ranks
+def test_on_one_machine_no_features_are_sent(comm, mpi_tmp_path):
+    """However wide they are. Where ranks share no memory, they are."""
+    narrow, wide = make_case(comm, mpi_tmp_path, 1), make_case(comm, mpi_tmp_path, 40)
+    for node_ranks, are_equal in ((0, True), (1, False)):
+        sent = [planning_bytes(comm, parts, comm__node_ranks=node_ranks) for parts in (narrow, wide)]
+        assert (sent[0] == sent[1]) == are_equal
+
+
+def far_events(comm, parts: Path, members: list[int], **changes) -> int:
+    """Collective. Count, step by step, the different events of the neighbours in the plans of the ranks ``members`` of
+    a machine, without those with an end there, over all machines."""
+    plain = read_plain(parts.parent / "graph.h5")
+    with closing(open_session(comm, parts, make_config(**changes))) as session:
+        rank_of = np.empty(plain.num_nodes, np.int64)
+        for rank, flat in enumerate(comm.allgather(session.partition.flat_row)):
+            rank_of[flat] = rank
+        is_near = np.isin(rank_of[plain.src], members) | np.isin(rank_of[plain.dst], members)
+        steps = [set(ids[0].tolist()) for _, ids, _ in read_plans(session, "train")]
+    total = 0
+    for at_step in zip(*comm.allgather(steps), strict=True):
+        total += sum(not is_near[event] for event in set().union(*(at_step[member] for member in members)))
+    return sum(total for total, first in comm.allgather((total, members[0] == comm.rank)) if first)
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("node_ranks", [1, 2])
+def test_a_row_travels_to_a_machine_once(comm, mpi_tmp_path, node_ranks):
+    """As many as different events that no rank of the machine has, counted by hand in the plans."""
+    narrow, wide = make_case(comm, mpi_tmp_path, 1), make_case(comm, mpi_tmp_path, 40)
+    changes = {"comm__node_ranks": node_ranks}
+    first = comm.rank - comm.rank % node_ranks
+    rows = far_events(comm, narrow, list(range(first, min(first + node_ranks, comm.size))), **changes)
+    sent = [planning_bytes(comm, parts, **changes) for parts in (narrow, wide)]
+    assert sent[1] - sent[0] == rows * 4 * (40 - 1)
+    assert (rows > 0) == (comm.size > node_ranks)
