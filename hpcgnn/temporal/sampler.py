@@ -23,8 +23,8 @@ from hpcgnn.temporal.neighbors import Answer, Array, Queries, neighbor_queries, 
 from hpcgnn.temporal.plan import Level, Query, StepPlan, pad_plan
 from hpcgnn.temporal.sides import DeviceSide, HostSide, Needs, Placement, graph_bytes
 
-# Plans made in a row wait in memory: bounded by their number and by the neighbours in them.
-MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW = 32, 1 << 20
+# Plans made in a row wait in memory: bounded by their number, the neighbours in them, and the bytes of features.
+MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW, BYTES_IN_A_ROW = 32, 1 << 20, 1 << 27
 
 
 class TemporalSampler:
@@ -39,6 +39,7 @@ class TemporalSampler:
         padded: bool = False,
     ):  # fmt: skip
         self._config, self._needs, self._seed, self._place = config, needs, seed, placement
+        self._partition = partition
         self._num_events, self._padded = partition.num_events, padded
         self._side: HostSide | DeviceSide
         if uploads is None:
@@ -55,12 +56,26 @@ class TemporalSampler:
         return isinstance(self._side, DeviceSide)
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
-        """Say how many plans with so many negatives an event are made at once where none are made in the background."""
+        """Say how many plans with so many negatives an event are made at once where none are made in the background:
+        equally many on all ranks, which plan together."""
         if self.on_device:
             return 1  # there are no caches to keep warm
-        roots = int(batches.sizes.max(initial=1)) * (2 + negatives) * self._config.windows
+        events = int(batches.sizes.max(initial=1))
+        roots = events * (2 + negatives) * self._config.windows
         neighbors = roots * self._config.fanout ** max(1, self._needs.hops)
-        return min(MOST_PLANS_IN_A_ROW, max(1, NEIGHBORS_IN_A_ROW // neighbors))
+        size = max(1, self._feature_bytes(events, roots))
+        return max(1, min(MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW // neighbors, BYTES_IN_A_ROW // size))
+
+    def _feature_bytes(self, events: int, roots: int) -> int:
+        """Count the bytes that the features in the plans of a step with so many events and roots take at most, on all
+        ranks together."""
+        partition, dtype = self._partition, self._place.dtype
+        fanout, ranks = self._config.fanout, self._place.plan_channel.size
+        queries = [roots * (1 + fanout) ** hop for hop in range(self._needs.hops + 1)]
+        nodes = min(queries[-1], ranks * partition.book.num_nodes)
+        if partition.features is not None and not partition.features.are_edges(self._place.device, dtype):
+            events += sum(min(count * fanout, ranks * self._num_events) for count in queries[:-1])
+        return dtype.itemsize * (nodes * partition.node_width + events * partition.edge_width)
 
     def plan(
         self, batches: Batches, negatives: AnyNegatives, epoch: int, step: int, write: bool = True,

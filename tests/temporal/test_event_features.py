@@ -13,7 +13,7 @@ from random_graphs import write_graph
 from training_runs import ROW_SCALE, bipartite, make_config, make_parts, on_rank_0, open_session, read_plain
 
 from data_tools.partition.command import partition
-from hpcgnn.temporal import features, graph
+from hpcgnn.temporal import features, graph, sampler
 
 WIDTH = 5
 
@@ -128,6 +128,27 @@ def test_plans_have_the_features_of_the_file(comm, mpi_tmp_path, monkeypatch, ca
                     assert np.array_equal(row, expected[number])
                     met += len(number)
     assert met > 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"train__precision": "float32"}, {"model__layers": 2}])
+def test_plans_in_a_row_are_bounded_by_their_bytes(comm, mpi_tmp_path, monkeypatch, changes):
+    """As many as without features where these are narrow; the plans of a step take no more than is counted."""
+    parts = make_case(comm, mpi_tmp_path)
+    with closing(open_session(comm, parts, make_config(**changes, sampling__prefetch=0))) as session:
+        loader, most = session.loaders["train"], 0
+        in_a_row = lambda: loader.sampler.plans_in_a_row(loader.batches, 1)  # noqa: E731
+        neighbors = 3 * 40 * 5 ** changes.get("model__layers", 1)
+        assert in_a_row() == min(32, (1 << 20) // neighbors)
+        item = 4 if "train__precision" in changes else 8
+        for plan, _, _ in read_plans(session, "train"):
+            held = [plan.event_feature, *(level.edge for level in plan.query.levels)]
+            in_place = session.partition.features.table.data_ptr()
+            sizes = [item * rows.numel() for rows in held if rows.data_ptr() != in_place]
+            most = max(most, session.world.total(sum(sizes)))
+        monkeypatch.setattr(sampler, "BYTES_IN_A_ROW", 3 * most - 1)
+        assert in_a_row() < 3
+        monkeypatch.setattr(sampler, "BYTES_IN_A_ROW", 1)
+        assert in_a_row() == 1
 
 
 # -------------------------------------------------------------------------------------------------------- what is sent
