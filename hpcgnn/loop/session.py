@@ -97,6 +97,11 @@ def do_nothing() -> None:
     """Do nothing: there is nothing to check."""
 
 
+def no_metrics(session: Session, split: str) -> dict[str, float]:
+    """Return no metrics: the goal's are all."""
+    return {}
+
+
 @dataclass
 class Session:
     """A run but for its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
@@ -108,7 +113,7 @@ class Session:
     roots: what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, None where
     ``stop`` says so; forgets: whether every split is scored from new memory; initial_run: folder of the run whose
     weights a new one starts with, empty: none; check_training: raises DistributedError for what only evaluation will
-    read, collective.
+    read, collective; more_metrics: what else is reported of a split, by name, collective.
     """
 
     config: Any
@@ -130,6 +135,7 @@ class Session:
     forgets: bool = False
     initial_run: str = ""
     check_training: Callable[[], None] = do_nothing
+    more_metrics: Callable[[Session, str], dict[str, float]] = no_metrics
 
     @property
     def partition(self) -> Any:
@@ -209,7 +215,9 @@ def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dt
 
 
 def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
-    """Collective. The metrics of the goal; NaN for a split without roots."""
+    """Collective. The metrics of the goal, NaN for a split without roots, and what else is reported of the split."""
     if session.batches[split].num_steps == 0:
-        return dict.fromkeys(session.goal.metric_names(), float("nan"))
-    return collected.metrics(session.batches[split], session.scored_by)
+        metrics = dict.fromkeys(session.goal.metric_names(), float("nan"))
+    else:
+        metrics = collected.metrics(session.batches[split], session.scored_by)
+    return metrics | session.more_metrics(session, split)

@@ -66,14 +66,14 @@ class Standing:
 
     def ranks(self) -> np.ndarray:
         """Return the rank of every event among the negatives so far, float64 [b]; see ``ranks_of``."""
-        some = self._seen > 0 if self._count is None else np.minimum(self._count, self._seen) > 0
-        return np.where(self._usable & some, 1 + 0.5 * self._better.sum(axis=0), math.nan)
+        return np.where(self._usable & (self._seen > 0), 1 + 0.5 * self._better.sum(axis=0), math.nan)
 
 
 def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> np.ndarray:
     """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of two counts of
     negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
-    it. NaN where a score is not finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
+    it, and so does the rank 1 of an event that has none of the k. NaN where a score is not finite, and where k is 0.
+    count [b]: negatives of each, the first ones; None: all k.
     """
     standing = Standing(positive, count)
     standing.add(negative)

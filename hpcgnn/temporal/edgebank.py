@@ -23,7 +23,7 @@ from hpcgnn.loop.trainer import Stopped, headline
 from hpcgnn.temporal.batches import Batches, Splits, event_times
 from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negatives import AnyNegatives, Negatives, PairHistory, of_step
+from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, of_step
 
 
 class EdgeBank:
@@ -154,8 +154,8 @@ def _scores(session: Session, bank: EdgeBank, split: str, step: int) -> Iterator
     """Collective. Score a step's events [b] and their negatives, a few columns [b, k] at a time; yields the scores by
     name, and whether they are the last."""
     batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
-    count = negatives.count if isinstance(negatives, Negatives) else None
-    counts = {} if count is None else {"count": count[batches.at(step)]}
+    count = negatives.counts(batches.at(step))
+    counts = {} if count is None else {"count": count}
     firsts = range(0, max(1, negatives.per_event), chunk)
     for first in firsts:
         positive, negative = bank.score(batches, step, negatives, slice(first, first + chunk))

@@ -9,6 +9,7 @@ from hpcgnn.choices import check_choices
 
 NegativeKind = Literal["random", "historical", "inductive", "all", "file"]
 NEGATIVE_KINDS: tuple[NegativeKind, ...] = get_args(NegativeKind)
+MET_KINDS = ("historical", "inductive")  # pairs that met before
 
 
 @dataclass
@@ -16,9 +17,10 @@ class EvalConfig:
     """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negatives=KIND.
 
     Attributes:
-        protocol: "tgb": batches of 200, every other destination (or negatives_file) as negatives, no neighbours from
-            within the batch, mean reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
-        negatives: "random", "historical", "inductive", "all" (every other destination) or "file".
+        protocol: "tgb": batches of 200, negatives "all" (or negatives_file), no neighbours from within the batch, mean
+            reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
+        negatives: "random", "historical", "inductive", "all" (every destination that the source does not meet at the
+            same time) or "file".
         negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
         batch_size: events of a batch; 0: as in training.
         chunk: negatives an event that are scored at once; bounds memory when there are many.

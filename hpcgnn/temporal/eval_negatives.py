@@ -6,6 +6,7 @@ way of homes, even blocks of the split's event rows, so that rank 0 need not kno
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,14 +18,14 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import directory, files
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, Splits
-from hpcgnn.temporal.eval_config import NEGATIVE_KINDS
+from hpcgnn.temporal.eval_config import MET_KINDS, NEGATIVE_KINDS
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, is_none, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, random_negatives
@@ -186,15 +187,15 @@ def eval_negatives(kind: str, batches: Batches, per_event: int, source: Negative
     kind:
         random: ``per_event`` nodes of the pool, with the event's own source.
         historical, inductive: ``per_event`` pairs that met before; see ``pairs_that_met``.
-        all: every node of the pool but the true destination, which the pool must hold (one-vs-many of TGB, Huang et
-            al., Temporal graph benchmark, NeurIPS 2023); ``per_event`` is not used.
+        all: every node of the pool but the true destinations, which the pool must hold (one-vs-many of TGB, Huang et
+            al., Temporal graph benchmark, NeurIPS 2023), see ``all_others``; ``per_event`` is not used.
         file: what the file ``path`` says, see ``fixed_negatives``; ``per_event`` is not used.
 
     Raises ValueError for an unknown kind, DistributedError for a file that cannot be used.
     """
     if kind == "random":
         return random_negatives(batches, source.pool, per_event, source.seed)
-    if kind in ("historical", "inductive"):
+    if kind in MET_KINDS:
         return pairs_that_met(kind, batches, per_event, source)
     if kind == "all":
         return all_others(batches, source)
@@ -212,11 +213,47 @@ def check_historical(source: NegativeSource) -> None:
 
 
 def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
-    """Collective. Take as negatives all nodes of the pool but each event's destination, in order of flat row id."""
-    partition = source.partition
-    nodes, event = np.unique(batches.events.dst, return_inverse=True)
-    (flat_row,) = Route.plan(partition.book, nodes, source.channel).pull(torch.from_numpy(partition.flat_row))
-    return AllOthers(source.pool, source.pool.find(flat_row.numpy())[event])
+    """Collective. Take as negatives of an event all nodes of the pool except those that its source meets at the same
+    time, in events of the same split: the filter of TGB's ``NegativeEdgeGenerator``.
+
+    Raises DistributedError where no event has a negative.
+    """
+    world, pool, events = source.world, source.pool, batches.events
+    meetings, true_of = np.unique(np.column_stack([events.src, events.time]), axis=0, return_inverse=True)
+    number, place = _true_places(meetings, batches.name, source).T
+    sizes = np.bincount(number, minlength=len(meetings)).astype(np.int64)
+    fewest = int(world.reduce_array(np.array([sizes.min(initial=pool.size)]), "min")[0])
+    if fewest == pool.size and world.total(len(meetings)):
+        message = (
+            f"eval.negatives all: no event of {batches.name} has a negative, as its source meets all {pool.size} nodes "
+            "of the pool at the same time: set sampling.negative_pool all, or eval.negatives random"
+        )
+        raise DistributedError(message, user_error=True)
+    return AllOthers.but(pool, true_of.ravel(), sizes, place, pool.size - min(fewest, max(0, pool.size - 1)))
+
+
+def _true_places(meetings: np.ndarray, split: str, source: NegativeSource) -> np.ndarray:
+    """Collective. Find whom sources (global ids) meet at times, [l, 2] of this rank, each once: number of the meeting
+    and place in the pool, [p, 2] in that order. The owner of a source has all of its events."""
+    partition, channel = source.partition, source.channel
+    begin, end = source.splits.bounds[SPLITS.index(split) :][:2]
+    events = partition.events
+    events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
+    nodes, number = np.unique(events.dst, return_inverse=True)
+    (flat_row,) = Route.plan(partition.book, nodes, channel).pull(torch.from_numpy(partition.flat_row))
+    place = source.pool.find(flat_row.numpy())[number]
+    wanted = np.column_stack([meetings, np.arange(len(meetings)), np.full(len(meetings), channel.rank)])
+    (asked,) = exchange_columns([wanted], partition.book.locate(meetings[:, 0])[0], channel)
+    own = np.column_stack([events.src, events.time])
+    _, of = np.unique(np.concatenate([own, asked[:, :2]]), axis=0, return_inverse=True)
+    own_of, asked_of = np.split(of.ravel(), [len(own)])
+    met = np.unique(np.column_stack([own_of, place]), axis=0)
+    first, last = (np.searchsorted(met[:, 0], asked_of, side=side) for side in ("left", "right"))
+    answered = np.repeat(np.arange(len(asked)), last - first)
+    at = np.arange(len(answered)) - np.repeat(np.cumsum(last - first) - last, last - first)
+    answers = np.column_stack([asked[answered, 2], met[at, 1]])
+    (found,) = exchange_columns([answers], asked[answered, 3], channel)
+    return found[np.lexsort((found[:, 1], found[:, 0]))]
 
 
 def pairs_that_met(kind: str, batches: Batches, per_event: int, source: NegativeSource) -> Negatives:
@@ -231,11 +268,13 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     What differs from that code: "before" and "in the batch" go by event row, not by time; negatives are drawn with
     replacement, each for itself, not without within a batch; a draw that meets in the batch is drawn again, up to 8
     times; after that, and where there is no such pair, the negative is the random one: the event's own source and a
-    node of the pool, not compared with the batch.
+    node of the pool other than its destination, not compared with the batch. ``met_share`` is the share of the others.
+
+    Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
     drawing = _Drawing.plan(kind, batches, source)
     dst = random_negatives(batches, source.pool, per_event, source.seed).whole().dst
-    src = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1)
+    src, met = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1), 0
     event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):
         if not source.world.any(len(event) > 0):
@@ -243,8 +282,17 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
         pairs = drawing.draw(per_event, source.seed, number, event, slot)
         good = ~drawing.in_batch(pairs, event)
         src[event[good], slot[good]], dst[event[good], slot[good]] = pairs[good].T
+        met += int(good.sum())
         event, slot = event[~good], slot[~good]
-    return Negatives(dst, src)
+    total, met = int(source.world.total(dst.size)), int(source.world.total(met))
+    if total and not met:
+        message = (
+            f"eval.negatives {kind}: none of the {total} negatives of {batches.name} could be a pair that met before "
+            "and does not meet in its batch, all would be random: use eval.negatives random, or a smaller "
+            "eval.batch_size"
+        )
+        raise DistributedError(message, user_error=True)
+    return Negatives(dst, src, met_share=met / total if total else math.nan)
 
 
 @dataclass(frozen=True, slots=True)

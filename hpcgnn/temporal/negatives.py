@@ -5,14 +5,14 @@ The owner of a source knows all events of its pairs, and answers when they met b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, ask
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches
@@ -24,21 +24,27 @@ DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
 @dataclass(frozen=True, slots=True)
 class Negatives:
     """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source; count [n]:
-    how many of the k, the first ones, count for each event, None: all."""
+    how many of the k, the first ones, count for each event, None: all; met_share: of all ranks' negatives that are to
+    be pairs that met the share that is, None: none is to be."""
 
     dst: np.ndarray
     src: np.ndarray | None = None
     count: np.ndarray | None = None
+    met_share: float | None = None
 
     @property
     def per_event(self) -> int:
         """k."""
         return self.dst.shape[1]
 
+    def counts(self, events: slice) -> np.ndarray | None:
+        """Return how many negatives count for each of some of the events; None: all."""
+        return None if self.count is None else self.count[events]
+
     def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
         """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
         src = None if self.src is None else self.src[events, columns]
-        return Negatives(self.dst[events, columns], src, None if self.count is None else self.count[events])
+        return Negatives(self.dst[events, columns], src, self.counts(events))
 
     def stretch(self, step: int, channel: Channel) -> tuple[Negatives, int]:
         """Return the negatives of a stretch of steps, here of all, and the place of its first event, here 0."""
@@ -56,30 +62,51 @@ def no_negatives(batches: Batches) -> Negatives:
 
 @dataclass(frozen=True, slots=True)
 class AllOthers:
-    """Negatives that are every member of a pool of k + 1 nodes but the true destination, in order of flat row id. Made
-    when asked for, as [n, k] may be large; place [n]: of each event's destination in the pool."""
+    """Negatives that are every node of a pool of N nodes except true ones, in order of flat row id. Made when asked
+    for, as [n, k] may be large.
+
+    true_of [n]: of each event the number of its list of true nodes; indptr [l + 1]: the lists, of which events may
+    share one; key [p]: of every true node its list times N + 1, plus the negatives before it, increasing; per_event: k,
+    the most negatives of any event of the split, the same on all ranks.
+    """
 
     pool: NodeDirectory
-    place: np.ndarray
+    true_of: np.ndarray
+    indptr: np.ndarray
+    key: np.ndarray
+    per_event: int
 
-    @property
-    def per_event(self) -> int:
-        """k."""
-        return self.pool.size - 1
+    @classmethod
+    def but(cls, pool: NodeDirectory, true_of: np.ndarray, sizes: np.ndarray, place: np.ndarray, per_event: int):
+        """Make the negatives from the lists' ``sizes`` [l] and the true nodes' places [p] in the pool, list by list and
+        increasing."""
+        indptr = np.concatenate(([0], np.cumsum(sizes)))
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        before = place - (np.arange(len(place)) - indptr[number])
+        return cls(pool, true_of, indptr, number * (pool.size + 1) + before, per_event)
+
+    def counts(self, events: slice) -> np.ndarray:
+        """Count the negatives of some of the events, int64."""
+        lists = self.true_of[events]
+        return self.pool.size - (self.indptr[lists + 1] - self.indptr[lists])
 
     def at(self, events: slice, columns: slice, channel: Channel) -> Negatives:
         """Collective. Return the negatives of some of the events; columns: some of each event's, on all ranks alike,
-        and no others are made or fetched."""
+        and no others are made or fetched. Behind an event's last one stands any node."""
         first, last, _ = columns.indices(self.per_event)
-        members, other = self.pool.over(channel).lookup(np.arange(first, max(first, last) + 1)), np.arange(first, last)
-        return Negatives(members[other - first + (other >= self.place[events, None])])
+        lists, column = self.true_of[events, None], np.arange(first, last)
+        # Negative c comes behind the true nodes that have at most c negatives before them.
+        true = np.searchsorted(self.key, lists * (self.pool.size + 1) + column, side="right") - self.indptr[lists]
+        place = np.minimum(column + true, self.pool.size - 1)
+        nodes = self.pool.over(channel).lookup(np.arange(first, place.max(initial=first - 1) + 1))
+        return Negatives(nodes[place - first], count=self.counts(events))
 
 
 def negative_pool(
     kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
 ) -> NodeDirectory:
     """Collective. Collect the nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or
-    all nodes."""
+    all nodes. Raises DistributedError for a single node: no event would have a negative."""
     if kind == "all":
         local = np.arange(partition.num_nodes)
     else:
@@ -87,6 +114,12 @@ def negative_pool(
     ids = partition.book.local_to_global(channel.rank)
     pool = NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
     check_drawn("nodes that negatives are drawn from", pool.size, "set sampling.negative_pool destinations")
+    if pool.size == 1:
+        nodes, remedy = "destinations of events", "set sampling.negative_pool all"
+        if kind == "all":
+            nodes, remedy = "nodes of the graph", "links can be learnt among two nodes or more"
+        message = f"negatives are drawn from the {nodes}, and there is only one, which is no negative: {remedy}"
+        raise DistributedError(message, user_error=True)
     return pool
 
 
@@ -100,7 +133,7 @@ def split_pool(
 
 class RandomNegatives:
     """Negatives that are drawn from a pool, for a stretch of steps at a time: the same steps on all ranks. What is
-    drawn is a function of the random key and the event."""
+    drawn is a function of the random key and the event, and uniform over the nodes other than its destination."""
 
     def __init__(self, batches: Batches, pool: NodeDirectory, per_event: int, random: Random):
         """per_event: k above 0; random: their key."""
@@ -108,6 +141,9 @@ class RandomNegatives:
         numbers = per_event * -(-int(batches.sizes.max(initial=1)) // pool.num_ranks)  # of a step and rank
         self._num_steps = max(1, DRAWN_AT_ONCE // numbers)
         self._number, self._drawn = -1, no_negatives(batches)
+
+    def counts(self, events: slice) -> None:
+        """Return None: all negatives of some of the events count."""
 
     def stretch(self, step: int, channel: Channel) -> tuple[Negatives, int]:
         """Collective. Return the negatives of the events of a stretch with a step, and the place of the first of these
@@ -124,14 +160,23 @@ class RandomNegatives:
         return self._draw(slice(None), self._pool)
 
     def _draw(self, events: slice, pool: NodeDirectory) -> Negatives:
-        rows = self._batches.events.row[events]
-        return Negatives(pool.lookup(native.random_integers(self._random, rows, self.per_event, pool.size)))
+        rows, own = self._batches.events.row[events], self._batches.events.dst[events, None]
+        places = native.random_integers(self._random, rows, self.per_event, pool.size)
+        dst = pool.lookup(places)
+        event, slot = np.nonzero(dst == own)
+        # Drawn once more, among all others: each is as likely as if the destination had not been in the pool.
+        unique, number = np.unique(event, return_inverse=True)
+        again = replace(self._random, hop=1)
+        other = native.random_integers(again, rows[unique], self.per_event, max(1, pool.size - 1))[number, slot]
+        dst[event, slot] = pool.lookup(other + (other >= places[event, slot]))
+        return Negatives(dst)
 
 
 def random_negatives(
     batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0
 ) -> RandomNegatives | Negatives:
-    """Choose nodes uniformly from the pool, for the events' own sources: in training others in every epoch."""
+    """Choose nodes uniformly from the pool, except each event's destination, for the events' own sources: in training
+    others in every epoch."""
     if per_event == 0 or pool.size == 0:
         return no_negatives(batches)
     key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)

@@ -22,6 +22,7 @@ from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.eval_config import MET_KINDS
 from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, check_negatives, eval_negatives
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.graph import FEATURE, LABEL, SPLIT
@@ -67,11 +68,11 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     )  # fmt: skip
     if config.train.cuda_graphs:
         task.use_graphs(lambda step: StepGraphs(step, timers))
-    check = partial(check_negatives, config.eval.negatives_file, world)
+    check = partial(_check_evaluation, config, loaders, world) if goal.draws_negatives else do_nothing
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
         partial(_describe, hot), world, initial_run=config.task.init,
-        check_training=check if config.eval.negatives == "file" else do_nothing,
+        check_training=check, more_metrics=_met_share,
     )  # fmt: skip
 
 
@@ -177,6 +178,25 @@ def _make_loaders(
     }
 
 
+def _check_evaluation(config: RunConfig, loaders: dict[str, TemporalLoader], world: World) -> None:
+    """Collective. Raise DistributedError for negatives that validation or the test could not have: files that are
+    missing, which are read later, and kinds of which there is none."""
+    if config.eval.negatives == "file":
+        check_negatives(config.eval.negatives_file, world)
+    else:
+        for split in SPLITS[1:]:
+            loaders[split].negatives(0)
+
+
+def _met_share(session: Session, split: str) -> dict[str, float]:
+    """Collective. Report the share of historical or inductive negatives that are pairs that met, where a split has such
+    negatives."""
+    kind = session.config.eval.negatives
+    if not session.goal.draws_negatives or kind not in MET_KINDS:
+        return {}
+    return {f"{kind}_share": session.loaders[split].negatives(0).met_share}
+
+
 def _check_graphs(config: RunConfig, sampler: Callable) -> None:
     """Raises ValueError where training steps cannot be launched as graphs."""
     if sampler is TemporalSampler:
@@ -214,4 +234,8 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
         lines.append(f"{count} epochs at once, {own} by each of {world.num_groups} groups of {world.size} ranks")
     if hot:
         lines.append(f"node memory of {len(hot.ids)} hot nodes copied to every rank")
+    shares = {split: share for split in SPLITS[1:] for share in _met_share(session, split).values()}
+    if shares:
+        texts = ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
+        lines.append(f"{config.eval.negatives} negatives: {texts} are pairs that met, the others random")
     return [*lines, *session.goal.describe_events(batches)]

@@ -198,7 +198,8 @@ class DeviceSide:
         rows = batches.at(step)
         own = self._events[batches.name][1].take(rows)
         if isinstance(negatives, AllOthers):
-            return own, Negatives(self._put(negatives.at(rows, columns, self._channel).dst))
+            made = negatives.at(rows, columns, self._channel)
+            return own, Negatives(self._put(made.dst), count=self._put(negatives.counts(rows)))
         drawn, first = negatives.stretch(step, self._channel)
         if self._negatives is None or self._negatives[0] is not drawn:
             src, count = (None if values is None else self._put(values) for values in (drawn.src, drawn.count))

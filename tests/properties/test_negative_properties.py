@@ -37,13 +37,18 @@ def own_of(world: World, ranks: list[int], count: int) -> np.ndarray:
     rows=st.lists(st.integers(0, 50), unique=True, max_size=MOST), seed=SEED, epoch=EPOCH, split=SPLIT,
 )  # fmt: skip
 def test_random_negatives_of_events(comm, world, channel, pool, rows, ranks, homes, per_event, seed, epoch, split):
-    """A function of seed, event and, in training, epoch: wherever events and nodes lie."""
+    """A function of seed, event and, in training, epoch: wherever events and nodes lie. The first draw that is not the
+    event's own destination, of one among all nodes and one among the others."""
+    if len(pool) == 1:
+        return  # refused when it is made
     pool = np.array(sorted(pool), np.int64)
     own, here = own_of(world, ranks, len(rows)), own_of(world, homes, len(pool))
     row = np.array(rows, np.int64)
     with same_verdict(comm):
         directory = NodeDirectory(world, channel, pool[here], 1000 + pool[here], NODES)
-        events, sizes = Events(row[own], own, own, own, {}), np.array([len(rows)])
+        true = row % max(1, len(pool))
+        dst = 1000 + pool[true] if len(pool) else row
+        events, sizes = Events(row[own], own, dst[own], own, {}), np.array([len(rows)])
         batches = SimpleNamespace(name=split, events=events, sizes=sizes)
         drawn = random_negatives(batches, directory, per_event, seed, epoch).whole().dst
         if not per_event or not len(pool):
@@ -51,6 +56,10 @@ def test_random_negatives_of_events(comm, world, channel, pool, rows, ranks, hom
             return
         stream, epoch = (Stream.NEGATIVE, epoch) if split == "train" else (Stream.EVAL_NEGATIVE, 0)
         places = native.random_integers(Random(seed, stream, epoch=epoch), row, per_event, len(pool))
+        again = native.random_integers(Random(seed, stream, epoch=epoch, hop=1), row, per_event, len(pool) - 1)
+        for line, other, place in zip(places, again, true, strict=True):
+            others = [node for node in range(len(pool)) if node != place]
+            line[:] = [others[second] if first == place else first for first, second in zip(line, other, strict=True)]
         assert np.array_equal(drawn, 1000 + pool[places][own])
 
 
