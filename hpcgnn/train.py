@@ -137,7 +137,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     resume = _option(argv, "--resume")
     if resume is None:
         config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)
-        config.make_absolute()
+        config.resolve_inputs()
         if not config.output.dir:
             return config, _new_folder(config.run_name), False
         folder = Path(config.output.dir)
@@ -150,7 +150,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     checkpoint, recorded = recorded_config(folder / "checkpoints")
     configuration.check_recorded(recorded, old, folder / "config.yaml", checkpoint)
     config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
-    config.make_absolute()
+    config.resolve_inputs()
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
     return config, folder, True

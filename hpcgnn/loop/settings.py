@@ -203,8 +203,9 @@ class Sections:
         """The most groups of ranks that train epochs or parts of time side by side."""
         return self.train.epoch_parallel
 
-    def make_absolute(self) -> None:
-        """Make the paths of inputs absolute: a run may be resumed from another folder."""
+    def resolve_inputs(self) -> None:
+        """Make the paths of inputs absolute, as a run may be resumed from another folder, and read what stands for the
+        content of those that are part of the run's identity. Raises ValueError for one that is missing."""
         self.data.path = self.data.path and os.path.abspath(self.data.path)
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> Sections:

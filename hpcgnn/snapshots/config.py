@@ -160,8 +160,8 @@ class SnapshotDataConfig:
 
     Attributes:
         path: folder of a partition set; empty: a built-in synthetic graph.
-        val_fraction: share of the snapshots that predictions are made from, for validation.
-        test_fraction: share of these snapshots for the test, at the end.
+        val_fraction: share of the snapshots that predictions are made from, for validation; unset: 0.1.
+        test_fraction: share of these snapshots for the test, at the end; unset: 0.2.
         val_snapshots: number of snapshots for validation; -1: by fraction.
         test_snapshots: number of snapshots for the test; -1: by fraction.
         splits: "shares": those above; "graph": those that the graph names, as facts do.
@@ -173,8 +173,8 @@ class SnapshotDataConfig:
     """
 
     path: str = ""
-    val_fraction: float = 0.1
-    test_fraction: float = 0.2
+    val_fraction: float | None = None
+    test_fraction: float | None = None
     val_snapshots: int = -1
     test_snapshots: int = -1
     splits: Literal["shares", "graph"] = "shares"
@@ -185,12 +185,32 @@ class SnapshotDataConfig:
 
     def __post_init__(self):
         check_choices("data", self)
-        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
+        val, test = self.fractions
+        if not (val >= 0 and test >= 0 and val + test < 1):
             raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
         if min(self.val_snapshots, self.test_snapshots) < -1:
             raise ValueError("data.val_snapshots and data.test_snapshots must be at least 0, or -1: by fraction")
         if self.synthetic_nodes < 20 or not 10 <= self.synthetic_snapshots < 1 << 16:
             raise ValueError("data.synthetic_nodes must be at least 20, data.synthetic_snapshots 10 to 65535")
+        self._check_splits()
+
+    def _check_splits(self) -> None:
+        """Raise ValueError for shares that nothing would read."""
+        for split in ("val", "test"):
+            share, count = getattr(self, f"{split}_fraction"), getattr(self, f"{split}_snapshots")
+            if share is not None and count >= 0:
+                raise ValueError(f"data.{split}_fraction is {share}, data.{split}_snapshots is {count}: give one")
+            if self.splits == "graph" and (share is not None or count >= 0):
+                name, value = (f"{split}_fraction", share) if share is not None else (f"{split}_snapshots", count)
+                raise ValueError(f"data.{name} is {value}, but data.splits graph takes the graph's own: leave it unset")
+
+    @property
+    def fractions(self) -> tuple[float, float]:
+        """Shares of the snapshots for validation and test."""
+        return (
+            0.1 if self.val_fraction is None else self.val_fraction,
+            0.2 if self.test_fraction is None else self.test_fraction,
+        )
 
         for name in ("val", "test"):
             if getattr(self, f"{name}_snapshots") >= 0 and self._is_set(f"{name}_fraction"):
@@ -213,7 +233,7 @@ class SnapshotDataConfig:
         total = last - first + 1
         val, test = (
             round(fraction * total) if count < 0 else count
-            for fraction, count in ((self.val_fraction, self.val_snapshots), (self.test_fraction, self.test_snapshots))
+            for fraction, count in zip(self.fractions, (self.val_snapshots, self.test_snapshots), strict=True)
         )
         train = total - val - test
         if train < 1:

@@ -39,7 +39,8 @@ def go_on() -> None:
 @torch.no_grad()
 def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
     """Collective. Compute the outputs [n, C] of all local nodes, in order of local row; between: see ``last_rows``."""
-    return session.model.last(last_rows(session, between))
+    rows = last_rows(session, between)  # first: it refuses models without ``last``
+    return session.model.last(rows)
 
 
 @torch.no_grad()

@@ -101,10 +101,11 @@ def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, c
 
 def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> np.ndarray:
     if "split" in partition.events.columns:
+        config.check_own_split()
         bounds = _bounds_from_column(partition, world)
     else:
-        inner = []
-        for quantile in (1 - config.val_fraction - config.test_fraction, 1 - config.test_fraction):
+        inner, (val, test) = [], config.fractions
+        for quantile in (1 - val - test, 1 - test):
             position = quantile * (partition.num_events - 1)  # of all event times, interpolated as numpy.quantile does
             rows = np.array([int(np.floor(position)), int(np.ceil(position))])
             earlier, later = event_times(partition, rows, world).tolist()

@@ -236,8 +236,9 @@ class DataConfig:
 
     Attributes:
         path: folder of a partition set; empty: built-in synthetic events.
-        val_fraction: share of the time axis (quantiles of event times) for validation.
-        test_fraction: share of the time axis for the test, at the end.
+        val_fraction: share of the time axis (quantiles of event times) for validation; unset: 0.15, or the split that
+            the graph's events have.
+        test_fraction: share of the time axis for the test, at the end; unset: as val_fraction.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
@@ -246,20 +247,39 @@ class DataConfig:
     """
 
     path: str = ""
-    val_fraction: float = 0.15
-    test_fraction: float = 0.15
+    val_fraction: float | None = None
+    test_fraction: float | None = None
     new_node_fraction: float = 0.0
     check_hash: bool = True
     stage_to: str = ""
     synthetic_events: int = 20_000
 
     def __post_init__(self):
-        if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
+        val, test = self.fractions
+        if not (val >= 0 and test >= 0 and val + test < 1):
             raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
         if not 0 <= self.new_node_fraction < 1:
             raise ValueError(f"data.new_node_fraction must be in [0, 1), got {self.new_node_fraction}")
         if self.synthetic_events < 100:
             raise ValueError(f"data.synthetic_events must be at least 100, got {self.synthetic_events}")
+
+    @property
+    def fractions(self) -> tuple[float, float]:
+        """Shares of the time axis for validation and test, of a graph whose events have no split."""
+        val, test = (FRACTION if share is None else share for share in (self.val_fraction, self.test_fraction))
+        return val, test
+
+    def check_own_split(self) -> None:
+        """Raise ValueError for shares of a graph whose events have a split of their own."""
+        for name in ("val_fraction", "test_fraction"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"data.{name} is {getattr(self, name)}, but the events of this graph have a column split, which "
+                    "decides: leave data.val_fraction and data.test_fraction unset, or convert the source without it"
+                )
+
+
+FRACTION = 0.15  # of the time axis for validation, and for the test
 
 
 @dataclass
@@ -367,11 +387,13 @@ class RunConfig(Sections):
         """The most groups of ranks that train epochs side by side."""
         return 1 if self.baseline.kind else self.train.epoch_parallel
 
-    def make_absolute(self) -> None:
-        """Make the paths of inputs absolute: a run may be resumed from another folder."""
-        super().make_absolute()
+    def resolve_inputs(self) -> None:
+        """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
+        that is missing."""
+        super().resolve_inputs()
         self.task.init = self.task.init and os.path.abspath(self.task.init)
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
+        self.eval.negatives_sha256 = self.eval.read_sha256()
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
         """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises
@@ -381,6 +403,8 @@ class RunConfig(Sections):
             raise ValueError("--negatives_file needs --eval file or --eval tgb")
         if protocol:
             config = replace(config, eval=config.eval.under(protocol, negatives_file))
+        else:
+            config.eval.check_file()
         if baseline:
             config = replace(config, baseline=BaselineConfig(baseline, config.baseline.share))
         return config

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hpcgnn.choices import check_choices
+from hpcgnn.graph.files import file_hash
+from hpcgnn.graph.splits import SPLITS
 
 NegativeKind = Literal["random", "historical", "inductive", "all", "file"]
 NEGATIVE_KINDS: tuple[NegativeKind, ...] = get_args(NegativeKind)
@@ -22,6 +25,7 @@ class EvalConfig:
         negatives: "random", "historical", "inductive", "all" (every destination that the source does not meet at the
             same time) or "file".
         negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
+        negatives_sha256: of the content of negatives_file, written where a run begins: another content is another run.
         batch_size: events of a batch; 0: as in training.
         chunk: negatives an event that are scored at once; bounds memory when there are many.
     """
@@ -29,6 +33,7 @@ class EvalConfig:
     protocol: Literal["", "tgb"] = ""
     negatives: NegativeKind = "random"
     negatives_file: str = ""
+    negatives_sha256: str = ""
     batch_size: int = 0
     chunk: int = 100
 
@@ -54,6 +59,26 @@ class EvalConfig:
         """Whether the protocol shows earlier events of a batch as neighbours."""
         return self.protocol != "tgb"
 
+    def read_sha256(self) -> str:
+        """Compute the sha256 of negatives_file, of both where validation and test have files; empty without one.
+
+        Raises ValueError for a file that is missing.
+        """
+        paths = dict.fromkeys(file_of(self.negatives_file, split) for split in SPLITS[1:] if self.negatives_file)
+        for path in paths:
+            if not os.path.isfile(path):
+                raise ValueError(f"eval.negatives_file: {path}: no such file")
+        return ",".join(file_hash(path) for path in paths)
+
+    def check_file(self) -> None:
+        """Raise ValueError where negatives_file has another content than when the run began."""
+        if self.negatives_sha256 and self.read_sha256() != self.negatives_sha256:
+            option = f"--eval {self.protocol or self.negatives} --negatives_file {self.negatives_file}"
+            raise ValueError(
+                f"eval.negatives_file: {self.negatives_file} is not what it was when the run began (another sha256): "
+                f"put the old file back, or evaluate by the new one with {option}"
+            )
+
     def under(self, name: Any, negatives_file: str = "") -> EvalConfig:
         """Return the section with another protocol ("tgb") or kind of negatives; the batch size stays unless one of the
         two protocols sets it.
@@ -63,7 +88,12 @@ class EvalConfig:
         if name == "tgb":
             return EvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
         batch_size = 0 if self.protocol == "tgb" else self.batch_size
-        return replace(self, protocol="", negatives=name, negatives_file=negatives_file, batch_size=batch_size)
+        return EvalConfig("", name, negatives_file, batch_size=batch_size, chunk=self.chunk)
+
+
+def file_of(path: str, split: str) -> str:
+    """Return the path of the fixed negatives of a split."""
+    return path.replace("{split}", split)
 
 
 def expand_eval(argv: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, Splits
-from hpcgnn.temporal.eval_config import MET_KINDS, NEGATIVE_KINDS
+from hpcgnn.temporal.eval_config import MET_KINDS, NEGATIVE_KINDS, file_of
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, is_none, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, random_negatives
@@ -166,11 +166,6 @@ class NegativeSource:
     world: World
     channel: Channel
     seed: int
-
-
-def file_of(path: str, split: str) -> str:
-    """Return the path of the fixed negatives of a split."""
-    return path.replace("{split}", split)
 
 
 def check_negatives(path: str, world: World) -> None:

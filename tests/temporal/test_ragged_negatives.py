@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 
 import numpy as np
@@ -10,6 +11,7 @@ from evaluation_setup import graph_and_parts, module_folder
 from test_negatives import ITEMS, listed, write_file
 from training_runs import bipartite, make_config, on_rank_0, open_session, read_plain
 
+from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
@@ -99,11 +101,37 @@ def test_a_file_that_is_missing_is_told_before_the_first_step(comm, parts, mpi_t
     comm.barrier()
     monkeypatch.chdir(mpi_tmp_path)
     config = make_config(eval__protocol="tgb", eval__negatives_file="{split}.npz")
-    config.make_absolute()
+    with pytest.raises(ValueError, match=f"eval.negatives_file: {mpi_tmp_path}/test.npz: no such file"):
+        config.resolve_inputs()
     monkeypatch.chdir("/")
     session = open_session(comm, parts, config)
     with pytest.raises(DistributedError, match=f"eval.negatives_file: {mpi_tmp_path}/test.npz: no such file"):
         Trainer(session, mpi_tmp_path / "run", lambda *_, **__: None, StopRequest())
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["negatives.npz", "negatives_{split}.npz"])
+def test_another_file_under_the_same_name_is_another_run(tmp_path, name):
+    """Refused by its name on --resume, and where a run is evaluated by its own protocol."""
+    paths = [tmp_path / name.replace("{split}", split) for split in ("val", "test")]
+    for path in paths:
+        np.savez(path, row=np.arange(3), negatives=np.arange(6).reshape(3, 2))
+    began = make_config(eval__protocol="tgb", eval__negatives_file=str(tmp_path / name))
+    began.resolve_inputs()
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(paths)]
+    assert began.eval.negatives_sha256 == ",".join(hashes)
+    configuration.save(began, {}, tmp_path / "config.yaml")
+    resumed = configuration.load(tmp_path / "config.yaml")
+    resumed.resolve_inputs()
+    configuration.check_resumable(began, resumed)
+    assert resumed.evaluated_by("", "", "") == began
+    np.savez(paths[1], row=np.arange(3), negatives=np.arange(6).reshape(3, 2) + 1)
+    resumed.resolve_inputs()
+    with pytest.raises(ValueError, match=r"not changeable: eval.negatives_sha256"):
+        configuration.check_resumable(began, resumed)
+    with pytest.raises(ValueError, match=r"not what it was when the run began .* --eval tgb --negatives_file"):
+        began.evaluated_by("", "", "")
+    assert began.evaluated_by("file", str(tmp_path / name), "").eval.negatives_sha256 == ""
 
 
 @pytest.mark.parametrize("kind", ["unlimited", "time_window"])

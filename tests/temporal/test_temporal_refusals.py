@@ -61,6 +61,12 @@ NODE = {"task__kind": "node"}
             {},
             "split column must not decrease with time: training events first",
         ),
+        (
+            with_column("split", LATER),
+            {"data__val_fraction": 0.2},
+            "data.val_fraction is 0.2, but the events of this graph have a column split, which decides: leave",
+        ),
+        (with_column("split", LATER), {"data__test_fraction": 0.15}, "data.test_fraction is 0.15, but the events"),
         (with_column("split", np.full(EVENTS, 2)), {}, "no event is left for training: all carry the same time, or"),
     ],
 )
