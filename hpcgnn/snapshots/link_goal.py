@@ -202,7 +202,8 @@ def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channe
     above, upto = world.reduce_array(torch.cat(counts, dim=1).cpu().numpy())
     _, number, edges = np.unique(source.cpu().numpy(), return_inverse=True, return_counts=True)
     reciprocal = 1 / (1 + 0.5 * (above + upto - 1))
-    return math.fsum(np.bincount(number, reciprocal) / edges) / len(edges)
+    order = np.argsort(reciprocal)  # so that sums over a source's edges do not depend on who scored them
+    return math.fsum(np.bincount(number[order], reciprocal[order]) / edges) / len(edges)
 
 
 def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:

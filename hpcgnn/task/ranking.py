@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.levels import exact_sum
 from hpcgnn.task.metrics import check_finite
 
 TOP = 20
@@ -85,7 +86,9 @@ def full_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -
     the owner of its query. Raises DistributedError for a rank that is NaN."""
     rank = scores["rank"]
     check_finite(np.isfinite(rank).all(), world)
-    _, query, count = np.unique(scores["query"], return_inverse=True, return_counts=True)
+    order = np.lexsort((rank, scores["query"]))  # so that sums over a query's seeds do not depend on who scored them
+    rank = rank[order]
+    _, query, count = np.unique(scores["query"][order], return_inverse=True, return_counts=True)
     top = rank <= TOP
     gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
     ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
@@ -93,7 +96,8 @@ def full_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -
 
 
 def means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Average columns of numbers over all ranks, by name; NaN where there are no numbers."""
+    """Collective. Average columns of numbers over all ranks, by name, each rounded once; NaN where there are no
+    numbers."""
     total = world.total(len(values[0]))
-    sums = [math.fsum(world.allgather(math.fsum(column))) for column in values]
+    sums = [exact_sum(column, world) for column in values]
     return {name: value / total if total else math.nan for name, value in zip(names, sums, strict=True)}

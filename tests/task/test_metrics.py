@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.task import ranking
 from hpcgnn.task.metrics import classification_metrics, link_metrics, ranking_metrics, ranks_of, regression_metrics
 
 
@@ -163,3 +164,18 @@ def test_regression(world, shape):
     units = regression_metrics(70 * predicted[mine], 70 * target[mine], world)
     told = {f"{name}_units": pytest.approx(units[name], rel=1e-12) for name in ("mae", "rmse")}
     assert scaled == result | told
+
+
+def test_means_of_ranks_are_rounded_once(world):
+    """What a rank's sum would lose, and what the order of a query's seeds would change, is in neither."""
+    values = np.array([1.0, 2.0**-53, 2.0**-53])
+    own = values[np.minimum(np.arange(3), world.size - 1) == world.rank]
+    assert ranking.means(("mean",), [own], world) == {"mean": math.fsum(values) / 3}
+    rng = np.random.default_rng(4)
+    ranks, query = rng.integers(1, 20, 60).astype(float), np.repeat(np.arange(3), 20)
+    found = set()
+    for _ in range(20):
+        order = rng.permutation(60)
+        mine = order[query[order] % world.size == world.rank]
+        found.add(tuple(ranking.full_metrics({"rank": ranks[mine], "query": query[mine]}, None, world).values()))
+    assert len(found) == 1
