@@ -20,6 +20,11 @@ class OriginalIds:
         self._ids, self._global_ids = ids[order], starts[world.rank] + order
         self._world = world
 
+    @property
+    def are_integers(self) -> bool:
+        """Whether the type's ids are integers, not text."""
+        return self._ids.dtype.kind in "iu"
+
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Collective. Find the global ids [n] of the ids [n] (integers, bytes or text), the same on all ranks; -1 where
         no node has one. Integers match bytes and text that spell them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h5py
@@ -82,7 +82,8 @@ class GraphPartition:
     features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
     of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
     its source type, with the destinations as ``src``; unread: by relation, names of the edges' columns that were not
-    read."""
+    read; words: what the numbers of a column stand for, where it was made of words, by the column's place in part
+    files, such as ``nodes/paper/label``."""
 
     book: Book
     graph: str
@@ -96,6 +97,7 @@ class GraphPartition:
     ranking: tuple[Ranking, ...]
     out: tuple[InEdges, ...] = ()
     unread: tuple[tuple[str, ...], ...] = ()
+    words: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -152,6 +154,7 @@ class _PartColumns:
     rankings: list[Ranking]
     out: list[InEdges]
     unread: list[tuple[str, ...]]
+    words: dict[str, list[str]]
 
 
 def open_graph_partition(
@@ -195,7 +198,7 @@ def open_graph_partition(
             tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
             tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
             tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
-            tuple(parts[0].unread),
+            tuple(parts[0].unread), parts[0].words,
         )  # fmt: skip
 
 
@@ -226,7 +229,9 @@ def _read_part(
         unread = [_unread(file["edges"][r.name], edge_columns) for r in relations]
         if not with_edges:
             edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
-        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread)
+        return _PartColumns(
+            rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread, _read_words(file)
+        )
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
@@ -261,6 +266,13 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
     if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
         raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
     return InEdges(indptr, src, row, columns)
+
+
+def _read_words(file: h5py.File) -> dict[str, list[str]]:
+    """Read what the numbers of columns stand for that were made of words."""
+    columns = (group[name] for table in ("nodes", "edges") for group in file[table].values() for name in group)
+    found = {column.name.lstrip("/"): files.json_attribute(column, "names") for column in columns}
+    return {name: list(map(str, words)) for name, words in found.items() if isinstance(words, list)}
 
 
 def _unread(group: h5py.Group, wanted: Collection[str] | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +13,23 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.original_ids import OriginalIds
 
+INTEGRAL = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+
 
 def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
     """Read the rows of a CSV with a header. Raises ValueError naming file and row for a missing column or field."""
     if not Path(path).is_file():
         raise ValueError(f"{path}: no such file")
-    with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        header = reader.fieldnames or ()
-        missing = [column for column in columns if column not in header]
-        if missing:
-            raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
-        rows = list(reader)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
+            reader = csv.DictReader(file)
+            header = reader.fieldnames or ()
+            rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV in UTF-8: {error}") from error
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
             raise ValueError(f"{path}: row {number}: {len(header)} fields expected, as in the header")
@@ -53,8 +59,11 @@ def find_nodes(
     """
     kinds, ids, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
     for kind in sorted(set(types)):
-        places = np.flatnonzero(kinds == kind)
-        ids[places] = ids_of(kind).find(text[places])
+        places, known = np.flatnonzero(kinds == kind), ids_of(kind)
+        asked = text[places]
+        if known.are_integers:  # convert reads 017 and 17.0 as 17
+            asked = np.array([_spell_integer(name) for name in asked.tolist()], str)
+        ids[places] = known.find(asked)
     with together(world, "look up the nodes"):
         unknown = np.flatnonzero(ids < 0)
         if len(unknown):
@@ -64,6 +73,12 @@ def find_nodes(
                 f"({len(unknown)} such rows)"
             )
     return ids
+
+
+def _spell_integer(name: str) -> str:
+    """Spell an integral number as integers are written; anything else stays as it is."""
+    found = INTEGRAL.fullmatch(name)
+    return str(int(found[1])) if found else name
 
 
 def id_column(names: list[str]) -> np.ndarray:

@@ -6,6 +6,7 @@ Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pai
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,8 @@ def answer(session: Session, arguments: Namespace) -> None:
     config, world = session.config, session.world
     if arguments.pairs:
         types = session.goal.num_edge_types if config.task.decoder in TYPED else 1
-        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types))
+        words = session.partition.words.get(f"edges/{session.goal.learnt.name}/rel", [])
+        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
     elif config.task.kind == LINK:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
@@ -55,8 +57,9 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
     """Collective. Predict, in a run on labels, the nodes of this rank: original id (the row where the graph has none),
-    predicted class (not where a node may have several labels), and outputs [n, C], or, with ``embeddings``, the rows
-    [n, W] before the output layer. Raises DistributedError for embeddings that the model does not have."""
+    predicted class (not where a node may have several labels; as a word and as class_id, its number, where the labels
+    were made of words), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer. Raises
+    DistributedError for embeddings that the model does not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
     name, values = "output", infer(session)[nodes]
@@ -64,12 +67,21 @@ def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
     if embeddings:
         name, values = "embedding", last_rows(session, hops=embedding_hops(session))[nodes]
     columns = {"node": text(_ids(partition, kind))}
-    columns |= {} if session.goal.several else {"class": classes}
+    if not session.goal.several:
+        columns |= _class_columns(classes, partition.words.get(f"nodes/{partition.types[kind]}/label", []))
     columns |= {name: values.cpu().numpy()}
     row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
+
+
+def _class_columns(classes: np.ndarray, words: list[str]) -> dict[str, np.ndarray]:
+    """Make columns of predicted classes [n]; words: what they stand for, where the labels were made of words."""
+    if not words:
+        return {"class": classes}
+    numbers = map(str, range(len(words), 1 + max(len(words), classes.max(initial=0))))
+    return {"class": np.array([*words, *numbers])[classes], "class_id": classes}
 
 
 def embedding_hops(session: Session) -> int:
@@ -116,29 +128,35 @@ def _ids(partition: GraphPartition, kind: int) -> np.ndarray:
 
 @dataclass(slots=True)
 class AskedPairs:
-    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any."""
+    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
+    rel_text, as the file has them."""
 
     path: str
     src: list[str]
     dst: list[str]
     rel: np.ndarray | None = None
+    rel_text: list[str] | None = None
 
 
-def read_pairs(path: str, edge_types: int = 1) -> AskedPairs:
-    """Read a CSV with columns src, dst and, where there are several edge types, rel. Raises ValueError naming file and
-    row for a missing column, or a number that is no edge type."""
+def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> AskedPairs:
+    """Read a CSV with columns src, dst and, where there are several edge types, rel: by word, where the types were made
+    of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file and row for a missing
+    column, or for what is no edge type."""
     rows = read_rows(path, ("src", "dst", "rel") if edge_types > 1 else ("src", "dst"))
     src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
     if edge_types == 1:
         return AskedPairs(path, src, dst)
-    known = set(map(str, range(edge_types)))
-    for number, row in enumerate(rows, 1):
-        if row["rel"].strip() not in known:
+    numbers = {str(number): number for number in range(edge_types)}
+    numbers |= {word: number for number, word in enumerate(words)}
+    rel = [row["rel"].strip() for row in rows]
+    for number, kind in enumerate(rel, 1):
+        if kind not in numbers:
+            by_word = f", or by name, such as {words[0]}" if words else ""
             raise ValueError(
-                f"{path}: row {number}: rel {row['rel']!r} is no edge type: the graph numbers them from 0 to "
-                f"{edge_types - 1}"
+                f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
+                f"{by_word}"
             )
-    return AskedPairs(path, src, dst, np.array([int(row["rel"]) for row in rows], np.int64))
+    return AskedPairs(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
 
 
 @torch.no_grad()
@@ -166,5 +184,6 @@ def score_pairs(session: Session, pairs: AskedPairs) -> AnswerColumns:
         rows.append(own)
     own = np.concatenate(rows)
     columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
-    columns |= {} if pairs.rel is None else {"rel": rel[own]}
+    if pairs.rel is not None:
+        columns["rel"] = (rel if pairs.rel_text is None else id_column(pairs.rel_text))[own]
     return AnswerColumns(own, count, columns | {"score": np.concatenate(scores)})

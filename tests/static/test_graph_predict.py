@@ -142,6 +142,19 @@ def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
     np.testing.assert_allclose(found.columns["embedding"], rows, rtol=1e-9, atol=1e-12)
 
 
+def test_classes_that_were_words_are_words(comm, mpi_tmp_path):
+    def make(path):
+        plain(path)
+        with h5py.File(path, "r+") as file:
+            file["nodes/node/label"].attrs["names"] = json.dumps(["cat", "dog", "é", "owl"])
+
+    session = open_graph_session(comm, make_static_parts(comm, make, mpi_tmp_path), static_config())
+    columns = predict_nodes(session).columns
+    assert list(columns) == ["node", "class", "class_id", "output"]
+    assert np.array_equal(columns["class_id"], columns["output"].argmax(axis=1))
+    assert columns["class"].tolist() == [["cat", "dog", "é", "owl"][number] for number in columns["class_id"]]
+
+
 def test_models_without_embeddings_are_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     session = open_graph_session(comm, parts, static_config(model__layers=1, sampling__fanouts=[3]))

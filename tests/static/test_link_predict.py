@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import h5py
 import numpy as np
@@ -150,6 +151,43 @@ def test_types_of_edges_are_read(tmp_path):
     (tmp_path / "pairs.csv").write_text("rel,src,dst\n 3,1,2\n0, 4 ,5\n")
     pairs = read_pairs(str(tmp_path / "pairs.csv"), 4)
     assert (pairs.src, pairs.dst, pairs.rel.tolist()) == (["1", "4"], ["2", "5"], [3, 0])
+
+
+def test_types_of_edges_have_names(tmp_path):
+    """A word comes before a number that is spelled the same; a byte order mark is no part of the header."""
+    (tmp_path / "pairs.csv").write_bytes(b"\xef\xbb\xbfsrc,dst,rel\n1,2,likes\n3,4,0\n5,6,1\n")
+    pairs = read_pairs(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
+    assert (pairs.rel.tolist(), pairs.rel_text) == ([1, 0, 0], ["likes", "0", "1"])
+    (tmp_path / "pairs.csv").write_text("src,dst,rel\n1,2,loves\n")
+    with pytest.raises(ValueError, match=r"rel 'loves' is no edge type: .* from 0 to 2, or by name, such as 1"):
+        read_pairs(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
+    (tmp_path / "pairs.csv").write_bytes("src,dst,rel\né,2,0\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"pairs\.csv: not a CSV in UTF-8"):
+        read_pairs(str(tmp_path / "pairs.csv"), 3)
+
+
+def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
+    """Edge types by name; integers as convert reads them."""
+
+    def make(path):
+        facts(path)
+        with h5py.File(path, "r+") as file:
+            file["edges/entity.fact.entity/rel"].attrs["names"] = json.dumps(["knows", "likes", "hates", "owes"])
+
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__decoder="distmult"))
+    words = session.partition.words["edges/entity.fact.entity/rel"]
+    tables = []
+    for src, rel in ((["7", "12"], ["likes", "owes"]), (["007", "12.0"], ["1", "3"])):
+        rows = "".join(f"{one},{other},9\n" for one, other in zip(src, rel, strict=True))
+        on_rank_0(comm, lambda rows=rows: (mpi_tmp_path / "p.csv").write_text(f"src,rel,dst\n{rows}") and None)
+        answers = score_pairs(session, read_pairs(str(mpi_tmp_path / "p.csv"), 4, words))
+        tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
+    if comm.rank == 0:
+        assert tables[0]["rel"].tolist() == ["likes", "owes"]
+        assert tables[1]["rel"].tolist() == [1, 3]
+        assert tables[1]["src"].tolist() == ["007", "12.0"]
+        assert np.array_equal(tables[0]["score"], tables[1]["score"])
 
 
 def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
