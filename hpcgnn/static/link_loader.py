@@ -54,10 +54,10 @@ class LinkNeighborLoader(BatchLoader):
         or (relation, mask): of all its edges in the graph file, by row, or (relation, rows): of this rank's edges,
         among ``graph.edges(relation)``. With a split messages follow the edges of "train" alone. neg_sampling: "binary"
         draws so many ``negatives`` a seed, with both ends new, "triplet" destinations alone; uniform over the nodes of
-        the type. Without shuffling a list keeps its order, rank after rank; all else is in order of row. exclude_seeds:
-        the seeds of a step, their copies (of the same column ``rel``, where there is one) and their reverses are left
-        out before neighbours are sampled; reverse: the relation that holds these, as ``task.reverse`` in the run file.
-        options: ``hpcgnn.static.loader.LoaderOptions``.
+        the type but the seed's own. Without shuffling a list keeps its order, rank after rank; all else is in order of
+        row. exclude_seeds: the seeds of a step, their copies (of the same column ``rel``, where there is one) and their
+        reverses are left out before neighbours are sampled; reverse: the relation that holds these, as ``task.reverse``
+        in the run file. options: ``hpcgnn.static.loader.LoaderOptions``.
 
         Raises DistributedError.
         """
