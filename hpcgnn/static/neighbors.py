@@ -362,8 +362,13 @@ def check_weights(partition: GraphPartition) -> None:
         if "weight" not in edges.columns:
             raise ValueError(f"sampling.mode weighted: relation {relation.name} has no column weight")
         weight = edges.columns["weight"]
-        if not np.all((weight >= 0) & np.isfinite(weight)):
-            raise ValueError(f"sampling.mode weighted: a weight of {relation.name} is negative or not finite")
+        strange = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
+        if len(strange):
+            row = f", row {edges.row[strange[0]]}," if len(edges.row) else ""
+            raise ValueError(
+                f"sampling.mode weighted: relation {relation.name}{row} has weight {weight[strange[0]]}, which must be "
+                "finite and at least 0: mend the source, or choose another mode"
+            )
 
 
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:

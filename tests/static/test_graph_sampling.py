@@ -108,7 +108,7 @@ def negative(path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [(typed, "relation paper.cites.paper has no column weight"),
-     (negative, "sampling.mode weighted: a weight of node.meets.node is negative or not finite")],
+     (negative, "weighted: relation node.meets.node, row 7, has weight -1.0, which must be finite and at least 0")],
 )  # fmt: skip
 def test_weights_that_cannot_be_are_refused_on_all_ranks(comm, mpi_tmp_path, make, message):
     parts = make_static_parts(comm, make, mpi_tmp_path)
