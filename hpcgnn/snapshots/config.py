@@ -200,9 +200,8 @@ class SnapshotDataConfig:
             share, count = getattr(self, f"{split}_fraction"), getattr(self, f"{split}_snapshots")
             if share is not None and count >= 0:
                 raise ValueError(f"data.{split}_fraction is {share}, data.{split}_snapshots is {count}: give one")
-            if self.splits == "graph" and (share is not None or count >= 0):
-                name, value = (f"{split}_fraction", share) if share is not None else (f"{split}_snapshots", count)
-                raise ValueError(f"data.{name} is {value}, but data.splits graph takes the graph's own: leave it unset")
+        if self.splits == "graph":
+            self.refuse_shares("data.splits graph takes the splits that the graph names")
 
     @property
     def fractions(self) -> tuple[float, float]:
@@ -212,20 +211,13 @@ class SnapshotDataConfig:
             0.2 if self.test_fraction is None else self.test_fraction,
         )
 
-        for name in ("val", "test"):
-            if getattr(self, f"{name}_snapshots") >= 0 and self._is_set(f"{name}_fraction"):
-                raise ValueError(f"data.{name}_fraction has no effect beside data.{name}_snapshots: leave one out")
-        if self.splits == "graph":
-            self.refuse_shares("data.splits graph takes the splits that the graph names")
-
-    def _is_set(self, name: str) -> bool:
-        return getattr(self, name) != type(self).__dataclass_fields__[name].default
-
     def refuse_shares(self, reason: str) -> None:
-        """Raise ValueError for shares of snapshots other than the defaults, which have no effect for that reason."""
-        for name in ("val_fraction", "test_fraction", "val_snapshots", "test_snapshots"):
-            if self._is_set(name):
-                raise ValueError(f"data.{name} has no effect: {reason}; leave it out")
+        """Raise ValueError for shares or numbers of snapshots, which nothing would read for that reason."""
+        for name, unset in (
+            ("val_fraction", None), ("test_fraction", None), ("val_snapshots", -1), ("test_snapshots", -1),
+        ):  # fmt: skip
+            if getattr(self, name) != unset:
+                raise ValueError(f"data.{name} has no effect: {reason}; leave it unset")
 
     def split(self, first: int, last: int) -> dict[str, range]:
         """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.

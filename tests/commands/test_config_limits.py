@@ -64,7 +64,7 @@ pytestmark = pytest.mark.serial
         (temporal.ModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
         (temporal.DataConfig, {"test_fraction": math.nan}, "leave something to train on"),
         (snapshots.SnapshotDataConfig, {"val_fraction": 0.1, "val_snapshots": 0}, "val_snapshots is 0: give one"),
-        (snapshots.SnapshotDataConfig, {"test_fraction": 0.1, "splits": "graph"}, "test_fraction is 0.1, but data"),
+        (snapshots.SnapshotDataConfig, {"test_fraction": 0.1, "splits": "graph"}, "data.test_fraction has no effect: data.splits"),
         (snapshots.SnapshotDataConfig, {"val_snapshots": 3, "splits": "graph"}, "val_snapshots is 3, but data.splits"),
         (snapshots.SnapshotDataConfig, {"val_fraction": math.nan}, "leave something to train on"),
         (temporal.DataConfig, {"val_fraction": -0.1}, "data.val_fraction and data.test_fraction must be >= 0"),
