@@ -129,11 +129,12 @@ class GraphPartition:
             degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
         return degree
 
-    def relation_of(self, name: str) -> int:
-        """Return the number of a relation. Raises ValueError that names all relations."""
+    def relation_of(self, name: str, key: str = "") -> int:
+        """Return the number of a relation. Raises ValueError that names the ``key`` that asks for it, and all
+        relations."""
         names = [relation.name for relation in self.relations]
         if name not in names:
-            raise ValueError(f"no relation {name}; the graph has {', '.join(names)}")
+            raise ValueError(f"{key}{': ' * bool(key)}no relation {name}; the graph has {', '.join(names)}")
         return names.index(name)
 
     def type_of(self, name: str) -> int:

@@ -360,7 +360,9 @@ def _check(config: TrainConfig, session: Session, known: tuple[str, ...]) -> Non
         message = f"train.monitor must be one of {', '.join(known)} here, got {config.monitor!r}"
         raise DistributedError(message, user_error=True)
     if config.drop_last and batches.num_steps == 0:
-        message = f"train.drop_last leaves no batch of {config.batch_size} training events; lower train.batch_size"
+        message = (
+            f"train.drop_last leaves no batch of {config.batch_size} training {session.roots}; lower train.batch_size"
+        )
         raise DistributedError(message, user_error=True)
     if config.epochs and not batches.sizes.sum():
         message = f"there are no {session.roots} to train on: see what the graph and its splits hold, or train.epochs 0"

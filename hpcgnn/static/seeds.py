@@ -237,10 +237,16 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
     """Choose the relation whose edges are seeds: the one named, or the only one with a column ``split``. Raises
     ValueError that begins with ``key``."""
     if name:
-        return partition.relation_of(name)
+        return partition.relation_of(name, key)
     numbers = [number for number, edges in enumerate(partition.edges) if "split" in edges.columns]
+    if not numbers:
+        names = " or ".join(relation.name for relation in partition.relations)
+        raise ValueError(
+            f"no relation has a column split, which says what is learnt: run data_tools.split --relation with {names}, "
+            "and partition again"
+        )
     if len(numbers) != 1:
-        names = ", ".join(partition.relations[number].name for number in numbers) or "none"
+        names = ", ".join(partition.relations[number].name for number in numbers)
         raise ValueError(f"{key} must name the relation to learn; with a column split: {names}")
     return numbers[0]
 
@@ -254,7 +260,7 @@ def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[
                     if (other.src_type, other.dst_type) == (kind.dst_type, kind.src_type)]  # fmt: skip
     if not reverse:
         return leading_back
-    number = partition.relation_of(reverse)
+    number = partition.relation_of(reverse, "task.reverse")
     if number not in leading_back:
         raise ValueError(f"task.reverse {reverse} does not lead from the destinations of {kind.name} to its sources")
     return [number]

@@ -85,6 +85,11 @@ def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
         if kind not in labelled:
             raise ValueError(f"{setting} {name} has no column label; types with labels: {names}")
         return kind
+    if not labelled:
+        raise ValueError(
+            f"{setting}: no node type has a column label to learn: convert the source again with one (words with "
+            "classes: true), or give a kind of task that learns something else"
+        )
     if len(labelled) != 1:
         raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {names}")
     return labelled[0]

@@ -12,7 +12,7 @@ import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
 from random_graphs import random_links
-from static_runs import make_static_parts, open_graph_session, static_config
+from static_runs import make_static_parts, open_graph_session, plain, static_config
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import DistributedError
@@ -345,7 +345,9 @@ def untyped(path):
     [
         (with_splits(3, 2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 7 has 3: .*data_tools.split"),
         (with_splits(0, -2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 40 has -2"),
-        (shop, {"task__relation": "user.sells.item"}, "no relation user.sells.item"),
+        (shop, {"task__relation": "user.sells.item"}, "task.relation: no relation user.sells.item; the graph has user"),
+        (shop, {"task__reverse": "user.sells.item"}, "task.reverse: no relation user.sells.item; the graph has user"),
+        (plain, {}, "no relation has a column split, .*: run data_tools.split --relation with node.meets.node, and"),
         (shop, {"task__relation": "item.like.item"}, "item.like.item has no column split"),
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
         (shop, {"task__decoder": "distmult"}, "no column rel"),

@@ -301,7 +301,7 @@ def test_embeddings_start_with_unit_length():
         ({"sampling__relation_fanouts": {"paper.quotes.paper": [1, 1]}}, "paper.quotes.paper"),
         ({"model__kind": "gcn"}, "one node type"),
         (BASIS_ROWS, "graphs without features, but paper, venue"),
-        ({"train__batch_size": 1000, "train__drop_last": True}, "drop_last leaves no batch"),
+        ({"train__batch_size": 1000, "train__drop_last": True}, "drop_last leaves no batch of 1000 training seeds"),
     ],
 )
 def test_what_does_not_fit_the_graph_is_refused(comm, typed_parts, mpi_tmp_path, changes, message):

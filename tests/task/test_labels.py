@@ -51,7 +51,7 @@ def test_columns_of_labels(read, label, message):
 @pytest.mark.parametrize(
     ("labelled", "name", "message"),
     [
-        ((), "", "task.node_type must name the type to learn labels of; types with labels: none"),
+        ((), "", "task.node_type: no node type has a column label to learn: convert the source again"),
         (("a", "c"), "", "must name the type to learn labels of; types with labels: a, c"),
         (("a",), "b", "task.node_type b has no column label; types with labels: a"),
     ],
