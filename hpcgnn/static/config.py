@@ -376,8 +376,8 @@ class StaticConfig(Sections):
     def __post_init__(self):
         check_time_parallel(self.comm)
         check_epoch_parallel(self.train)
-        if self.eval.ranking and (self.task.kind != "link" or self.task.decoder == "mlp"):
-            raise ValueError("eval.ranking needs task.kind link, and a task.decoder other than mlp")
+        if self.eval.ranking and self.task.kind != "link":
+            raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
         if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
             raise ValueError("model.kind embedding is for task.kind link: use another model.kind")
         if self.task.candidates != "edge" and self.train.train_metrics:
