@@ -170,7 +170,8 @@ use_ucx() {
         return
     fi
     UCX=(
-        -x "LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" -x "UCX_TLS=self,sm${DRY:-,cuda_copy,cuda_ipc}"
+        -x "LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+        -x "UCX_TLS=self,sm$([[ -n $DRY ]] || echo ,cuda_copy,cuda_ipc)"
         --mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any
     )
 }

@@ -16,9 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Libraries of UCX and its modules for memory and transport within a node; the wheel has each three times, and tools.
-NEEDED = ("libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libucs_signal.so.0")
-MODULES = ("libuct_cuda.so", "libuct_cuda.so.0", "libucm_cuda.so", "libucm_cuda.so.0", "libuct_cma.so",
-           "libuct_cma.so.0")  # fmt: skip
+NEEDED = (
+    "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libucs_signal.so.0", "libuct_cuda.so",
+    "libuct_cuda.so.0", "libucm_cuda.so", "libucm_cuda.so.0", "libuct_cma.so", "libuct_cma.so.0",
+)  # fmt: skip
+KEPT = (".py", "METADATA", "WHEEL")
 
 
 def output(*command: str) -> str:
@@ -66,8 +68,8 @@ def write_stage(out: Path, stage: str, code: int, seconds: int, dry: bool) -> No
     (out / f"{stage}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def numbers(path: Path) -> list[tuple[str, float]]:
-    """The losses and metrics of a run's metrics.jsonl, in order."""
+def numbers(path: Path) -> list[tuple[str, float | None]]:
+    """The losses and metrics of a run's metrics.jsonl, in order; None: there was nothing to measure."""
     lines = map(json.loads, path.read_text().splitlines())
     return [
         (name, value) for line in lines for name, value in line.items()
@@ -75,10 +77,18 @@ def numbers(path: Path) -> list[tuple[str, float]]:
     ]  # fmt: skip
 
 
+def is_close(one: tuple[str, float | None], other: tuple[str, float | None]) -> bool:
+    """Whether two named numbers are the same to rounding."""
+    (name, value), (other_name, other_value) = one, other
+    if name != other_name or value is None or other_value is None:
+        return one == other
+    return math.isclose(value, other_value, rel_tol=1e-9)
+
+
 def compare(one: Path, other: Path) -> int:
     """Say whether two float64 runs have the same losses and metrics to rounding; returns the exit code."""
     pairs = list(zip(numbers(one), numbers(other), strict=True))
-    differing = [pair for pair in pairs if not math.isclose(pair[0][1], pair[1][1], rel_tol=1e-9)]
+    differing = [pair for pair in pairs if not is_close(*pair)]
     print(f"{len(pairs)} losses and metrics of two runs, {len(differing)} differ", *differing, sep="\n  ")
     return int(not pairs or bool(differing))
 
@@ -88,7 +98,7 @@ def repack(wheel: Path, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(folder / wheel.name, "w", zipfile.ZIP_DEFLATED) as target:
         for entry in source.infolist():
             name = entry.filename.rpartition("/")[2]
-            if name.endswith((".py", "METADATA", "WHEEL")) or name in NEEDED or name in MODULES:
+            if name.endswith(KEPT) or name in NEEDED or name.startswith("libcudart-"):
                 with source.open(entry) as read, target.open(entry.filename, "w") as write:
                     shutil.copyfileobj(read, write)
         info = next(name for name in source.namelist() if name.endswith("/RECORD"))

@@ -94,9 +94,9 @@ def test_all_stages_without_a_gpu(check):
 
 @pytest.mark.parametrize(("other", "code"), [(0.5 + 1e-12, 0), (0.5 + 1e-6, 1)])
 def test_runs_are_compared_to_rounding(tmp_path, other, code):
-    """Of seconds nothing is asked; two runs without numbers are not equal."""
+    """Of seconds nothing is asked; two runs without results are not equal."""
     for name, value in (("one", 0.5), ("other", other)):
-        line = {"kind": "epoch", "loss": value, "val_ap": 0.9, "seconds": value * 100}
+        line = {"kind": "epoch", "loss": value, "val_ap": None, "train_seconds": value * 100}
         (tmp_path / name).write_text(json.dumps(line) + "\n")
     (tmp_path / "empty").write_text("")
     compare = [sys.executable, REPOSITORY / "tests/gpu/record.py", "compare"]
