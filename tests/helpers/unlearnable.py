@@ -1,0 +1,272 @@
+"""Graphs where nothing can be learnt, runs on them, and how far their metrics are from chance.
+
+A wing's choices are factors: the values that a setting takes in tests of leaks. A row is a value for each of them; the
+rows of leak_rows.json cover all pairs of values that the program accepts together. What a new choice needs is added to
+them by ``python tests/helpers/unlearnable.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from hpcgnn.kinds import KINDS
+
+ROWS = Path(__file__).resolve().parents[1] / "properties/leak_rows.json"
+Row = dict[str, Any]
+PERMUTATIONS = 200
+LINKS = 90  # edges of a snapshot
+SWITCH = (False, True)
+
+# Of settings that are a Literal, those that change neither what is asked nor what is known of it.
+SAME_ANSWER = {
+    "temporal": {
+        "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement",
+        "baseline.kind", "eval.protocol", "eval.negatives",  # the last two are the factor ``eval``
+    },
+    "static": {
+        "sampling.topology", "sampling.planner", "model.aggregator", "model.activation", "model.norm",
+        "features.storage", "features.cache", "features.wire",
+    },
+    "snapshots": {"sampling.routes", "model.update", "model.norm", "data.splits"},
+}  # fmt: skip
+ALWAYS_SAME = ("train.", "comm.", "output.", "embedding.")
+
+# Factors that are no Literal, or not a setting at all; those that are one come from the configuration.
+FURTHER: dict[str, dict[str, tuple]] = {
+    "temporal": {
+        "eval": ("random", "historical", "inductive", "all", "tgb"), "sampling.in_batch_neighbors": SWITCH,
+        "sampling.chunks": (1, 3), "memory.staleness": (0, 1), "data.new_node_fraction": (0.0, 0.2),
+    },
+    "static": {
+        "task.strict": SWITCH, "task.both_ends": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
+        "eval.ranking": ("", "filtered", "full"),
+    },
+    "snapshots": {
+        "sampling.horizon": (0, 1, 2), "sampling.history": (0, 3), "sampling.weighted": SWITCH,
+        "sampling.updates": (1, 2), "inputs.lags": (0, 2), "task.strict": SWITCH,
+        "task.new_links": SWITCH, "task.undirected": SWITCH,
+        "task.loss": ("", "softmax", "margin", "mae"), "task.steps": (1, 2),
+    },
+}  # fmt: skip
+
+
+def literals(wing: str) -> dict[str, tuple]:
+    """Settings of a wing's configuration that are a Literal, with their choices."""
+    found = {}
+    for section, kind in KINDS[wing].config.sections().items():
+        for name, hint in get_type_hints(kind).items():
+            if get_origin(hint) is Literal:
+                found[f"{section}.{name}"] = get_args(hint)
+    return found
+
+
+def factors(wing: str) -> dict[str, tuple]:
+    """All factors of a wing: a new choice of a setting enters by itself."""
+    own = {
+        name: choices for name, choices in literals(wing).items()
+        if name not in SAME_ANSWER[wing] and not name.startswith(ALWAYS_SAME)
+    }  # fmt: skip
+    return own | FURTHER[wing]
+
+
+BASE: dict[str, Row] = {
+    "temporal": {
+        "train.batch_size": 60, "train.lr": 0.02, "train.epochs": 3, "sampling.fanout": 5, "sampling.prefetch": 0,
+        "model.memory_dim": 8, "model.time_dim": 4, "model.embed_dim": 8, "model.dropout": 0.0,
+    },
+    "static": {
+        "train.batch_size": 50, "train.lr": 0.02, "train.epochs": 25, "sampling.prefetch": 0,
+        "sampling.fanouts": [5, 5], "model.layers": 2, "model.hidden": 16,
+    },
+    "snapshots": {
+        "train.batch_size": 1, "train.lr": 0.02, "train.epochs": 25, "sampling.prefetch": 0, "model.hidden": 8,
+        "inputs.embedding": 8,
+    },
+}  # fmt: skip
+
+
+def config_of(wing: str, row: Row) -> Any:
+    """The configuration of a row. Raises ValueError where the program refuses it."""
+    values = BASE[wing] | row
+    values.pop("graph.reverse", None)
+    protocol = values.pop("eval", "random")
+    values |= (
+        {} if wing != "temporal" else {"eval.protocol": "tgb"} if protocol == "tgb" else {"eval.negatives": protocol}
+    )
+    if values.get("sampling.strategy") == "window":
+        values["sampling.window"] = 300
+    if values.get("sampling.mode") == "whole":
+        values["sampling.fanouts"] = []
+    if wing == "static" and values.get("model.kind") == "embedding":
+        values |= {"model.layers": 0, "sampling.fanouts": []}
+    if wing == "snapshots":
+        values["task.target"] = "label" if values.get("task.kind") in ("node", "edge") else "target"
+    sections: dict[str, dict] = {}
+    for key, value in values.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return KINDS[wing].config.from_dict(sections)
+
+
+def is_accepted(wing: str, row: Row) -> bool:
+    """Whether the program takes a row, on a graph of ``GRAPHS``, and there is a chance level to compare with."""
+    if not HAS_CHANCE[wing](row):
+        return False
+    try:
+        config_of(wing, row)
+    except ValueError:
+        return False
+    return True
+
+
+def temporal_chance(row: Row) -> bool:
+    """Pairs that met before are no random ones where some nodes were never seen."""
+    return not (row["data.new_node_fraction"] and row["eval"] in ("historical", "inductive"))
+
+
+def static_chance(row: Row) -> bool:
+    """What a graph's relations decide: gcn and gat take one of them only. Of nodes nothing is typed, nor reverse."""
+    typed, link = row["task.messages"] != "stored", row["task.kind"] == "link"
+    if not link:
+        return not (typed or row["graph.reverse"] or row["eval.ranking"])
+    if row["graph.reverse"] and typed:
+        return False
+    return not (row["model.kind"] in ("gcn", "gat") and (typed or row["graph.reverse"]))
+
+
+def snapshot_chance(row: Row) -> bool:
+    """What the messages themselves tell is no question: links of a snapshot from that snapshot. Undirected edges are
+    asked for from their lower row, drawn ones are not: which end is higher can be learnt."""
+    if row["task.kind"] == "link" and row["sampling.horizon"] == 0:
+        return False
+    if row["task.kind"] == "link" and row["task.undirected"]:
+        return False
+    if row["model.kind"] in ("gat", "dysat") and row["sampling.weighted"]:
+        return False
+    return row["task.kind"] in ("regression", "node") or not row["inputs.lags"]
+
+
+HAS_CHANCE: dict[str, Callable[[Row], bool]] = {
+    "temporal": temporal_chance, "static": static_chance, "snapshots": snapshot_chance
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ all pairs
+
+
+def pairs_of(row: Row) -> Iterator[tuple]:
+    """All pairs of (factor, value) of a row."""
+    return itertools.combinations(((name, row[name]) for name in sorted(row)), 2)
+
+
+def complete(wing: str, fixed: Row, rng: np.random.Generator, tries: int) -> Row | None:
+    """A random row that the program accepts with some values fixed; None where none was found."""
+    choices = factors(wing)
+    for number in range(tries):
+        keep = number / tries  # of the first values, which go together
+        drawn = {name: values[rng.integers(len(values))] for name, values in choices.items()}
+        row = {name: values[0] if rng.random() < keep else drawn[name] for name, values in choices.items()} | fixed
+        if is_accepted(wing, row):
+            return row
+    return None
+
+
+def missing_pairs(wing: str, rows: list[Row]) -> dict[tuple, Row]:
+    """Pairs of values that no row has and the program accepts, each with a row that has it."""
+    covered = {pair for row in rows for pair in pairs_of(row)}
+    found = {}
+    rng = np.random.default_rng(0)
+    for (one, first), (other, second) in itertools.combinations(sorted(factors(wing).items()), 2):
+        for pair in itertools.product(((one, value) for value in first), ((other, value) for value in second)):
+            if pair not in covered and (row := complete(wing, dict(pair), rng, 150)) is not None:
+                found[pair] = row
+    return found
+
+
+def cover(wing: str, rows: list[Row]) -> list[Row]:
+    """Those of the rows that are still accepted, and further ones, until all pairs are there."""
+    rows = [row for row in rows if row.keys() == factors(wing).keys() and is_accepted(wing, row)]
+    rng = np.random.default_rng(1)
+    missing = missing_pairs(wing, rows)
+    while missing:
+        pair = next(iter(missing))
+        candidates = [missing[pair], *(complete(wing, dict(pair), rng, 30) for _ in range(30))]
+        best = max(filter(None, candidates), key=lambda row: sum(each in missing for each in pairs_of(row)))
+        rows.append(best)
+        for each in pairs_of(best):
+            missing.pop(each, None)
+    return rows
+
+
+def read_rows(wing: str) -> list[Row]:
+    """The committed rows of a wing; none where there are no such yet."""
+    stored = json.loads(ROWS.read_text() if ROWS.exists() else "{}").get(wing, {"factors": [], "rows": []})
+    return [dict(zip(stored["factors"], row, strict=True)) for row in stored["rows"]]
+
+
+def write_rows(wings: list[str]) -> None:
+    """Bring the committed rows of some wings, or of all, up to date."""
+    rows = {wing: read_rows(wing) for wing in FURTHER}
+    for wing in wings or FURTHER:
+        rows[wing] = cover(wing, rows[wing])
+        print(wing, len(rows[wing]), "rows", flush=True)
+        ROWS.write_text("{" + ",\n".join(_table(*item) for item in rows.items()) + "}\n")
+
+
+def _table(wing: str, rows: list[Row]) -> str:
+    """JSON of the rows of a wing, each in a line."""
+    names = list(factors(wing))
+    lines = ",\n  ".join(json.dumps([row[name] for name in names]) for row in rows)
+    return f'"{wing}": {{"factors": {json.dumps(names)}, "rows": [\n  {lines}\n]}}'
+
+
+# -------------------------------------------------------------------------------------------------------------- chance
+
+
+def standing(columns: dict[str, np.ndarray], before: dict[str, np.ndarray], measure: Callable[[dict], dict]) -> float:
+    """How many standard errors a split's metric is better than chance, from the collected columns of a trained model.
+
+    Chance is the metric of the same scores with permuted targets: of pairs within a row, of labels among rows. Of ranks
+    among many nodes, whose scores are gone, it is what the model had ``before`` it was trained; of all pairs of nodes
+    an AUC of a half.
+    """
+    if "rank" in columns:
+        gain, ranks = before["rank"].mean() - columns["rank"].mean(), (columns["rank"], before["rank"])
+        return float(gain / math.sqrt(sum(rank.var() for rank in ranks) / len(columns["rank"])))
+    if "map" in columns:
+        auc = columns["auc"][np.isfinite(columns["auc"])]
+        return float((auc.mean() - 0.5) * math.sqrt(12 * LINKS * len(auc)))
+    rng = np.random.default_rng(0)
+    own = first_metric(measure(columns))
+    chance = np.array([first_metric(measure(permuted(columns, rng))) for _ in range(PERMUTATIONS)])
+    if chance.std() == 0:  # the same answer for all, which is chance whatever the targets are
+        return 0.0
+    return float((own - chance.mean()) / chance.std(ddof=1))
+
+
+def first_metric(metrics: dict[str, float]) -> float:
+    """One metric of a split, larger being better: the AUC where there is one, as it does not depend on a threshold."""
+    return -metrics["mse"] if "mse" in metrics else metrics.get("auc", next(iter(metrics.values())))
+
+
+def permuted(columns: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The same scores for other targets."""
+    if "label" in columns:
+        return columns | {"label": columns["label"][rng.permutation(len(columns["label"]))]}
+    scores = np.concatenate([columns["positive"][:, None], columns["negative"]], axis=1)
+    place = rng.integers(0, scores.shape[1], len(scores))
+    rows = np.arange(len(scores))
+    scores[rows, 0], scores[rows, place] = scores[rows, place].copy(), scores[:, 0].copy()
+    return columns | {"positive": scores[:, 0], "negative": scores[:, 1:]}
+
+
+if __name__ == "__main__":
+    write_rows(sys.argv[1:])

@@ -1,0 +1,228 @@
+"""Where nothing can be learnt nothing is: on graphs of random edges and labels every metric is that of chance.
+
+A metric that is better shows that answers reach the model. The rows of leak_rows.json cover all pairs of choices; those
+that take longer than CI may are marked nightly. Leaks that are planted are found.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import unlearnable
+from mpi4py import MPI
+from random_graphs import write_graph
+from unlearnable import FURTHER, LINKS, config_of, factors, is_accepted, missing_pairs, read_rows, standing
+
+from data_tools.partition.command import partition
+from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
+from hpcgnn import kinds, native
+from hpcgnn.comm.watchdog import Watchdog
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.snapshots import link_goal
+from hpcgnn.task.goal import Collected, measure_events
+
+pytestmark = pytest.mark.serial
+WINGS = tuple(FURTHER)
+ERRORS = 3.0  # standard errors around chance
+IN_CI = 4  # one row in so many, and all rows every night
+PEOPLE, EVENTS = 14, 1500
+NODES, EDGES = 200, 1600
+PLACES, SNAPSHOTS = 50, 14
+
+
+# ------------------------------------------------------------------------------------ graphs where nothing is learnable
+
+
+def write_events(path: Path, row: dict, rng: np.random.Generator) -> None:
+    """Events between random nodes of one type, nearly all of whose pairs meet in training; labels as the task wants."""
+    kind = row["task.kind"]
+    src, dst = rng.integers(0, PEOPLE, (2, EVENTS))
+    columns = {
+        "src": src, "dst": dst, "time": np.sort(rng.integers(0, 10 * EVENTS, EVENTS)),
+        "label": rng.standard_normal(EVENTS) if kind == "edge_regression" else rng.integers(0, 2, EVENTS),
+        "feat": rng.standard_normal((EVENTS, 2)).astype(np.float32),
+    }  # fmt: skip
+    write_graph(path, {"person": {"id": np.arange(PEOPLE)}}, {("person", "meets", "person"): columns})
+
+
+def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
+    """Random edges of three types with a random split, and nodes with random labels; no features for links, so that
+    nodes learn rows of their own."""
+    src, dst = rng.integers(0, NODES, (2, EDGES))
+    split = rng.choice(3, EDGES, p=[0.6, 0.1, 0.3]).astype(np.int8)
+    edges = {("node", "meets", "node"): {"src": src, "dst": dst, "weight": rng.uniform(0.5, 2, EDGES)}}
+    nodes = {"id": np.arange(NODES)}
+    if row["task.kind"] == "node":
+        nodes |= {"label": rng.integers(0, 2, NODES), "split": rng.choice(3, NODES, p=[0.5, 0.1, 0.4]).astype(np.int8)}
+        nodes["feat"] = rng.standard_normal((NODES, 8)).astype(np.float32)
+    else:
+        edges["node", "meets", "node"] |= {"split": split, "rel": rng.integers(0, 3, EDGES)}
+    if row["graph.reverse"]:
+        edges["node", "met_by", "node"] = {"src": dst, "dst": src, "weight": edges["node", "meets", "node"]["weight"]}
+    write_graph(path, {"node": nodes}, edges, "static")
+
+
+def write_sequence(path: Path, row: dict, rng: np.random.Generator) -> None:
+    """Snapshots of random edges, with random columns of nodes and edges."""
+    first = np.repeat(np.arange(SNAPSHOTS), LINKS)
+    src, dst = rng.integers(0, PLACES, (2, len(first)))
+    if row["task.undirected"]:
+        src, dst, first = np.r_[src, dst], np.r_[dst, src], np.tile(first, 2)
+    count = len(first) // (1 + row["task.undirected"])
+    edges = {
+        "weight": rng.uniform(0.5, 2, count).astype(np.float32), "label": rng.integers(0, 2, count),
+        "target": rng.standard_normal(count).astype(np.float32), "type": rng.integers(0, 3, count).astype(np.int16),
+    }  # fmt: skip
+    edges = {name: np.tile(values, len(first) // count) for name, values in edges.items()}
+    nodes: dict = {"split": rng.choice(3, PLACES, p=[0.5, 0.1, 0.4]).astype(np.int8)}
+    series = {"target": rng.standard_normal((PLACES, SNAPSHOTS)).astype(np.float32)}
+    series["label"] = rng.integers(0, 2, (PLACES, SNAPSHOTS))
+    graph = SnapshotGraph(PLACES, SNAPSHOTS, src, dst, first, edges=edges, nodes=nodes, series=series)
+    write_snapshots(path, graph, ["test"], "test")
+
+
+GRAPHS = {"temporal": write_events, "static": write_static, "snapshots": write_sequence}
+
+
+def excess(wing: str, row: dict, folder: Path, write=None, seed: int = 0) -> float:
+    """Standard errors by which a row's test is better than chance, after training on a graph of random answers."""
+    (write or GRAPHS[wing])(folder / "graph.h5", row, np.random.default_rng(seed))
+    options = {"out_edges": True} if row.get("sampling.direction") == "out" else {}
+    partition(folder / "graph.h5", folder / "parts", 4, "random", **options)
+    config, world = config_of(wing, row), World(CommConfig(device="cpu", threads=1), MPI.COMM_SELF)
+    session = kinds.open_session(config, str(folder / "parts"), world, Watchdog(world, 0))
+    if wing == "temporal" and row["eval"] in ("all", "tgb"):  # all scores are kept, not the ranks alone
+        session.goal.collector = lambda: Collected(measure_events)
+    trainer = Trainer(session, folder, lambda *_, **__: None, StopRequest())
+    before = test_scores(session)
+    session.memory.reset()
+    for epoch in range(config.train.epochs):
+        trainer.start_epoch(epoch)
+        session.memory.reset()
+        with session.plans("train", epoch) as plans:
+            for plan in plans:
+                trainer.train_step(plan)
+    session.memory.settle()
+    after = test_scores(session)
+
+    def measure(columns: dict) -> dict[str, float]:
+        return after._measure(columns, session.batches["test"], world)
+
+    value = standing(after.columns(), before.columns(), measure)
+    if "label" in after.columns():  # of several snapshots and of both directions a target is asked for again
+        value /= math.sqrt(row.get("task.steps", 1) * (1 + row.get("task.undirected", False)))
+    trainer.close()
+    session.close()
+    return value
+
+
+def test_scores(session) -> Collected:
+    """Scores of the test behind those of validation, as a run has them."""
+    session.scores("val")
+    return session.scores("test")
+
+
+test_scores.__test__ = False
+
+
+# ------------------------------------------------------------------------------------------------------------- all rows
+
+
+def cases():
+    """Rows by wing and number; most are for the night."""
+    for wing in WINGS:
+        for number, row in enumerate(read_rows(wing)):
+            marks = [] if number % IN_CI == 0 else [pytest.mark.nightly]
+            yield pytest.param(wing, row, id=f"{wing}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize(("wing", "row"), list(cases()))
+def test_nothing_is_learnt_where_nothing_can_be(tmp_path, wing, row):
+    """A leak shows on every graph; what is three standard errors from chance by chance, once in 370, on one."""
+    found = [excess(wing, row, make(tmp_path / "first"))]
+    if abs(found[0]) >= ERRORS:
+        found.append(excess(wing, row, make(tmp_path / "second"), seed=1))
+    assert abs(found[-1]) < ERRORS, f"{found} standard errors from chance: {row}"
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_rows_cover_all_pairs_of_accepted_choices(wing):
+    """A choice that the configuration takes from now on is missing here until unlearnable.py has been run."""
+    rows = read_rows(wing)
+    assert [row for row in rows if not is_accepted(wing, row)] == []
+    assert {tuple(row) for row in rows} == {tuple(factors(wing))}
+    missing = missing_pairs(wing, rows)
+    assert not missing, f"python tests/helpers/unlearnable.py adds rows for {sorted(missing)[:5]}"
+
+
+def test_a_new_choice_needs_new_rows(monkeypatch):
+    """Whatever its name is."""
+    own = factors("static")
+    monkeypatch.setattr(unlearnable, "factors", lambda wing: own | {"task.strict": (*own["task.strict"], "somewhat")})
+    assert {("task.strict", "somewhat")} <= {
+        value for pair in missing_pairs("static", read_rows("static")) for value in pair
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ planted leaks
+
+
+def row_of(wing: str, **changes) -> dict:
+    """The first value of every factor, but for some."""
+    row = {name: values[0] for name, values in factors(wing).items()}
+    return row | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
+    """Neighbours at the time of a root, its own event among them, not before it alone."""
+    sample = native.sample_recent
+
+    def too_early(graph, local, times, *others):
+        return sample(graph, local, times + 1, *others)
+
+    monkeypatch.setattr(native, "sample_recent", too_early)
+    row = row_of("temporal", model__decoder="pair", sampling__in_batch_neighbors=True)
+    assert excess("temporal", row, tmp_path) > ERRORS + 1
+
+
+def tell_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
+    """The usual events with their labels as a feature."""
+    write_events(path, row, rng)
+    with h5py.File(path, "r+") as file:
+        events = file["edges/person.meets.person"]
+        events["feat"][:, 0] = events["label"][()]
+
+
+def test_labels_among_the_features_of_events_are_found(tmp_path):
+    assert excess("temporal", row_of("temporal", task__kind="edge"), tmp_path, tell_labels) > ERRORS + 1
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def show_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
+    """The usual graph with the labels as a feature."""
+    write_static(path, row, rng)
+    with h5py.File(path, "r+") as file:
+        node = file["nodes/node"]
+        node["feat"][:, 0] = node["label"][()]
+
+
+def test_labels_among_the_features_are_found(tmp_path):
+    assert excess("static", row_of("static", task__kind="node"), tmp_path, show_labels) > ERRORS + 1
+
+
+def test_edges_that_are_asked_for_among_the_inputs_are_found(tmp_path, monkeypatch):
+    """Links of the very snapshot that messages travel on."""
+    edges = link_goal.TargetEdges
+    monkeypatch.setattr(link_goal, "TargetEdges", lambda partition, horizon, *others: edges(partition, 0, *others))
+    row = row_of("snapshots", task__kind="link", sampling__horizon=1, model__kind="sage", sampling__weighted=False)
+    assert excess("snapshots", row, tmp_path) > ERRORS + 1
