@@ -159,7 +159,7 @@ def test_numbers_that_are_not_known_are_not_learnt(comm, mpi_tmp_path):
         {"task__kind": "edge_regression", "task__target": "weight", "sampling__horizon": 0},
         "messages are multiplied by the task.target weight",
     ),
-    ({"data__val_fraction": 0.3, "data__val_snapshots": 2}, "data.val_fraction is 0.3, data.val_snapshots is 2: give one"),
+    ({"data__val_fraction": 0.3, "data__val_snapshots": 2}, "val_fraction is 0.3, data.val_snapshots is 2: give one"),
     ({"data__splits": "graph", "data__test_snapshots": 2}, "data.test_snapshots has no effect: data.splits graph"),
     ({"inputs__unknown": "last"}, "inputs.unknown last is for inputs.lags, which are 0"),
     ({"train__drop_last": True}, "train.drop_last leaves snapshots out of the state that is carried on"),
