@@ -158,7 +158,7 @@ def test_rows_cover_all_pairs_of_accepted_choices(wing):
     assert [row for row in rows if not is_accepted(wing, row)] == []
     assert {tuple(row) for row in rows} == {tuple(factors(wing))}
     missing = missing_pairs(wing, rows)
-    assert not missing, f"python tests/helpers/unlearnable.py adds rows for {sorted(missing)[:5]}"
+    assert not missing, f"python tests/properties/unlearnable.py adds rows for {sorted(missing)[:5]}"
 
 
 def test_a_new_choice_needs_new_rows(monkeypatch):

@@ -79,7 +79,7 @@ def test_unknown_stages_are_refused(check):
     assert "unknown stage kernel" in output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_stages_without_a_gpu(check):
     """Their figures are those of small problems; rows between ranks go by UCX where its wheel is installed."""
     code, records, output = check("tests", "tgn", "sage", "exchanges")

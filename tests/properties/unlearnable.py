@@ -2,7 +2,7 @@
 
 A wing's choices are factors: the values that a setting takes in tests of leaks. A row is a value for each of them; the
 rows of leak_rows.json cover all pairs of values that the program accepts together. What a new choice needs is added to
-them by ``python tests/helpers/unlearnable.py``.
+them by ``python tests/properties/unlearnable.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcgnn.kinds import KINDS
 
-ROWS = Path(__file__).resolve().parents[1] / "properties/leak_rows.json"
+ROWS = Path(__file__).resolve().with_name("leak_rows.json")
 Row = dict[str, Any]
 PERMUTATIONS = 200
 LINKS = 90  # edges of a snapshot
