@@ -33,8 +33,10 @@ def _number(variable: str) -> int:
 def explain_copies(variable: str, tasks: int, library: str) -> str:
     """Write why as many processes as a variable says each take themselves for the only rank, and the remedy."""
     if variable == TORCH_SIZE:
-        why = f"torchrun starts no MPI job; use mpirun -np {tasks} or srun in its place, or unset {variable}"
-        return f"{variable}={tasks}, but MPI sees a single rank: {why} if one process is meant"
+        return (
+            f"WORLD_SIZE={tasks}, but MPI sees a single rank: torchrun starts no MPI job; use mpirun -np {tasks} or "
+            "srun in its place, or unset WORLD_SIZE if one process is meant"
+        )
     return (
         f"{variable}={tasks}, but MPI sees a single rank: the launcher and the MPI library of mpi4py ({library}) do "
         "not know each other; use the mpirun of that library, or srun with the --mpi plugin it supports (srun "

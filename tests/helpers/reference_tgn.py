@@ -56,18 +56,22 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
     return c
 
 
-def random_word(settings: Settings, stream: int, step: int, identity: int, slot: int, attempt: int = 0) -> int:
+def random_word(
+    settings: Settings, stream: int, step: int, identity: int, slot: int, attempt: int = 0, hop: int = 0
+) -> int:  # fmt: skip
     """The 32 random bits of one slot of one identity."""
     key = [settings.seed & WORD, (((settings.seed >> 32) << 8 | stream) + attempt * 0x9E3779B9) & WORD]
-    counter = [identity & WORD, (identity >> 32) | (slot // 4) << 16, step, settings.epoch]
+    counter = [identity & WORD, (identity >> 32) | (slot // 4) << 16, step, settings.epoch | hop << 16]
     return philox(counter, key)[slot % 4]
 
 
-def random_below(settings: Settings, stream: int, step: int, identity: int, slot: int, bound: int) -> int:
+def random_below(
+    settings: Settings, stream: int, step: int, identity: int, slot: int, bound: int, hop: int = 0
+) -> int:  # fmt: skip
     """An unbiased integer in [0, bound): the upper half of word * bound, drawn again in the biased zone."""
     attempt = 0
     while True:
-        product = random_word(settings, stream, step, identity, slot, attempt) * bound
+        product = random_word(settings, stream, step, identity, slot, attempt, hop) * bound
         if product & WORD >= (1 << 32) % bound:
             return product >> 32
         attempt += 1
@@ -112,8 +116,13 @@ class Reference:
         return (max(0, role - 2) * len(self.graph.src) + event) * 3 + min(role, 2)
 
     def negative(self, event: int, number: int) -> int:
-        """A destination that some training event has, drawn for this event."""
-        return self.pool[random_below(self.settings, NEGATIVE, 0, event, number, len(self.pool))]
+        """A destination that some training event has, drawn for this event; its own one is drawn again among the
+        others."""
+        place = random_below(self.settings, NEGATIVE, 0, event, number, len(self.pool))
+        if self.pool[place] != self.graph.dst[event]:
+            return self.pool[place]
+        others = [node for node in self.pool if node != self.graph.dst[event]]
+        return others[random_below(self.settings, NEGATIVE, 0, event, number, len(others), hop=1)]
 
     def neighbors(self, node: int, event: int, role: int, step: int, begin: int) -> list[int]:
         """Events of the node strictly before this event's time, in order, at most ``fanout``."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcgnn import native
 from hpcgnn.graph.directory import epoch_shuffle, permute
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.neighbors import Exclusion, InLists, NeighborSampler
+from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler
 from hpcgnn.static.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
@@ -112,7 +112,10 @@ def test_edges_that_are_held_out_might_as_well_not_be_there(
     edges = [(position, place) for position, place in seeds if position < lists.indptr[-1] and place < total]
     edges.sort(key=lambda edge: edge[::-1] if shared else edge)
     kind = SharedExclusion if shared else Exclusion
-    exclusion = kind({0: np.array(edges, np.int64).reshape(-1, 2).T}, total, batch_size)
+    position, place = np.array(edges, np.int64).reshape(-1, 2).T
+    seeds_of, group = np.unique(place, return_inverse=True)
+    hidden = HiddenEdges.of(position, group, seeds_of, np.arange(len(seeds_of)))
+    exclusion = kind({0: hidden}, total, batch_size)
     shuffle = None if epoch is None else epoch_shuffle(3, epoch)
     exclusion.start_epoch(shuffle)
     step = key.step % (-(-total // batch_size) + 1)

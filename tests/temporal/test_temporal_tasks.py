@@ -175,7 +175,7 @@ def test_loss_by_hand(comm, parts, labels, kind, changes):
             hidden = np.maximum(0, rows @ head["hidden.weight"].T + head["hidden.bias"])
             output = hidden @ head["out.weight"].T + head["out.bias"]
             mine = expected_loss(kind, output, plan.columns["label"].numpy(), weights)
-            loss, _ = trainer.train_step(plan)
+            loss, *_ = trainer.train_step(plan)
             assert loss == pytest.approx(comm.allreduce(mine) / plan.batch_size, rel=1e-9)
     trainer.close()
 
