@@ -271,7 +271,8 @@ class SnapshotTaskConfig:
         class_weights: for node and edge: factor of every class's loss; empty: all 1.
         split: for node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
             says which is whose, in all snapshots; "auto": nodes where no node's class changes, else time.
-        undirected: for link: the graph has every edge in both directions; one of them is learnt.
+        undirected: for link: the graph has every edge in both directions; one of them is learnt, as a coin falls for
+            each pair and snapshot.
         new_links: for link: only edges that the snapshot that predictions are made from does not have.
         negatives: for link: drawn for every edge in training.
         eval_negatives: for link: drawn for every edge in evaluation.

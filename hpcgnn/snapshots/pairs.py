@@ -6,6 +6,7 @@ nodes: no number of ranks changes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
@@ -54,7 +56,7 @@ def reach(
 
 
 ALL_PAIRS, ANSWERS = 0, -1
-SOURCE, DESTINATION = 1, 0  # part of the random key
+SOURCE, DESTINATION, ORIENTATION = 1, 0, 2  # part of the random key
 TRAIN = "train"
 TYPE = "type"  # column of the edges
 
@@ -90,7 +92,8 @@ class Pairs:
 
 class TargetEdges:
     """Finds the edges of later snapshots that are learnt: every pair of nodes once. Collective to create. ``horizon``:
-    predictions are for so many snapshots later; undirected: of both directions the one from the lower row id;
+    predictions are for so many snapshots later; undirected: of both directions one, as a coin falls for the pair and
+    the snapshot (were it the one from the lower row id, negatives to any node would tell which is asked for);
     new_only: none that the snapshot that predictions are made from has, too; types: of edges, 0: they have none."""
 
     def __init__(
@@ -109,13 +112,20 @@ class TargetEdges:
         edges = self.all_at(number)
         place = np.sort(np.unique(self._key(edges), return_index=True)[1])  # the first of each of equal keys
         if self._undirected:
-            source_rows = self._source_rows[np.searchsorted(self._source_ids, edges.src[place])]
-            place = place[source_rows <= self._partition.flat_row[edges.dst[place]]]
+            place = place[self._is_asked(number, edges.src[place], edges.dst[place])]
         if self._new_only:
             old = self._key(self.all_at(number - self._horizon))
             place = place[~np.isin(self._key(edges)[place], old)]
         columns = {name: column[place] for name, column in edges.columns.items()}
         return SnapshotEdges(edges.src[place], edges.dst[place], edges.row[place], columns)
+
+    def _is_asked(self, number: int, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """Say which of the edges [e] are learnt, of both directions one. The owners of both ends toss the same coin."""
+        source, destination = self._source_rows[np.searchsorted(self._source_ids, src)], self._partition.flat_row[dst]
+        lower, higher = np.minimum(source, destination), np.maximum(source, destination)
+        key = Random(0, Stream.NEGATIVE, number + self._horizon, relation=ORIENTATION)
+        coin = native.random_integers(key, lower * self._partition.num_nodes + higher, 1, 2)[:, 0]
+        return (source == destination) | ((source < destination) == (coin == 0))
 
     def all_at(self, number: int) -> SnapshotEdges:
         """Return all edges of the snapshot that predictions from ``number`` are for."""
@@ -144,6 +154,9 @@ class PairPlanner:
         self._ids = partition.global_ids
         self._nodes = NodeDirectory(world, channel, partition.flat_row, self._ids, partition.book.num_nodes)
         check_drawn("nodes that negatives are drawn from", self._nodes.size, "take snapshots of fewer nodes")
+        if self._nodes.size < 2:
+            message = "no negatives: they take the place of the end of an edge, and there is only one node"
+            raise DistributedError(message, user_error=True)
 
     def __call__(self, split: str, epoch: int, number: int) -> Pairs:
         """Collective. Plan a target's pairs, with other negatives in every epoch of training."""
@@ -165,16 +178,19 @@ class PairPlanner:
         return Pairs(number, to_nodes, source, destination, negative, negative_source, relation)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
-        """Collective. Draw global ids [1 or 2, s, count], destinations first, by seed, epoch, snapshot and edge alone.
-        Strict ones that are an edge are drawn again."""
+        """Collective. Draw global ids [1 or 2, s, count], destinations first, by seed, epoch, snapshot and edge alone;
+        none is the edge itself. Strict ones that are an edge are drawn again."""
+
+        def places(chosen: np.ndarray | slice, attempt: int, size: int) -> np.ndarray:
+            keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
+            return np.stack([native.random_integers(key, edges.row[chosen], count, size) for key in keys])
 
         def draw(chosen: np.ndarray | slice, attempt: int) -> np.ndarray:
-            keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
-            places = [native.random_integers(key, edges.row[chosen], count, self._nodes.size) for key in keys]
-            return self._nodes.lookup(np.stack(places))
+            return self._nodes.lookup(places(chosen, attempt, self._nodes.size))
 
         if not self._strict:
-            return draw(slice(None), 0)
+            place = places(slice(None), 0, self._nodes.size)
+            return self._not_own(edges, place, lambda chosen: places(chosen, 1, self._nodes.size - 1)[0])
         known_edges, types = self._known_edges(number), _types_of(edges)
 
         def is_edge(chosen: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -184,6 +200,19 @@ class PairPlanner:
             return held | (sources == destinations)
 
         return draw_strict(draw, is_edge, self._channel)
+
+    def _not_own(
+        self, edges: SnapshotEdges, place: np.ndarray, again: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:  # fmt: skip
+        """Collective. Look places [1 or 2, s, k] up. Where they make an edge itself, its destination is drawn
+        ``again``, among all others [n, k] of those edges: each is as likely as if the edge's own had not been there."""
+        drawn = self._nodes.lookup(place)
+        own = np.stack([self._ids[edges.dst], edges.src])[: len(drawn), :, None]
+        edge, slot = np.nonzero((drawn == own).all(axis=0))
+        unique, number = np.unique(edge, return_inverse=True)
+        other = again(unique)[number, slot]
+        drawn[0, edge, slot] = self._nodes.lookup(other + (other >= place[0, edge, slot]))
+        return drawn
 
     def _known_edges(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition

@@ -15,16 +15,17 @@ import pytest
 import unlearnable
 from mpi4py import MPI
 from random_graphs import write_graph
-from unlearnable import FURTHER, LINKS, config_of, factors, is_accepted, missing_pairs, read_rows, standing
+from unlearnable import FURTHER, LINKS, config_of, factors, first_of, is_accepted, missing_pairs, read_rows, standing
 
 from data_tools.partition.command import partition
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from hpcgnn import kinds, native
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots import link_goal
+from hpcgnn.static import seeds
 from hpcgnn.task.goal import Collected, measure_events
 
 pytestmark = pytest.mark.serial
@@ -145,6 +146,10 @@ def cases():
 @pytest.mark.parametrize(("wing", "row"), list(cases()))
 def test_nothing_is_learnt_where_nothing_can_be(tmp_path, wing, row):
     """A leak shows on every graph; what is three standard errors from chance by chance, once in 370, on one."""
+    if row.get("eval") == "inductive":  # all pairs met in training: none is left that only later events have
+        with pytest.raises(DistributedError, match=r"could be a pair that met before .* all would be random"):
+            excess(wing, row, make(tmp_path / "first"))
+        return
     found = [excess(wing, row, make(tmp_path / "first"))]
     if abs(found[0]) >= ERRORS:
         found.append(excess(wing, row, make(tmp_path / "second"), seed=1))
@@ -170,13 +175,47 @@ def test_a_new_choice_needs_new_rows(monkeypatch):
     }
 
 
+REFUSED = {  # what is known or was trained on, by wing, with the reason
+    "links of the messages' snapshot": (
+        "snapshots", {"task.kind": "link", "sampling.horizon": 0}, "messages travel on the very edges"
+    ),
+    "weights of the messages": (
+        "snapshots",
+        {"task.kind": "edge_regression", "task.target": "weight", "sampling.horizon": 0, "sampling.weighted": True},
+        "messages are multiplied by",
+    ),
+    "lags of the answer": ("snapshots", {"sampling.horizon": 0, "inputs.lags": 2}, "inputs.lags are the target's"),
+    "links of whole graphs": ("static", {"task.kind": "link", "sampling.mode": "whole"}, "sampling.mode whole"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_known_is_no_question(case):
+    wing, changes, reason = REFUSED[case]
+    with pytest.raises(ValueError, match=reason):
+        config_of(wing, row_of(wing) | changes)
+
+
+@pytest.mark.parametrize(("target", "reason"), [
+    ({"task.target": "degree", "sampling.horizon": 0}, "degree counts the very edges"),
+    ({"task.kind": "node", "task.target": "fixed", "task.split": "time"}, "fixed is the same in all snapshots"),
+])  # fmt: skip
+def test_what_only_the_graph_tells_is_refused_when_it_is_opened(tmp_path, target, reason):
+    def write(path, row, rng):
+        write_sequence(path, row, rng)
+        with h5py.File(path, "r+") as file:
+            file["nodes/node/fixed"] = rng.integers(0, 2, PLACES)
+
+    with pytest.raises(DistributedError, match=reason):
+        excess("snapshots", row_of("snapshots") | target, tmp_path, write)
+
+
 # ------------------------------------------------------------------------------------------------------ planted leaks
 
 
 def row_of(wing: str, **changes) -> dict:
     """The first value of every factor, but for some."""
-    row = {name: values[0] for name, values in factors(wing).items()}
-    return row | {name.replace("__", "."): value for name, value in changes.items()}
+    return first_of(wing) | {name.replace("__", "."): value for name, value in changes.items()}
 
 
 def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
@@ -218,6 +257,17 @@ def show_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
 
 def test_labels_among_the_features_are_found(tmp_path):
     assert excess("static", row_of("static", task__kind="node"), tmp_path, show_labels) > ERRORS + 1
+
+
+def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypatch):
+    """All edges carry messages, those of a step too, so that a model learns what a message from the other end means."""
+
+    def leave_nothing_out(partition, relation, split, *_):
+        return partition, {}, 0
+
+    monkeypatch.setattr(seeds, "_leave_out", leave_nothing_out)
+    row = row_of("static", task__kind="link", sampling__mode="full")
+    assert excess("static", row, tmp_path) > ERRORS + 1
 
 
 def test_edges_that_are_asked_for_among_the_inputs_are_found(tmp_path, monkeypatch):

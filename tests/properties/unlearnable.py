@@ -108,7 +108,8 @@ def config_of(wing: str, row: Row) -> Any:
     if wing == "static" and values.get("model.kind") == "embedding":
         values |= {"model.layers": 0, "sampling.fanouts": []}
     if wing == "snapshots":
-        values["task.target"] = "label" if values.get("task.kind") in ("node", "edge") else "target"
+        target = "label" if values.get("task.kind") in ("node", "edge") else "target"
+        values.setdefault("task.target", target)
     sections: dict[str, dict] = {}
     for key, value in values.items():
         section, name = key.split(".")
@@ -143,12 +144,7 @@ def static_chance(row: Row) -> bool:
 
 
 def snapshot_chance(row: Row) -> bool:
-    """What the messages themselves tell is no question: links of a snapshot from that snapshot. Undirected edges are
-    asked for from their lower row, drawn ones are not: which end is higher can be learnt."""
-    if row["task.kind"] == "link" and row["sampling.horizon"] == 0:
-        return False
-    if row["task.kind"] == "link" and row["task.undirected"]:
-        return False
+    """What a graph of one type and no repeated edges decides: attention has no weights, edges have no lags."""
     if row["model.kind"] in ("gat", "dysat") and row["sampling.weighted"]:
         return False
     return row["task.kind"] in ("regression", "node") or not row["inputs.lags"]
@@ -212,9 +208,14 @@ def read_rows(wing: str) -> list[Row]:
     return [dict(zip(stored["factors"], row, strict=True)) for row in stored["rows"]]
 
 
+def first_of(wing: str) -> Row:
+    """The first value of every factor."""
+    return {name: values[0] for name, values in factors(wing).items()}
+
+
 def write_rows(wings: list[str]) -> None:
     """Bring the committed rows of some wings, or of all, up to date."""
-    rows = {wing: read_rows(wing) for wing in FURTHER}
+    rows = {wing: [first_of(wing) | row for row in read_rows(wing)] for wing in FURTHER}
     for wing in wings or FURTHER:
         rows[wing] = cover(wing, rows[wing])
         print(wing, len(rows[wing]), "rows", flush=True)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 from sklearn.metrics import average_precision_score, roc_auc_score
 from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
@@ -98,8 +99,32 @@ def test_negatives_are_strict_and_keyed(comm, mpi_tmp_path, both):
         assert all(np.array_equal(a, b) for a, b in zip(columns, pairs_of(alone, *key), strict=True))
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_no_drawn_pair_is_the_edge_that_it_is_drawn_for(comm, mpi_tmp_path, both):
+    """Of four nodes; the other pairs are equally likely, and a draw that was another node is the same as ever."""
+    graph = random_graph(7, 4, 6, 6, weighted=False)
+    parts = write_parts(comm, mpi_tmp_path, graph, 2)
+    ends = "both" if both else "destination"
+    session = open_session(comm, parts, links(task__negatives=400, task__negative_ends=ends))
+    source, destination, negative_source, negative = pairs_of(session, "train", 0, 2)
+    session.close()
+    own = (negative == destination[:, None]) & (negative_source == source[:, None])
+    assert not own.any()
+    counts = np.array([np.bincount(4 * u + v, minlength=16) for u, v in zip(negative_source, negative, strict=True)])
+    likely = np.zeros_like(counts, dtype=float)
+    for row, (u, v) in enumerate(zip(source, destination, strict=True)):
+        sources = range(4) if both else [u]
+        likely[row, [4 * s + d for s in sources for d in range(4)]] = 1
+        likely[row, 4 * u : 4 * u + 4] *= 4 / 3  # of one source, three destinations share what four had
+        likely[row, 4 * u + v] = 0
+    likely *= 400 / likely.sum(axis=1, keepdims=True)
+    assert (counts[likely == 0] == 0).all()
+    assert chisquare(counts[likely > 0], likely[likely > 0]).pvalue > 1e-4
+
+
 def test_undirected_and_new_links(comm, mpi_tmp_path):
-    """Of every pair of nodes the edge from the lower row; none that the snapshot before has."""
+    """Of every pair of nodes the edge of either direction, as a coin falls for each snapshot; none that the snapshot
+    before has."""
     graph = both_directions(random_graph(8, 15, 6, 40))
     parts = write_parts(comm, mpi_tmp_path, graph)
     sets = [set(zip(graph.src[graph.first == n], graph.dst[graph.first == n], strict=True)) for n in range(6)]
@@ -107,7 +132,10 @@ def test_undirected_and_new_links(comm, mpi_tmp_path):
         session = open_session(comm, parts, links(task__undirected=True, task__new_links=new))
         source, destination, *_ = pairs_of(session, "train", 0, 1)
         expected = {(u, v) for u, v in sets[2] - (sets[1] if new else set()) if u <= v}
-        assert sorted(zip(source, destination, strict=True)) == sorted(expected)
+        assert sorted((min(pair), max(pair)) for pair in zip(source, destination, strict=True)) == sorted(expected)
+        asked = [set(zip(*pairs_of(session, "train", 0, number)[:2], strict=True)) for number in (0, 1)]
+        assert 0.25 < np.mean([u > v for pairs in asked for u, v in pairs if u != v]) < 0.75
+        assert new or any((v, u) in asked[1] for u, v in asked[0] if u != v)
         assert session.goal.roots[1] == len(expected)
         session.close()
 
