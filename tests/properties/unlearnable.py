@@ -191,8 +191,8 @@ def cover(wing: str, rows: list[Row]) -> list[Row]:
     """Those of the rows that are still accepted, and further ones, until all pairs are there."""
     rows = [row for row in rows if row.keys() == factors(wing).keys() and is_accepted(wing, row)]
     rng = np.random.default_rng(1)
-    missing = missing_pairs(wing, rows)
-    while missing:
+    missing: dict[tuple, Row] = {}
+    while missing := missing or missing_pairs(wing, rows):  # looked for again: the search takes another way then
         pair = next(iter(missing))
         candidates = [missing[pair], *(complete(wing, dict(pair), rng, 30) for _ in range(30))]
         best = max(filter(None, candidates), key=lambda row: sum(each in missing for each in pairs_of(row)))
