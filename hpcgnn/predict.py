@@ -9,8 +9,8 @@ written: ``.csv``, ``.parquet``, or ``.npz``.
 For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv``: class and outputs, or ``--embeddings``,
 of all nodes of the learnt type, with all their neighbours; of a run on links ``--pairs pairs.csv``: scores of pairs.
 
-For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: the model's outputs for all
-nodes at the last three snapshots, after all snapshots before: predictions, or for runs on links embeddings.
+For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: what is predicted of all nodes
+from each of the last three snapshots, after all snapshots before; for runs on links or edges ``--embeddings``.
 """
 
 from __future__ import annotations

@@ -111,9 +111,11 @@ class Session:
     ``Goal``; memory: rows of nodes that the run keeps, a ``NodeRowStore``; task: a ``Task`` that executes plans;
     describe_run: what is about to run, line by line, collective; scored_by: the ranks that score a split together;
     roots: what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, None where
-    ``stop`` says so; forgets: whether every split is scored from new memory; initial_run: folder of the run whose
-    weights a new one starts with, empty: none; check_training: raises DistributedError for what only evaluation will
-    read, collective; more_metrics: what else is reported of a split, by name, collective.
+    ``stop`` says so; forgets: whether every split is scored from new memory; renew: makes the memory after training
+    anew, by the weights of now, before a split is scored from it (None: it stays as training left it), collective,
+    False where ``stop`` says so; initial_run: folder of the run whose weights a new one starts with, empty: none;
+    check_training: raises DistributedError for what only evaluation will read, collective; more_metrics: what else is
+    reported of a split, by name, collective.
     """
 
     config: Any
@@ -133,6 +135,7 @@ class Session:
     roots: str = "events"
     exact: Callable[[Session, str, Callable[[], bool]], Collected | None] | None = None
     forgets: bool = False
+    renew: Callable[[Session, Callable[[], bool]], bool] | None = None
     initial_run: str = ""
     check_training: Callable[[], None] = do_nothing
     more_metrics: Callable[[Session, str], dict[str, float]] = no_metrics

@@ -160,13 +160,23 @@ class Trainer:
         trained: list[SavedRows] | None = None
         metrics: dict[str, float] = {}
         if self._config.validates(progress.epoch):
-            trained = memory.saved()
             with self.session.timers("validation"):
+                self._renew()
+                trained = memory.saved()
                 metrics = self._score("val", trained)
         self._report_epoch(metrics)
         epoch = progress.epoch
         self._finish_epoch(metrics, trained)
         self._stages.epoch(epoch)
+
+    def _renew(self) -> None:
+        """Make memory anew where the session does; a signal stops it, and a resumed run begins with that again."""
+        session = self.session
+        if session.renew is None or session.renew(session, lambda: self.world.any(self._stop.requested)):
+            return
+        self.log(ASKED)
+        self._save(session.memory.saved(), seconds=self.progress.train_seconds)
+        raise Stopped
 
     def start_epoch(self, epoch: int) -> None:
         """The batches of an epoch, which may be others in every one."""

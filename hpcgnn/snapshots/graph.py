@@ -37,17 +37,18 @@ class SnapshotEdges:
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
     that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by;
+    names: by column of nodes what its numbers are called;
     splits: by name the first and the last snapshot, where the graph has splits of its own; counts_degrees: the series
     ``degree`` was counted here;
     all_sources [m]: global ids of the sources of all rows of edges."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
-        splits: dict[str, tuple[int, int]] | None = None,
+        splits: dict[str, tuple[int, int]] | None = None, names: dict[str, list[str]] | None = None,
     ):  # fmt: skip
         self.book: Book = partition.book
         self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
-        self.splits = splits or {}
+        self.splits, self.names = splits or {}, names or {}
         self.flat_row, self.num_nodes = partition.flat_row, partition.num_nodes
         columns = _all_columns(partition)
         for name in series:
@@ -171,12 +172,15 @@ def open_snapshot_partition(
     with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
+        names = {
+            name: files.json_attribute(column, "names") for name, column in group.items() if "names" in column.attrs
+        }
         stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
     for name, scale in stored.items():
         if np.ndim(scale) or not 0 < float(scale) < np.inf:
             raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
     scales = {name: float(scale) for name, scale in stored.items()}
-    return SnapshotPartition(partition, num_snapshots, series, scales, splits)
+    return SnapshotPartition(partition, num_snapshots, series, scales, splits, names)
 
 
 def _checked_splits(splits: dict[str, list[int]], num_snapshots: int) -> dict[str, tuple[int, int]]:

@@ -14,22 +14,29 @@ from jsonargparse import Namespace
 from hpcgnn.comm.together import together
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
 from hpcgnn.loop.session import Session
-from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.plan import make_batches
+from hpcgnn.snapshots.config import NODE, REGRESSION, SnapshotConfig
+from hpcgnn.snapshots.pairs import TYPE
+from hpcgnn.snapshots.session import follow
 
 
 def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
     if arguments.pairs or arguments.nodes:
-        raise ValueError("--pairs and --nodes are not for runs on snapshots, which predict all nodes: leave them out")
-    if arguments.embeddings:
-        raise ValueError("--embeddings is not for runs on snapshots: leave it out")
+        raise ValueError("--pairs and --nodes are not for runs on snapshots, which tell of all nodes: leave them out")
+    hidden = config.task.kind not in (REGRESSION, NODE)
+    if hidden and not arguments.embeddings:
+        raise ValueError(
+            f"a run of task.kind {config.task.kind} predicts of pairs of nodes, which are not asked for here: "
+            "--embeddings writes the rows of nodes that pairs are scored by"
+        )
+    if arguments.embeddings and not hidden:
+        raise ValueError(f"--embeddings: the outputs of task.kind {config.task.kind} are predictions; leave it out")
     return config
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write the outputs for all nodes at the last snapshots."""
+    """Collective. Write what is said of all nodes at the last snapshots."""
     answer_with(arguments.out, forecast_nodes(session, arguments.snapshots), "nodes", session.world)
 
 
@@ -37,15 +44,9 @@ def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
     """Collective. Yield snapshots and the model's outputs [n, C] there, from the first one after training to the
     graph's last; a state that is carried on must be that after training. Where splits begin without state, from the
     first one of training."""
-    loader = session.loaders["train"]
     if session.forgets:
         session.memory.reset()
-    numbers = range(_first(session), session.partition.num_snapshots)
-    batches = make_batches("forecast", numbers, session.config.train.batch_size, np.zeros(numbers.stop, np.int64))
-    for step in range(batches.num_steps):
-        session.watchdog.at("forecast", step)
-        plan = loader.planner.forecast(batches, step)
-        yield from zip(plan.targets, session.task.outputs(plan), strict=True)
+    yield from follow(session, range(_first(session), session.partition.num_snapshots))
 
 
 def _first(session: Session) -> int:
@@ -55,9 +56,8 @@ def _first(session: Session) -> int:
 
 
 def forecast_nodes(session: Session, last: int) -> AnswerColumns:
-    """Collective. Predict for every node: original id (the row where the graph has none), and the model's outputs
-    [n, C] at each of the ``last`` snapshots, named after its number: of what lies ``sampling.horizon`` later, numbers
-    as in the source.
+    """Collective. Tell of every node at each of the ``last`` snapshots: original id (the row where the graph has none),
+    its type where the graph has several, and columns that ``_named`` makes of the model's outputs.
 
     Raises DistributedError for more snapshots than follow those of training, or, where splits are of nodes, than there
     are from the first one of training on.
@@ -71,9 +71,28 @@ def forecast_nodes(session: Session, last: int) -> AnswerColumns:
             which = "from the first of training on" if session.forgets else "after those of training"
             raise ValueError(f"--snapshots must be 1 to {most}, the snapshots {which}; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
+    if TYPE in partition.names and TYPE in partition.columns:
+        columns[TYPE] = np.array(partition.names[TYPE])[partition.columns[TYPE]]
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
-            columns[f"snapshot_{number}"] = session.goal.in_units(rows).cpu().numpy()
+            columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy())
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
     return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)
+
+
+def _named(session: Session, number: int, outputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Name the outputs [n, C] at a snapshot after the snapshot t that they are for: of numbers ``snapshot_t``, of
+    several steps ``snapshot_t_from_number``, numbers as in the source; of classes ``class_t``, by name where the graph
+    has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot."""
+    task, target = session.config.task, number + session.config.sampling.horizon
+    if task.kind == NODE:
+        chosen, names = outputs.argmax(axis=1), session.partition.names.get(task.target, [])
+        best = np.array(names)[chosen] if len(names) == outputs.shape[1] else chosen
+        return {f"class_{target}": best, f"snapshot_{target}": outputs}
+    if task.kind != REGRESSION:
+        return {f"embedding_{number}": outputs}
+    steps = np.split(outputs, task.steps, axis=1)
+    of = f"_from_{number}" if task.steps > 1 else ""
+    single = steps[0].shape[1] == 1
+    return {f"snapshot_{target + step}{of}": rows[:, 0] if single else rows for step, rows in enumerate(steps)}

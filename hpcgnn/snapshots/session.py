@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from hpcgnn.comm.relay import Relay
@@ -25,7 +26,7 @@ from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.neighborhood import WEIGHT
-from hpcgnn.snapshots.plan import SnapshotInputs
+from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
 
 GOALS: dict[str, Callable[..., SnapshotGoal]] = {
@@ -65,10 +66,37 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         torch.from_numpy(partition.flat_row).to(world.device), not sampling.history, train.seed, graph.channel, timers,
         Relay(world) if world.num_groups > 1 else None, sampling.halo_staleness, config.comm.overlap,
     )  # fmt: skip
+    carries = not sampling.history and bool(model.node_state or model.shared_state())
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, _describe,
         world.job, "predictions", forgets=goal.restarts,
+        renew=_renew if carries and not goal.restarts else None,
     )  # fmt: skip
+
+
+def follow(session: Session, numbers: range) -> Iterator[tuple[int, torch.Tensor]]:
+    """Collective. Yield snapshots that follow each other and the model's outputs [n, C] there; a state that is carried
+    on is taken from before the first and left after the last."""
+    loader = session.loaders["train"]
+    batches = make_batches("forecast", numbers, session.config.train.batch_size, np.zeros(numbers.stop, np.int64))
+    for step in range(batches.num_steps):
+        session.watchdog.at("follow snapshots", step)
+        plan = loader.planner.forecast(batches, step)
+        yield from zip(plan.targets, session.task.outputs(plan), strict=True)
+
+
+def _renew(session: Session, stop: Callable[[], bool]) -> bool:
+    """Collective. Form the state after the snapshots of training by the weights of now: what training carries on was
+    formed by older weights, and maybe by fewer neighbours. False where ``stop`` says so, asked after every step."""
+    session.memory.reset()
+    train = session.loaders["train"].snapshots
+    size = session.config.train.batch_size or len(train)
+    for first in range(train.start, train.stop, size):
+        for _ in follow(session, range(first, min(first + size, train.stop))):
+            pass
+        if stop():
+            return False
+    return True
 
 
 def _build_model(

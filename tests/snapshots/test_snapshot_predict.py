@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from jsonargparse import Namespace
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 from test_snapshot_labels import LABELS, labelled_graph
 
@@ -14,7 +15,8 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.snapshots.predict import forecast, forecast_nodes
+from hpcgnn.snapshots.predict import check, forecast, forecast_nodes
+from hpcgnn.snapshots.session import follow
 
 KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
 
@@ -63,6 +65,36 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
     assert squares / count == pytest.approx(metrics["mse"], rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["tgcn", "gconv_lstm", "evolvegcn_o", "evolvegcn_h"])
+def test_answers_need_the_weights_and_the_graph_alone(comm, mpi_tmp_path, kind):
+    """Validation, test and forecast from a state that is carried on are those of one pass over all snapshots by the
+    best weights, one snapshot a step: nothing is left of the weights, or of the sample of neighbours, that the state
+    was formed by as they were learnt."""
+    parts = make_parts(comm, mpi_tmp_path)
+    changes = {"train__batch_size": 3, "train__log_every": 0, "train__lr": 0.05, "sampling__boundary": 0.6}
+    config = make_config(inputs__lags=2, model__kind=kind, model__hidden=8, **changes)
+    best = comm.bcast(trained(comm, parts, mpi_tmp_path, config))
+    told = json.loads((mpi_tmp_path / "metrics.jsonl").read_text().splitlines()[-1]) if comm.rank == 0 else None
+    told, nodes = comm.bcast(told), forecast_nodes(opened(comm, parts, config, best), 2)
+
+    session = opened(comm, parts, config, best)
+    session.memory.reset()
+    target, squares, outputs = session.partition.series["target"], {"val": [], "test": []}, {}
+    for number in range(session.loaders["train"].snapshots.start, session.partition.num_snapshots):
+        ((_, rows),) = follow(session, range(number, number + 1))
+        outputs[number] = rows[:, 0].numpy()
+        for split in squares:
+            if number in session.loaders[split].snapshots:
+                squares[split] += [*(outputs[number] - target[:, number + 1]) ** 2]
+    for split, errors in squares.items():
+        mean = comm.allreduce(float(np.sum(errors))) / comm.allreduce(len(errors))
+        assert told[f"{split}_mse"] == pytest.approx(mean, rel=1e-9)
+    order = np.argsort(session.partition.flat_row)
+    for number in (12, 13):
+        assert np.allclose(nodes.columns[f"snapshot_{number + 1}"], outputs[number][order], rtol=1e-9, atol=1e-12)
+    session.close()
+
+
 def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
     """The same graph with and without the attribute ``scale``: predictions are so many times as large, and errors in
     units are told, logged and monitored; nothing else changes."""
@@ -80,7 +112,7 @@ def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
         found.append((nodes.columns, comm.bcast(told), (folder / "log" / "rank-0.log").read_text()))
         config.train.monitor = "rmse_units"
     (plain, one, _), (scaled, other, log) = found
-    for name in ("snapshot_7", "snapshot_8"):
+    for name in ("snapshot_8", "snapshot_9"):
         assert np.allclose(scaled[name], 70 * plain[name], rtol=1e-9)
     for split in ("val", "test"):
         assert all(other[f"{split}_{name}"] == pytest.approx(one[f"{split}_{name}"]) for name in ("mse", "mae", "rmse"))
@@ -111,3 +143,52 @@ def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):
     session = open_session(comm, make_parts(comm, mpi_tmp_path), make_config(inputs__lags=2))
     with pytest.raises(DistributedError, match="--snapshots must be 1 to"):
         forecast_nodes(session, 100)
+
+
+@pytest.mark.serial
+def test_hidden_rows_are_written_where_they_are_asked_for_alone():
+    """They would pass for what is predicted of pairs."""
+    asked = Namespace(pairs="", nodes="", embeddings=False)
+    for kind in ("link", "edge", "edge_regression"):
+        with pytest.raises(ValueError, match=f"a run of task.kind {kind} predicts of pairs of nodes.*--embeddings"):
+            check(asked, make_config(task__kind=kind))
+    asked.embeddings = True
+    config = make_config(task__kind="link")
+    assert check(asked, config) is config
+    with pytest.raises(ValueError, match=r"the outputs of task\.kind regression are predictions"):
+        check(asked, make_config())
+
+
+NAMED = {
+    "numbers": ({"sampling__horizon": 2}, ["snapshot_12", "snapshot_13"]),
+    "steps": (
+        {"task__steps": 2},
+        ["snapshot_11_from_10", "snapshot_12_from_10", "snapshot_12_from_11", "snapshot_13_from_11"],
+    ),
+    "classes": (
+        {"task__kind": "node", "task__target": "label"},
+        ["class_11", "snapshot_11", "class_12", "snapshot_12"],
+    ),
+    "links": ({"task__kind": "link"}, ["embedding_10", "embedding_11"]),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_columns_say_what_they_are_of(comm, mpi_tmp_path, case):
+    """A forecast is named after the snapshot that it is for, hidden rows after their own."""
+    changes, expected = NAMED[case]
+    graph = labelled_graph()
+    graph.attributes["label"] = {"names": json.dumps(["red", "green", "blue"])}
+    graph.nodes["type"] = np.arange(40) % 2
+    graph.attributes["type"] = {"names": json.dumps(["pump", "valve"])}
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**changes))
+    nodes = forecast_nodes(session, 2)
+    outputs = dict(forecast(session))[11].numpy()
+    session.close()
+    assert list(nodes.columns) == ["node", "type", *expected]
+    assert nodes.columns["type"].tolist() == [["pump", "valve"][row % 2] for row in nodes.row]
+    if case == "classes":
+        words = np.array(["red", "green", "blue"])[nodes.columns["snapshot_12"].argmax(axis=1)]
+        assert nodes.columns["class_12"].tolist() == words.tolist()
+    if case == "steps":
+        assert nodes.columns["snapshot_13_from_11"].shape == (len(outputs),)
