@@ -1,11 +1,12 @@
-"""Says how much memory is free: on the machine, and in the control groups in which a batch system holds a job. Gives
-back what a process holds and does not use."""
+"""Says how much memory is free, and how many cores are granted: on the machine, and in the control groups in which a
+batch system or a container holds a job. Gives back what a process holds and does not use."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 MACHINE, GROUPS, OWN_GROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -28,22 +29,41 @@ def _group_bytes() -> list[int]:
     """List the bytes left in the control groups of this process that have a limit (version 1 or 2). Pages of files that
     nobody reads any more are left over too."""
     left = []
+    for place, old in _own_groups("memory"):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if old else ("memory.max", "memory.current")
+        limit, used = (_read(place / name).strip() for name in names)
+        if limit.isdigit() and used.isdigit():
+            unread = _number(rf"^{'total_' if old else ''}inactive_file (\d+)$", place / "memory.stat")
+            left.append(max(0, int(limit) - max(0, int(used) - unread)))
+    return left
+
+
+def granted_cores() -> tuple[float, str]:
+    """Find the tightest quota of processor time in the control groups of this process (version 1 or 2): how many cores
+    at a time, infinity without one, and the folder of the group, whose processes share it."""
+    quotas = [(float("inf"), "")]
+    for place, old in _own_groups("cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if old else ("cpu.max",)
+        words = " ".join(_read(place / name) for name in names).split()
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            quotas.append((int(words[0]) / int(words[1]), str(place.relative_to(GROUPS))))
+    return min(quotas)
+
+
+def _own_groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of the control groups of this process, from the innermost one on, and whether they are those of
+    version 1."""
     for line in _read(OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
-        old = "memory" in controllers.split(",")
+        old = controller in controllers.split(",")
         if controllers and not old:
             continue
-        root = GROUPS / "memory" if old else GROUPS
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if old else ("memory.max", "memory.current")
+        root = GROUPS / controller if old else GROUPS
         folder = root / path.lstrip("/")
         for place in (folder, *folder.parents):
-            limit, used = (_read(place / name).strip() for name in names)
-            if limit.isdigit() and used.isdigit():
-                unread = _number(rf"^{'total_' if old else ''}inactive_file (\d+)$", place / "memory.stat")
-                left.append(max(0, int(limit) - max(0, int(used) - unread)))
+            yield place, old
             if place == root:
                 break
-    return left
 
 
 def _number(pattern: str, path: Path) -> int:

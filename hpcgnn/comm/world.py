@@ -23,6 +23,7 @@ from hpcgnn import __version__
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
+from hpcgnn.comm.memory import granted_cores
 from hpcgnn.comm.same import same_everywhere
 from hpcgnn.native.build import hpcgnn_native
 
@@ -38,7 +39,8 @@ class CommConfig:
 
     Attributes:
         device: "auto" (a GPU per rank when there is one), "cpu" or "cuda".
-        threads: compute threads per rank; 0: the cores of the rank (its affinity, or its share of the node).
+        threads: compute threads per rank; 0: the cores of the rank (its affinity, or its share of the machine and of a
+            control group's quota), or fewer where OMP_NUM_THREADS or SLURM_CPUS_PER_TASK says so.
         gradients: library that sums gradients: "auto", "mpi", "gloo" or "nccl".
         gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
         watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
@@ -118,7 +120,7 @@ class World(Group):
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = node.rank, node.size
         cores = _cores(node)
-        self.threads = self.config.threads or cores
+        self.threads = self.config.threads or min(cores, wanted_threads() or cores)
         self.device = self._agree_device()
         if compares:
             self.check_same()
@@ -330,12 +332,25 @@ class World(Group):
 
 def _cores(node: MPI.Comm) -> int:
     """Collective. Count the cores of this rank: those it is bound to when the launcher bound the ranks apart, else its
-    share of the cores that all ranks of the node may use."""
-    own_cores = os.sched_getaffinity(0)
-    cores_by_rank = node.allgather(sorted(own_cores))
+    share of the cores that all ranks of the machine may use; in a control group with a quota at most its share of that.
+    """
+    own_cores, (quota, group) = os.sched_getaffinity(0), granted_cores()
+    others = node.allgather((sorted(own_cores), group))
+    cores_by_rank = [cores for cores, _ in others]
     union = set().union(*cores_by_rank)
     is_bound_apart = sum(map(len, cores_by_rank)) == len(union)
-    return max(1, len(own_cores) if is_bound_apart and node.size > 1 else len(union) // node.size)
+    cores = len(own_cores) if is_bound_apart and node.size > 1 else len(union) // node.size
+    return max(1, int(min(cores, quota / [name for _, name in others].count(group))))
+
+
+def wanted_threads() -> int:
+    """Read how many threads the site or the user wants a process to have: OMP_NUM_THREADS, or Slurm's cores of a task;
+    0: neither says so."""
+    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        text = os.environ.get(name, "").split(",")[0]  # OpenMP's may have a number for each level of nesting
+        if text.isdigit() and int(text):
+            return int(text)
+    return 0
 
 
 def mpi_is_cuda_aware() -> bool:

@@ -1,6 +1,10 @@
-"""Free memory: of the machine, or of the control group that a batch system made for the job."""
+"""Free memory and granted cores: of the machine, or of the control group that a batch system made for the job."""
+
+import os
 
 import pytest
+import torch
+from mpi4py import MPI
 
 from hpcgnn.comm import memory
 from hpcgnn.comm.shared import free_memory
@@ -58,3 +62,54 @@ def test_pages_of_files_that_nobody_reads_are_free(groups):
 def test_copies_are_decided_by_the_job_not_by_the_machine(groups, comm):
     groups("slurm/job_1", 1, 0)
     assert 0 < free_memory(World(CommConfig(device="cpu", threads=1, watchdog_seconds=0), comm)) <= GIB
+
+
+@pytest.fixture(params=[1, 2])
+def quota(request, tmp_path, monkeypatch):
+    """Returns a function that sets a control group's quota, in cores; None: none."""
+    version, root = request.param, tmp_path / "cgroup"
+    (tmp_path / "own").write_text({1: "9:cpu,cpuacct:/pod/box\n4:memory:/\n", 2: "0::/pod/box\n"}[version])
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(memory, "GROUPS", root)
+    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+
+    def limit(path, cores):
+        if version == 1:
+            time = "-1" if cores is None else str(int(cores * 50_000))
+            write(root / "cpu" / path, cpu__cfs_quota_us=time, cpu__cfs_period_us="50000\n")
+        else:
+            write(root / path, cpu__max="max 100000\n" if cores is None else f"{int(cores * 100_000)} 100000\n")
+
+    return limit
+
+
+def threads(comm, **options) -> int:
+    return World(CommConfig(device="cpu", **options), comm).threads
+
+
+def test_a_quota_is_shared_by_the_ranks_in_its_group(quota, comm):
+    before = torch.get_num_threads()
+    quota("pod", None)
+    assert threads(comm) == 12 // comm.size
+    quota("pod/box", 4.5)
+    assert threads(comm) == max(1, int(4.5 / comm.size))
+    quota("pod", 1.5)
+    assert threads(comm) == 1
+    assert threads(comm, threads=3) == 3
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [({"OMP_NUM_THREADS": "2,1"}, 2), ({"SLURM_CPUS_PER_TASK": "3"}, 3), ({"OMP_NUM_THREADS": "many"}, 12),
+     ({"OMP_NUM_THREADS": "1", "SLURM_CPUS_PER_TASK": "8"}, 1), ({"OMP_NUM_THREADS": "64"}, 12)],
+)  # fmt: skip
+def test_threads_that_the_environment_wants(quota, monkeypatch, values, expected):
+    before = torch.get_num_threads()
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert threads(MPI.COMM_SELF) == expected
+    assert threads(MPI.COMM_SELF, threads=5) == 5
+    torch.set_num_threads(before)
