@@ -80,7 +80,7 @@ def main(world: World, argv: list[str]) -> int:
 def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
     """Collective. Say what is about to run, and run it; returns the exit code."""
     config = session.config
-    for line in [*_describe_start(session), *session.describe()]:
+    for line in [*_describe_start(session), *session.watchdog.describe(), *session.describe()]:
         log(line)
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
     if config.baseline_name:

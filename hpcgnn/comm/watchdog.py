@@ -6,6 +6,9 @@ who is where (ranks that are behind, or do not answer, are late) and aborts the 
 ``idle``: it asks from time to time whether the others are still there. A rank whose launcher has died ends itself: MPI
 tells only ranks that call it. Where it was asked to leave it has LEAVE_SECONDS for its checkpoint: Open MPI's mpirun
 hands SIGTERM on and ends at once.
+
+Where MPI allows no calls from several threads the background thread makes none: it looks at its own rank only, which
+ends when it has not moved for ``seconds``, whatever the others do; the launcher ends the job.
 """
 
 from __future__ import annotations
@@ -57,10 +60,16 @@ class Watchdog:
         self._closing, self._launcher = threading.Event(), os.getppid() if launched_tasks()[0] else None
         self._comm, self._hosts = world.mpi.Dup(), world.allgather(world.host)
         world.working = self.working
-        enabled = seconds > 0 and world.can_prefetch
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if enabled else None
+        self._asks = world.can_prefetch
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if seconds > 0 else None
         if self._thread:
             self._thread.start()
+
+    def describe(self) -> list[str]:
+        """Say in a line what differs from a watch over all ranks, if anything does."""
+        if self._asks or not self._thread:
+            return []
+        return ["watchdog: MPI allows no calls from several threads, so each rank watches itself and asks no other"]
 
     def at(self, stage: str, step: int = 0) -> None:
         """Report progress: the main thread is now in ``stage`` of ``step``."""
@@ -96,17 +105,19 @@ class Watchdog:
         while not self._closing.wait(POLL_SECONDS):
             if time.monotonic() - looked > ANSWER_SECONDS:
                 heard = time.monotonic()  # this thread did not run either: the job was suspended
-            self._answer()
+            if self._asks:
+                self._answer()
             if self._launcher not in (None, os.getppid()):
                 orphaned = min(orphaned, time.monotonic())
                 may_finish = self._is_leaving is not None and self._is_leaving()
                 if not may_finish or time.monotonic() > orphaned + LEAVE_SECONDS:
                     self._leave_orphaned()
             if time.monotonic() - max(heard, self._state[3]) > self.seconds:
-                before, answers, heard = self._state, self._ask(), time.monotonic()
+                before, answers = self._state, self._ask() if self._asks else {self._world.rank: self._where()}
+                heard, asked = time.monotonic(), self._world.size if self._asks else 1
                 # Ranks that have ended do not answer one that has moved in the meantime.
                 has_moved = self._closing.is_set() or self._state is not before
-                if not has_moved and is_stuck(answers, self._world.rank, self._world.size, self.seconds):
+                if not has_moved and is_stuck(answers, self._world.rank, asked, self.seconds):
                     self._report_and_abort(answers)
             looked = time.monotonic()
 
@@ -147,9 +158,14 @@ class Watchdog:
 
     def _report_and_abort(self, answers: dict[int, Where]) -> None:
         world = self._world
-        text = describe(answers, world.rank, self._hosts, self.seconds, world.config.sampler_ranks)
+        if self._asks:
+            text = describe(answers, world.rank, self._hosts, self.seconds, world.config.sampler_ranks)
+        else:
+            text = describe_alone(answers[world.rank], world.rank, world.host, self.seconds)
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
+        if not self._asks:
+            os._exit(1)  # MPI's Abort is a call, too
         world.abort(1)
 
 
@@ -162,6 +178,15 @@ def is_stuck(answers: dict[int, Where], rank: int, size: int, seconds: float) ->
     if len(answers) < size or answers[rank].stage == IDLE:
         return len(answers) < size
     return not any(at.stage != IDLE and at.age < seconds for at in answers.values())
+
+
+def describe_alone(at: Where, rank: int, host: str, seconds: float) -> str:
+    """Write the message of a rank that cannot ask the others."""
+    return (
+        f"hpcgnn watchdog: rank {rank} on {host} made no progress for {seconds:g} s; the others were not asked, as MPI "
+        "allows no calls from several threads\n"
+        f"  rank {rank}: {at.stage}, step {at.step}, for {at.age:.1f} s, in {at.line}"
+    )
 
 
 def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:

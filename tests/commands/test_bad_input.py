@@ -263,11 +263,11 @@ def test_full_disk(jobs, good, small_disk):
 # ----------------------------------------------------------------------------------------- ranks that go astray
 
 
-def broken(mpirun, good, tmp_path, how: str, *more):
+def broken(mpirun, good, tmp_path, how: str, *more, **launch):
     """A job whose rank 1 misbehaves before its third step; returns the result and the seconds from there."""
     arguments = [*SMALL, f"--data.path={good / 'parts'}", f"--output.dir={tmp_path / 'run'}", *more]
     begin = time.monotonic()
-    result = mpirun(2, CHILD, how, 3, 1, *arguments, check=False, timeout=LIMIT)
+    result = mpirun(2, CHILD, how, 3, 1, *arguments, check=False, timeout=LIMIT, **launch)
     return result, time.monotonic() - begin
 
 
@@ -287,6 +287,15 @@ def test_a_rank_that_hangs_is_named(mpirun, good, tmp_path):
     assert "no answer from rank 1" in result.stderr
     assert f"rank 0 on {socket.gethostname()} made no progress for 10 s" in result.stderr
     assert seconds < 50
+
+
+def test_a_hang_ends_without_calls_from_several_threads(mpirun, good, tmp_path):
+    """A rank that waits for a stopped one cannot ask it; it ends itself, and the launcher ends the job."""
+    funneled = {"MPI4PY_RC_THREAD_LEVEL": "funneled"}
+    result, _ = broken(mpirun, good, tmp_path, "stop", "--comm.watchdog_seconds=10", env=funneled)
+    assert result.returncode not in (0, 75)
+    assert f"rank 0 on {socket.gethostname()} made no progress for 10 s; the others were not asked" in result.stderr
+    assert "each rank watches itself" in result.stdout
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
