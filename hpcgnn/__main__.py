@@ -20,6 +20,10 @@ COMMANDS = {
     "report": "write an HTML page about runs",
     "jobs": "write job scripts for Slurm, PBS and Flux into a folder",
 }
+TOOLS = (
+    "convert", "derive", "export", "fetch", "inspect", "partition", "snapshots", "split", "stage", "synthesize",
+    "verify",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -61,7 +65,9 @@ def usage() -> str:
 
 
 def unknown(name: str) -> str:
-    """Write a line about a command that does not exist."""
+    """Write a line about a command that does not exist, or is a tool of the data."""
+    if name in TOOLS:
+        return f"no command {name!r}: it is python -m data_tools.{name}"
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     return f"no command {name!r}" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}")
 

@@ -142,6 +142,10 @@ def load(path: str | os.PathLike) -> Any:
     """Read a saved configuration. Raises ValueError when it is missing or unusable."""
     path = Path(path)
     if not path.is_file():
+        if path.parent.is_file() or (path.parent / "book.h5").exists():
+            raise ValueError(
+                f"{path.parent}: no run folder; python -m data_tools.inspect tells of graphs and their parts"
+            )
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
     kind = values.get("kind", RunConfig.KIND)

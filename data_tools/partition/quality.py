@@ -252,6 +252,8 @@ def unmet(quality: dict, target: float) -> list[str]:
         )
     if uneven:
         advice = f"--parts {even_ranks} can be even" if even_ranks > 1 else "no number of parts above 1 can be even"
+        if even_ranks == quality["ranks"]:
+            advice = f"among these {even_ranks} parts it can be even, among fewer ranks not"
         lines.append(
             f"{uneven[0]}{others(uneven)}: a single node weighs that much of the mean, or there are too few units for "
             f"so many; {advice}"
@@ -284,13 +286,21 @@ def summary(quality: dict) -> str:
     return "\n".join(lines)
 
 
+MOST_RELATIONS = 10  # that are named, those with most edges cut
+
+
 def headline(quality: dict) -> str:
     """Say what was cut into how many parts, and how the cut divides over relations where there are several."""
     if "events" in quality:
         return f"{quality['events']} events in {quality['ranks']} parts"
     text = f"{quality['nodes']} nodes and {quality['edges']} edges in {quality['ranks']} parts"
-    for name, cut in quality["relations"].items() if len(quality["relations"]) > 1 else ():
+    relations = sorted(quality["relations"].items(), key=lambda item: -item[1])
+    for name, cut in relations[:MOST_RELATIONS] if len(relations) > 1 else ():
         text += f"\n  {name}: {cut} edges cut"
+    if len(relations) > MOST_RELATIONS:
+        text += (
+            f"\n  and {sum(cut for _, cut in relations[MOST_RELATIONS:])} of {len(relations) - MOST_RELATIONS} others"
+        )
     if "snapshots" in quality:
         sums = quality["snapshots"]
         text += (

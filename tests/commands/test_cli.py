@@ -15,6 +15,7 @@ import pytest
 from conftest import REPOSITORY, clean_environment
 from docs_sources import SOURCES
 
+import data_tools
 import hpcgnn
 from hpcgnn import __main__ as cli
 from hpcgnn import config as configuration
@@ -56,6 +57,16 @@ def test_answers_without_work_load_nothing_heavy(argument):
 def test_version():
     ended = start(sys.executable, "-m", "hpcgnn", "--version")
     assert (ended.returncode, ended.stdout) == (0, f"hpcgnn {hpcgnn.__version__}\n")
+
+
+@pytest.mark.serial
+def test_tools_of_the_data_are_named():
+    """As they are started; the list of them is that of the modules with a main program."""
+    assert cli.unknown("convert") == "no command 'convert': it is python -m data_tools.convert"
+    folder = Path(data_tools.__file__).parent
+    programs = {path.parent.name for path in folder.glob("*/__main__.py")}
+    programs |= {path.stem for path in folder.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    assert programs - {"export_metis"} == set(cli.TOOLS)
 
 
 @pytest.mark.serial

@@ -98,6 +98,12 @@ def test_files_of_another_form(parser, tmp_path, text, message):
     argv = ["--config", str(tmp_path / "config.yaml")]
     with pytest.raises(ValueError, match=message):
         configuration.parse(configuration.parser("test", "a test", configuration.kind_of(argv)), argv)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "book.h5").touch()
+    for path in (parts, parts / "book.h5"):
+        with pytest.raises(ValueError, match=r"no run folder; python -m data_tools\.inspect tells of graphs"):
+            configuration.load(path / "config.yaml")
     with pytest.raises(ValueError, match=r"none/config\.yaml: no such file; is .*none a run folder\?"):
         configuration.load(tmp_path / "none" / "config.yaml")
 

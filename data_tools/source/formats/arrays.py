@@ -49,6 +49,12 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
         # allow_pickle stays off: loading data must not run code.
         return {"array": open_npy(path)}
     except Exception as error:  # what NumPy, SciPy and zipfile raise about damaged files has no common class
+        if kind == "pt" and "Weights only load failed" in str(error):
+            raise FileFormatError(
+                f"{path.name}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not read, "
+                "as that would run code; write its tensors: torch.save({name: value for name, value in "
+                "data.to_dict().items() if torch.is_tensor(value)}, path)"
+            ) from None
         raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
 
 
@@ -102,6 +108,7 @@ class ArraysTable:
         self.name = name
         self._arrays = arrays
         self._names = list(arrays)
+        self._listed = ", ".join(self._names) or "none at its top level"
         self._cache: dict[str, np.ndarray] = {}
 
     def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:
@@ -125,7 +132,7 @@ class ArraysTable:
         missing."""
         match = REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
         if match is None:
-            raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {', '.join(self._names)}")
+            raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {self._listed}")
         array = self._load(match["name"])
         if match["index"] is None:
             return array
@@ -136,7 +143,7 @@ class ArraysTable:
 
     def _load(self, name: str) -> np.ndarray:
         if name not in self._names:
-            raise FileFormatError(f"{self.name}: no array {name!r}; it has {', '.join(self._names)}")
+            raise FileFormatError(f"{self.name}: no array {name!r}; it has {self._listed}")
         if name not in self._cache:
             try:
                 self._cache[name] = self._arrays[name]

@@ -12,6 +12,7 @@ from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.methods.rebalance import TARGET, load_limits, part_distance, rebalance
 from data_tools.partition.methods.swap_nodes import swap_nodes
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
+from data_tools.partition.quality import headline
 from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 
@@ -236,3 +237,10 @@ def test_parts_are_ordered_so_that_neighbours_follow_each_other(num_parts):
     half = num_parts // 2
     own = np.repeat(ordered, graph.degrees())
     assert part_ties(own, ordered[graph.neighbor], graph.weight, num_parts)[:half, half:].sum() <= 2
+
+
+def test_many_relations_are_summed_up():
+    """In order of their cut; ten are named."""
+    relations = {f"a.r{number}.b": number for number in range(14)}
+    text = headline({"nodes": 5, "edges": 91, "ranks": 2, "relations": relations}).splitlines()
+    assert text[1:] == [*(f"  a.r{cut}.b: {cut} edges cut" for cut in range(13, 3, -1)), "  and 6 of 4 others"]

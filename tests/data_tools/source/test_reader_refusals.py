@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -144,6 +145,12 @@ def test_tables_of_another_form(tmp_path):
     torch.save([1, 2], tmp_path / "a.pt")
     with pytest.raises(FileFormatError, match=r"a\.pt: not a readable pt file \(it holds a list, not a dictionary of"):
         load_arrays(tmp_path / "a.pt", "pt")
+    with pytest.raises(FileFormatError, match=r"no array 'a\.x'; it has none at its top level"):
+        ArraysTable("h.pt", {}).array("a.x")
+    torch.save(SimpleNamespace(x=torch.zeros(2)), tmp_path / "data.pt")
+    said = r"^data\.pt: holds objects other than tensors, .* torch\.save\(\{name: [^\x1b]*$"  # no colors of torch's
+    with pytest.raises(FileFormatError, match=said):
+        load_arrays(tmp_path / "data.pt", "pt")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("x.npz", b"")
     packed = FileSpec(path=str(tmp_path / "a.zip"), archive="a", member="x.npz")
