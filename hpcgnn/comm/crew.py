@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from mpi4py import MPI
 
 from hpcgnn.comm.exchange import POLL_SECONDS
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.world import DistributedError, World
 
 LENGTH, PIECE = 1, 2

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
+
+from hpcgnn.comm.mpi import MPI
 
 OPERATIONS = ((MPI.SUM, np.add), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum), (MPI.BOR, np.bitwise_or))
 ROWS, COUNTS, SUM, MEET = "rows", "counts", "sum", "meet"  # alltoallv, alltoall, all-reduce, others with small messages

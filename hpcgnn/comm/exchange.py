@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from hpcgnn import native
 from hpcgnn.comm.group import MAX_BYTES
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.workspace import empty_like_rows
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mpi4py import MPI
-
 from hpcgnn.comm.group import Group, mpi_library
+from hpcgnn.comm.mpi import MPI
 
 MAPS = Path("/proc/self/maps")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
-from mpi4py import MPI
 
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from hpcgnn.comm.launch import explain_copies, launched_tasks
+from hpcgnn.comm.mpi import MPI
 
 MAX_BYTES = 1 << 30
 REMEDIES = {

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Meeting, Trace, Waited
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.world import CommConfig, World
 
 

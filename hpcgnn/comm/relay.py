@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch.autograd.function import once_differentiable
 
 from hpcgnn.comm.exchange import check_backward
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.world import World
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from mpi4py import MPI
-
 from hpcgnn.comm.group import DistributedError, Group
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.together import together
 
 TOKEN = ".shared-"  # how the name of the file begins that rank 0 shows the others

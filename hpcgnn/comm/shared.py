@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from hpcgnn.comm.group import MAX_BYTES, DistributedError
 from hpcgnn.comm.memory import free_bytes
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.world import World
 
 BACKING = Path("/dev/shm")  # where Linux keeps shared memory

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpi4py import MPI
-
 from hpcgnn.comm.launch import launched_tasks
+from hpcgnn.comm.mpi import MPI
 
 if TYPE_CHECKING:
     from hpcgnn.comm.world import World

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import mpi4py
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from hpcgnn import __version__
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
 from hpcgnn.comm.memory import granted_cores
+from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.same import same_everywhere
 from hpcgnn.native.build import hpcgnn_native
 

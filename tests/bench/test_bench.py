@@ -252,7 +252,11 @@ def test_help_of_every_word(jobs, words):
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),
         (1, ["epoch", "--peer=pyg", "--train.precision=float64"], "is timed in float32"),
         (1, ["--kind", "static"], "for graphs of --kind temporal, not static: run python -m hpcgnn.bench sage"),
-        (1, ["snapshots", "--recipe=tgn"], "for graphs of --kind snapshots, not temporal: run python -m hpcgnn.bench"),
+        (
+            1,
+            ["snapshots", "--recipe=gcn"],
+            "for graphs of --kind snapshots, not static: run python -m hpcgnn.bench sage",
+        ),
         (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
         (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),
         (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),

@@ -123,7 +123,7 @@ def test_exit_codes_under_mpirun(mpirun, tmp_path, program):
     ended = run()
     assert ended.returncode == 0, ended.stderr
     assert len(list(tmp_path.glob("runs/tgn-*/finished"))) == 1
-    ended = run("--train.epochs=1000", "--train.patience=0", "--output.dir=left", env=job_end(3))
+    ended = run("--train.epochs=20000", "--train.patience=0", "--output.dir=left", env=job_end(20))
     assert ended.returncode == 75, ended.stderr
     assert list(tmp_path.glob("left/checkpoints/step-*/manifest.json"))
     ended = run("--train.epoch=1")
