@@ -115,10 +115,13 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     try:
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
-        remedy = "truncated, or not written by hpcgnn?"
         if expected == GRAPH and not h5py.is_hdf5(path):
-            remedy = "python -m data_tools.convert makes a graph file of tables and arrays"
-        raise FileFormatError(f"{path}: not a readable HDF5 file ({error}); {remedy}") from error
+            raise FileFormatError(
+                f"{path}: no HDF5 file; python -m data_tools.convert makes a graph file of tables and arrays"
+            ) from error
+        raise FileFormatError(
+            f"{path}: not a readable HDF5 file ({error}); truncated, or not written by hpcgnn?"
+        ) from error
     try:
         with naming(path, "write it anew"):
             check_format(file, expected)
