@@ -21,6 +21,7 @@ FIXED_BYTES = 320 << 20
 MOST_BUCKETS = 1024
 ID_BYTES = {"int": 56, "string": 240}  # of a distinct id, besides its text
 RECORD_BYTES = 112  # of an edge that is compared with others
+KIND_BYTES = 28  # more where edges have kinds (column rel), which are compared, too
 ORDER_BYTES = 36  # of an edge that is sorted by its time or its type
 PLACE_BYTES = 24  # of a row of a column that changes its order
 BOUND_BYTES = 16  # of the bounds of a bucket in a batch of ids
@@ -56,7 +57,10 @@ def plan_conversion(spec: SourceSpec, memory: int) -> ConvertPlan:
         # Which rows are kept, the order of sorted ones, and the order of those that a column of types divides.
         is_sorted, is_divided = edge.sort and edge.time is not None, edge.types is not None
         fixed += (1 + ORDER_BYTES * (is_sorted + is_divided)) * sizes[edge.relation].num_rows
-    parts = [RECORD_BYTES * sizes[edge.relation].num_rows for edge in spec.edges if edge.duplicates != "keep"]
+    parts = [
+        (RECORD_BYTES + KIND_BYTES * ("rel" in edge.columns)) * sizes[edge.relation].num_rows
+        for edge in spec.edges if edge.duplicates != "keep"
+    ]  # fmt: skip
     num_batches = 0
     for node in spec.nodes:
         if node.ids == "row":

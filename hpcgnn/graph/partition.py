@@ -155,7 +155,6 @@ class _PartColumns:
     rankings: list[Ranking]
     out: list[InEdges]
     unread: list[tuple[str, ...]]
-    words: dict[str, list[str]]
 
 
 def open_graph_partition(
@@ -188,6 +187,8 @@ def open_graph_partition(
             if working:
                 working("read the parts", part)
             parts.append(_read_part(path, part, set_id, hashes[part] if check_hash else None, *to_read))
+        with files.reading(files.part_path(path, numbers[0]), files.PART, "partition again") as file:
+            words = _read_words(file)  # the same in all parts
         for part, content in zip(numbers, parts, strict=True):
             check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
         flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
@@ -199,7 +200,7 @@ def open_graph_partition(
             tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
             tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
             tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
-            tuple(parts[0].unread), parts[0].words,
+            tuple(parts[0].unread), words,
         )  # fmt: skip
 
 
@@ -230,9 +231,7 @@ def _read_part(
         unread = [_unread(file["edges"][r.name], edge_columns) for r in relations]
         if not with_edges:
             edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
-        return _PartColumns(
-            rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread, _read_words(file)
-        )
+        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread)
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
@@ -272,8 +271,8 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
 def _read_words(file: h5py.File) -> dict[str, list[str]]:
     """Read what the numbers of columns stand for that were made of words."""
     columns = (group[name] for table in ("nodes", "edges") for group in file[table].values() for name in group)
-    found = {column.name.lstrip("/"): files.json_attribute(column, "names") for column in columns}
-    return {name: list(map(str, words)) for name, words in found.items() if isinstance(words, list)}
+    found = {column.name.lstrip("/"): files.class_names(column) for column in columns}
+    return {name: words for name, words in found.items() if words}
 
 
 def _unread(group: h5py.Group, wanted: Collection[str] | None) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         locate_by_owner,
         order_of_ranks,
         unique_by_owner,
-        unique_by_requester,
     )
     from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
     from hpcgnn.native.relabel import Relabel, last_event, transpose_index, unique_relabel
@@ -77,7 +76,6 @@ __all__ = [
     "time_encode_reference",
     "transpose_index",
     "unique_by_owner",
-    "unique_by_requester",
     "unique_relabel",
 ]
 

@@ -44,18 +44,6 @@ def unique_by_owner(ids, blocks, size: int):
     return unique[:num_unique], inverse, local[:num_unique], counts
 
 
-def unique_by_requester(ids, counts):
-    """Unique ids of every rank's requests by themselves, one rank after the other: unique [U], their numbers [R] by
-    rank, and the place of each id among those of its rank, inverse [n] int32 (-1 for a negative id, which is padding).
-
-    ids [n] int64, counts [R] of them by rank. NumPy only.
-    """
-    unique, inverse = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
-    sizes = np.empty(len(counts), np.int64)
-    total = _native.unique_by_requester(ids, counts, unique, inverse, sizes)
-    return unique[:total], sizes, inverse
-
-
 def gather_ranges(values, begin, length):
     """Join ranges of ``values`` [n] int64, those from ``begin`` [m] on and of ``length`` [m]: [sum(length)]. NumPy
     only."""

@@ -31,7 +31,8 @@ def named_errors(class_path: str) -> Iterator[None]:
         if not class_path:
             raise
         frames = traceback.extract_tb(error.__traceback__)
-        place = [frame for frame in frames if "site-packages" not in frame.filename][-1]  # not within torch
+        outside = [frame for frame in frames if "site-packages" not in frame.filename]  # not within torch
+        place = (outside or frames)[-1]
         line = f"{Path(place.filename).name}:{place.lineno}"
         raise ValueError(f"model.class_path {class_path!r}: {type(error).__name__}: {error} [{line}]") from error
 

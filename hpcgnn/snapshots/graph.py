@@ -44,11 +44,15 @@ class SnapshotPartition:
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
-        splits: dict[str, tuple[int, int]] | None = None, names: dict[str, list[str]] | None = None,
+        splits: dict[str, tuple[int, int]] | None = None,
     ):  # fmt: skip
         self.book: Book = partition.book
         self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
-        self.splits, self.names = splits or {}, names or {}
+        self.splits = splits or {}
+        table = f"nodes/{partition.types[0]}/"
+        self.names = {
+            column.removeprefix(table): words for column, words in partition.words.items() if column.startswith(table)
+        }
         self.flat_row, self.num_nodes = partition.flat_row, partition.num_nodes
         columns = _all_columns(partition)
         for name in series:
@@ -172,15 +176,12 @@ def open_snapshot_partition(
     with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
         group = file["nodes"][partition.types[0]]
         series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
-        names = {
-            name: files.json_attribute(column, "names") for name, column in group.items() if "names" in column.attrs
-        }
         stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
     for name, scale in stored.items():
         if np.ndim(scale) or not 0 < float(scale) < np.inf:
             raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
     scales = {name: float(scale) for name, scale in stored.items()}
-    return SnapshotPartition(partition, num_snapshots, series, scales, splits, names)
+    return SnapshotPartition(partition, num_snapshots, series, scales, splits)
 
 
 def _checked_splits(splits: dict[str, list[int]], num_snapshots: int) -> dict[str, tuple[int, int]]:

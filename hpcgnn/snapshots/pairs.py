@@ -6,7 +6,6 @@ nodes: no number of ranks changes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -190,7 +189,11 @@ class PairPlanner:
 
         if not self._strict:
             place = places(slice(None), 0, self._nodes.size)
-            return self._not_own(edges, place, lambda chosen: places(chosen, 1, self._nodes.size - 1)[0])
+            drawn = self._nodes.lookup(place)
+            own = np.stack([self._ids[edges.dst], edges.src])[: len(drawn), :, None]
+            is_own, others = (drawn == own).all(axis=0), self._nodes.size - 1
+            drawn[0] = self._nodes.draw_others(drawn[0], is_own, place[0], lambda chosen: places(chosen, 1, others)[0])
+            return drawn
         known_edges, types = self._known_edges(number), _types_of(edges)
 
         def is_edge(chosen: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -200,19 +203,6 @@ class PairPlanner:
             return held | (sources == destinations)
 
         return draw_strict(draw, is_edge, self._channel)
-
-    def _not_own(
-        self, edges: SnapshotEdges, place: np.ndarray, again: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:  # fmt: skip
-        """Collective. Look places [1 or 2, s, k] up. Where they make an edge itself, its destination is drawn
-        ``again``, among all others [n, k] of those edges: each is as likely as if the edge's own had not been there."""
-        drawn = self._nodes.lookup(place)
-        own = np.stack([self._ids[edges.dst], edges.src])[: len(drawn), :, None]
-        edge, slot = np.nonzero((drawn == own).all(axis=0))
-        unique, number = np.unique(edge, return_inverse=True)
-        other = again(unique)[number, slot]
-        drawn[0, edge, slot] = self._nodes.lookup(other + (other >= place[0, edge, slot]))
-        return drawn
 
     def _known_edges(self, number: int) -> KnownAnswers:
         edges, partition = self._targets.all_at(number), self._partition

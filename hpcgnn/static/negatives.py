@@ -24,7 +24,6 @@ from hpcgnn.static.seeds import SeedBatches
 from hpcgnn.task.known_edges import TRIES, KnownAnswers, draw_strict
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
-FEW = 64
 COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
 Columns = dict[str, np.ndarray]
@@ -99,8 +98,8 @@ class LinkNegatives:
 
     def _draw(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
         """Collective. Draw nodes [s, count] for every seed, uniformly: a function of seed, epoch and edge alone, and
-        outside training (random None) the same in all epochs. The seed's own answer, and, if strict, what makes an edge
-        are drawn again; of few nodes, an own answer that is left gives its place to the next node."""
+        outside training (random None) the same in all epochs. If strict, what makes an edge is drawn again; the seed's
+        own answer is so in any case."""
         key = random or Random(self._seed, Stream.EVAL_NEGATIVE)
         rows, query, answer, types = columns["row"], columns[end.query], columns[end.answer], edge_types(columns)
 
@@ -109,20 +108,19 @@ class LinkNegatives:
             return native.random_integers(again, rows[seeds], count, end.nodes.size)
 
         def is_positive(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-            is_own = answer[seeds] == nodes
-            if end.known is None:
-                return is_own
-            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | is_own
+            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | (answer[seeds] == nodes)
 
         def draw(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
             return end.nodes.lookup(places(seeds, attempt))
 
-        drawn = draw_strict(draw, is_positive, self._channel)
-        if end.nodes.size <= FEW:  # of more, TRIES draws in a row are never the same
-            seed, slot = np.nonzero(drawn == answer[:, None])
-            after = places(slice(None), TRIES - 1)[seed, slot] + 1
-            drawn[seed, slot] = end.nodes.lookup(after % end.nodes.size)
-        return drawn
+        def others(seeds: np.ndarray) -> np.ndarray:
+            again = Random(key.seed, key.stream, 1, key.epoch, 0, end.number)  # step 0 has the first draws
+            return native.random_integers(again, rows[seeds], count, end.nodes.size - 1)
+
+        strict = end.known is not None  # an own answer that is left then is of the last try
+        last = places(slice(None), TRIES - 1 if strict else 0)
+        drawn = draw_strict(draw, is_positive, self._channel) if strict else end.nodes.lookup(last)
+        return end.nodes.draw_others(drawn, drawn == answer[:, None], last, others)
 
     def _answers(self, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
         """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers

@@ -162,14 +162,12 @@ class RandomNegatives:
     def _draw(self, events: slice, pool: NodeDirectory) -> Negatives:
         rows, own = self._batches.events.row[events], self._batches.events.dst[events, None]
         places = native.random_integers(self._random, rows, self.per_event, pool.size)
-        dst = pool.lookup(places)
-        event, slot = np.nonzero(dst == own)
-        # Drawn once more, among all others: each is as likely as if the destination had not been in the pool.
-        unique, number = np.unique(event, return_inverse=True)
-        again = replace(self._random, hop=1)
-        other = native.random_integers(again, rows[unique], self.per_event, max(1, pool.size - 1))[number, slot]
-        dst[event, slot] = pool.lookup(other + (other >= places[event, slot]))
-        return Negatives(dst)
+        dst, again = pool.lookup(places), replace(self._random, hop=1)
+
+        def others(chosen: np.ndarray) -> np.ndarray:
+            return native.random_integers(again, rows[chosen], self.per_event, max(1, pool.size - 1))
+
+        return Negatives(pool.draw_others(dst, dst == own, places, others))
 
 
 def random_negatives(

@@ -77,17 +77,6 @@ void bind_owner(nb::module_ &module) {
       },
       Release());
   module.def(
-      "unique_by_requester",
-      [](I64 ids, I64 counts, Array<int64_t, 1> unique, Array<int32_t, 1> inverse, Array<int64_t, 1> sizes) {
-        require(sum_of_counts(counts) == static_cast<int64_t>(ids.shape(0)), "counts must add up to the ids");
-        require(unique.shape(0) == ids.shape(0) && inverse.shape(0) == ids.shape(0),
-                "unique and inverse as long as ids");
-        require(sizes.shape(0) == counts.shape(0), "sizes as long as counts");
-        return unique_by_requester(ids.data(), counts.data(), counts.shape(0), unique.data(), inverse.data(),
-                                   sizes.data());
-      },
-      Release());
-  module.def(
       "gather_ranges",
       [](I64 values, I64 begin, I64 length, Array<int64_t, 1> out) {
         require(begin.shape(0) == length.shape(0), "as many lengths as beginnings");

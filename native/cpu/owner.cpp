@@ -99,18 +99,6 @@ int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int
   return num_unique;
 }
 
-int64_t unique_by_requester(const int64_t *ids, const int64_t *counts, int64_t size, int64_t *unique, int32_t *inverse,
-                            int64_t *sizes) {
-  int64_t total = 0;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    sizes[rank] = unique_relabel(ids, counts[rank], unique + total, inverse);
-    total += sizes[rank];
-    ids += counts[rank];
-    inverse += counts[rank];
-  }
-  return total;
-}
-
 void gather_ranges(const int64_t *values, const int64_t *begin, const int64_t *length, int64_t n, int64_t *out) {
   for (int64_t i = 0; i < n; ++i) {
     out = std::copy_n(values + begin[i], length[i], out);

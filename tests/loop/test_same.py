@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.nn.own_class import named_errors
 from hpcgnn.snapshots.model.recurrent import TGCN
 from hpcgnn.static.model.models import ResidualModel
 from hpcgnn.temporal.model.model import TemporalModel
@@ -444,3 +446,13 @@ def test_a_static_model_that_cannot_predict_is_said_at_the_start(comm, mpi_tmp_p
     lines = "\n".join(open_wing(comm, "static", parts, model__class_path=f"{__name__}.Flat").describe())
     assert re.search(r"nothing can be predicted with this model later: .*Flat lacks num_hops, first, step, last", lines)
     assert "predicted" not in "\n".join(open_wing(comm, "static", parts).describe())
+
+
+@pytest.mark.serial
+def test_a_slip_is_named_where_all_code_is_installed(monkeypatch):
+    """As of a class that wants other arguments, called by a package that pip has installed."""
+    frame = traceback.FrameSummary("/venv/site-packages/hpcgnn/static/session.py", 7, "build")
+    monkeypatch.setattr(traceback, "extract_tb", lambda _: [frame])
+    said = r"model\.class_path 'mine\.Net': TypeError: two arguments \[session\.py:7\]"
+    with pytest.raises(ValueError, match=said), named_errors("mine.Net"):
+        raise TypeError("two arguments")

@@ -62,17 +62,6 @@ def test_owners_beyond_the_counts_are_refused():
             sort(np.arange(9), blocks, 2)
 
 
-@pytest.mark.parametrize("counts", [[0], [40], [0, 7, 0, 30, 3]])
-def test_unique_by_requester_is_that_of_each(counts):
-    ids, counts = np.random.default_rng(0).integers(-1, 9, sum(counts)), np.array(counts)
-    unique, sizes, inverse = native.unique_by_requester(ids, counts)
-    pieces = np.split(ids, np.cumsum(counts)[:-1])
-    alone = [native.unique_relabel(piece) for piece in pieces]
-    assert np.array_equal(unique, np.concatenate([rows for rows, _ in alone]))
-    assert np.array_equal(sizes, [len(rows) for rows, _ in alone])
-    assert np.array_equal(inverse, np.concatenate([places for _, places in alone]))
-
-
 def test_ranges_of_any_order_and_length():
     values, rng = np.arange(100, 150), np.random.default_rng(1)
     begin = rng.integers(0, 51, 30)

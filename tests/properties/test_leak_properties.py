@@ -132,6 +132,11 @@ def test_scores(session) -> Collected:
 test_scores.__test__ = False
 
 
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 # ------------------------------------------------------------------------------------------------------------- all rows
 
 
@@ -232,33 +237,22 @@ def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
     assert excess("temporal", row, tmp_path) > ERRORS + 1
 
 
-def tell_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
-    """The usual events with their labels as a feature."""
-    write_events(path, row, rng)
-    with h5py.File(path, "r+") as file:
-        events = file["edges/person.meets.person"]
-        events["feat"][:, 0] = events["label"][()]
+def telling(write, table: str):
+    """What writes the usual graph of a wing, with the labels as a feature."""
+
+    def write_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
+        write(path, row, rng)
+        with h5py.File(path, "r+") as file:
+            file[table]["feat"][:, 0] = file[table]["label"][()]
+
+    return write_labels
 
 
-def test_labels_among_the_features_of_events_are_found(tmp_path):
-    assert excess("temporal", row_of("temporal", task__kind="edge"), tmp_path, tell_labels) > ERRORS + 1
-
-
-def make(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def show_labels(path: Path, row: dict, rng: np.random.Generator) -> None:
-    """The usual graph with the labels as a feature."""
-    write_static(path, row, rng)
-    with h5py.File(path, "r+") as file:
-        node = file["nodes/node"]
-        node["feat"][:, 0] = node["label"][()]
-
-
-def test_labels_among_the_features_are_found(tmp_path):
-    assert excess("static", row_of("static", task__kind="node"), tmp_path, show_labels) > ERRORS + 1
+@pytest.mark.parametrize(("wing", "task", "table"), [
+    ("temporal", "edge", "edges/person.meets.person"), ("static", "node", "nodes/node")
+])  # fmt: skip
+def test_labels_among_the_features_are_found(tmp_path, wing, task, table):
+    assert excess(wing, row_of(wing, task__kind=task), tmp_path, telling(GRAPHS[wing], table)) > ERRORS + 1
 
 
 def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypatch):
@@ -268,7 +262,7 @@ def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypa
         return partition, {}, 0
 
     monkeypatch.setattr(seeds, "_leave_out", leave_nothing_out)
-    row = row_of("static", task__kind="link", sampling__mode="full")
+    row = row_of("static", task__kind="link", sampling__mode="full", task__both_ends=True)
     assert excess("static", row, tmp_path) > ERRORS + 1
 
 

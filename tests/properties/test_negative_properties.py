@@ -109,8 +109,8 @@ def is_known(end: End, seed: dict, node: int, known: list, strict: bool) -> bool
 def test_negatives_drawn_for_every_edge(
     comm, world, channel, seeds, known, ranks, ends, strict, count, seed, epoch, split
 ):  # fmt: skip
-    """A negative is the first draw that is not the edge's own end and, if strict, makes no edge. There may be none for
-    a node with edges to all: then it is the last draw, or, where that is the own end, the next node."""
+    """A negative is the first draw, or, if strict, the first one that makes no edge; there may be none for a node with
+    edges to all: then it is the last draw. Where that is the edge's own end, it is drawn once more among all others."""
     with same_verdict(comm):
         setup = Setup(world, channel, seeds, known, ranks, ends, strict)
         negatives = LinkNegatives(setup.ends, "edge", count, count, 99, seed, channel)
@@ -123,13 +123,19 @@ def test_negatives_drawn_for_every_edge(
                 )
                 for attempt in range(TRIES)
             ]
+            others = native.random_integers(
+                Random(seed, stream, 1, epoch, 0, end.number), setup.whole["row"], count, NODES - 1
+            )
             for at, number in enumerate(setup.own):
                 edge = {name: int(column[number]) for name, column in setup.whole.items()}
                 for slot, node in enumerate(columns[end.column][at].tolist()):
                     line = [int(draw[number, slot]) for draw in draws]
                     good = [other for other in line if not is_known(end, edge, other, known, strict)]
-                    last = line[-1] if line[-1] != edge[end.answer] else (line[-1] + 1) % NODES
-                    assert node == (good[0] if good else last)
+                    expected = (good[0] if good else line[-1]) if strict else line[0]
+                    if expected == edge[end.answer]:
+                        others_of = [other for other in range(NODES) if other != edge[end.answer]]
+                        expected = others_of[others[number, slot]]
+                    assert node == expected
 
 
 @given(

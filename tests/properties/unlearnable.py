@@ -105,6 +105,8 @@ def config_of(wing: str, row: Row) -> Any:
         values["sampling.window"] = 300
     if values.get("sampling.mode") == "whole":
         values["sampling.fanouts"] = []
+    if wing == "static" and values.get("task.kind") == "link" and not values.get("eval.ranking"):
+        values["eval.negatives"] = 20  # a standard error is smaller then, and a leak so much farther from chance
     if wing == "static" and values.get("model.kind") == "embedding":
         values |= {"model.layers": 0, "sampling.fanouts": []}
     if wing == "snapshots":

@@ -204,7 +204,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
         ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for runs on snapshots"),
-        ("snapshots", ["--embeddings"], "--embeddings is not for runs on snapshots"),
+        ("snapshots", ["--embeddings"], "--embeddings: the outputs of task.kind regression are predictions"),
         ("temporal", ["--embeddings"], "give either --pairs or --nodes"),
         ("temporal", ["--embeddings", "--pairs=pairs.csv"], "--embeddings are of nodes: give --nodes, not --pairs"),
         ("temporal", [], "give either --pairs or --nodes"),

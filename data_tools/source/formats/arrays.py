@@ -53,7 +53,8 @@ def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
             raise FileFormatError(
                 f"{path.name}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not read, "
                 "as that would run code; write its tensors: torch.save({name: value for name, value in "
-                "data.to_dict().items() if torch.is_tensor(value)}, path)"
+                "data.to_dict().items() if torch.is_tensor(value)}, path); of HeteroData those of each type and "
+                "relation, such as {'paper_x': data['paper'].x}"
             ) from None
         raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
 

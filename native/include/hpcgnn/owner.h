@@ -35,10 +35,6 @@ void order_of_ranks(const int64_t *ranks, int64_t n, int64_t size, int64_t *orde
 int64_t unique_by_owner(const int64_t *ids, int64_t n, const Blocks &blocks, int64_t size, int64_t *unique,
                         int32_t *inverse, int64_t *local, int64_t *counts);
 
-// The ids of every rank's requests, counts [size] of them one rank after the other, made unique by themselves: unique
-// and inverse [n] as unique_relabel makes them, the former without gaps, sizes [size] by rank. Returns their sum.
-int64_t unique_by_requester(const int64_t *ids, const int64_t *counts, int64_t size, int64_t *unique, int32_t *inverse,
-                            int64_t *sizes);
 // Joins ranges of values, those from begin [n] on and of length [n].
 void gather_ranges(const int64_t *values, const int64_t *begin, const int64_t *length, int64_t n, int64_t *out);
 
