@@ -51,16 +51,18 @@ class Counted(MPI.Intracomm):
     live = 0
 
     def Dup(self, info=MPI.INFO_NULL):
-        Counted.live += 1
-        return Counted(super().Dup(info))
+        return self.count(super().Dup(info))
 
     def Split(self, color=0, key=0):
-        Counted.live += 1
-        return Counted(super().Split(color, key))
+        return self.count(super().Split(color, key))
 
     def Split_type(self, *arguments, **options):
-        Counted.live += 1
-        return Counted(super().Split_type(*arguments, **options))
+        return self.count(super().Split_type(*arguments, **options))
+
+    def count(self, made):
+        """One more, but for a rank that was left out."""
+        Counted.live += made != MPI.COMM_NULL
+        return Counted(made)
 
     def Free(self):
         Counted.live -= 1
