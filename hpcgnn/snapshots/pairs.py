@@ -123,7 +123,7 @@ class TargetEdges:
         source, destination = self._source_rows[np.searchsorted(self._source_ids, src)], self._partition.flat_row[dst]
         lower, higher = np.minimum(source, destination), np.maximum(source, destination)
         key = Random(0, Stream.NEGATIVE, number + self._horizon, relation=ORIENTATION)
-        coin = native.random_integers(key, lower * self._partition.num_nodes + higher, 1, 2)[:, 0]
+        coin = native.random_integers(key, lower * self._partition.book.num_nodes + higher, 1, 2)[:, 0]
         return (source == destination) | ((source < destination) == (coin == 0))
 
     def all_at(self, number: int) -> SnapshotEdges:

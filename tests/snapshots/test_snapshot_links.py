@@ -103,7 +103,7 @@ def test_negatives_are_strict_and_keyed(comm, mpi_tmp_path, both):
 def test_no_drawn_pair_is_the_edge_that_it_is_drawn_for(comm, mpi_tmp_path, both):
     """Of four nodes; the other pairs are equally likely, and a draw that was another node is the same as ever."""
     graph = random_graph(7, 4, 6, 6, weighted=False)
-    parts = write_parts(comm, mpi_tmp_path, graph, 2)
+    parts = write_parts(comm, mpi_tmp_path, graph, 4)
     ends = "both" if both else "destination"
     session = open_session(comm, parts, links(task__negatives=400, task__negative_ends=ends))
     source, destination, negative_source, negative = pairs_of(session, "train", 0, 2)
