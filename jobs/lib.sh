@@ -53,6 +53,7 @@ ARGUMENTS=()
 LAUNCHER_PID=
 INTERRUPTED=no
 ASKED=no # whether any interrupt came
+OUTCOME= # of the last start: whether it left a checkpoint
 
 say() {
     echo "[$(date +%H:%M:%S)] $*"
@@ -101,6 +102,14 @@ activate_venv() {
     fi
 }
 
+# Appends to LAUNCH options that only Open MPI's mpirun has, where that is the one, and root's leave to use it.
+open_mpi_options() {
+    if [[ $(mpirun --version 2>/dev/null) == *"Open MPI"* ]]; then
+        LAUNCH+=("$@")
+        [[ $(id -u) != 0 ]] || LAUNCH+=(--allow-run-as-root)
+    fi
+}
+
 # Prints a prefix for mpirun that keeps SIGTERM and SIGINT from it. It would answer them by killing the ranks at once;
 # the job script hears them as well and forwards SIGUSR1. (Empty where env is older than coreutils 8.31.)
 shield() {
@@ -130,14 +139,17 @@ newest_checkpoint() {
 }
 
 # Counts, in a file beside the run, the starts in a row that left no checkpoint newer than $2, the newest one before. A
-# job whose time is shorter than what it does between two checkpoints would otherwise be queued again and again.
+# job whose time is shorter than what it does between two checkpoints would otherwise be queued again and again. Sets
+# OUTCOME.
 count_stalled() {
     local newest count=0
     newest=$(newest_checkpoint "$1" || true)
+    OUTCOME=checkpointed
     if [[ -n $newest && $newest != "$2" ]]; then
         rm -f "$1.stalled"
         return 0
     fi
+    OUTCOME="no new checkpoint"
     if [[ -e $1.stalled ]]; then
         count=$(<"$1.stalled")
     fi
@@ -157,9 +169,23 @@ is_locked() {
     [[ -e $1/lock.json ]]
 }
 
-# The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH.
+# The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH, mpiexec.hydra of Intel MPI.
 interrupt_ranks() {
-    kill -USR1 "$LAUNCHER_PID"
+    # shellcheck disable=SC2046
+    kill -USR1 $(launchers "$LAUNCHER_PID")
+}
+
+# The launcher's process: $1, or what it runs where it is a shell script. Intel MPI's mpirun is one, which a signal would
+# end without a word to its ranks.
+launchers() {
+    local children child
+    if [[ $(readlink "/proc/$1/exe") == */*sh ]] && children=$(pgrep -P "$1"); then
+        for child in $children; do
+            launchers "$child"
+        done
+    else
+        echo "$1"
+    fi
 }
 
 forward_interrupt() {
@@ -261,26 +287,26 @@ is_last_of_array() {
 #   none       leaves it to the user
 start_again() {
     if [[ $REQUEUE == none ]]; then
-        say "checkpointed; started with HPCGNN_RUN=$RUN_ID, the script goes on from there"
+        say "$OUTCOME; started with HPCGNN_RUN=$RUN_ID, the script goes on with the run"
         exit "$EXIT_REQUEUE"
     elif ((RESTARTS >= MAX_RESTARTS)); then
-        say "checkpointed, but started again $RESTARTS times already (MAX_RESTARTS=$MAX_RESTARTS): giving up" >&2
+        say "$OUTCOME, but started again $RESTARTS times already (MAX_RESTARTS=$MAX_RESTARTS): giving up" >&2
         cancel_rest_of_array
         exit "$EXIT_REQUEUE"
     elif [[ $REQUEUE == repeat ]]; then
         RESTARTS=$((RESTARTS + 1))
         return 0
     elif ! is_running; then
-        say "checkpointed; the job was cancelled or Slurm requeues it, so it is left alone"
+        say "$OUTCOME; the job was cancelled or Slurm requeues it, so it is left alone"
         exit "$EXIT_REQUEUE"
     elif [[ $REQUEUE == array ]] && is_last_of_array; then
-        say "checkpointed, but the job array has no further element; submitted with HPCGNN_RUN=$RUN_ID, it goes on" >&2
+        say "$OUTCOME, but the job array has no further element; submitted with HPCGNN_RUN=$RUN_ID, it goes on" >&2
         exit "$EXIT_REQUEUE"
     elif [[ $REQUEUE == array ]]; then
-        say "checkpointed; the next element of the job array goes on"
+        say "$OUTCOME; the next element of the job array goes on"
         exit 0
     fi
-    say "checkpointed; requeueing job $(slurm_name)"
+    say "$OUTCOME; requeueing job $(slurm_name)"
     trap '' TERM # requeueing ends this script
     insist scontrol requeue "$(slurm_name)" || say "not requeued; start it again with HPCGNN_RUN=$RUN_ID" >&2
     exit "$EXIT_REQUEUE"

@@ -24,9 +24,13 @@ from hpcgnn.native.workspace import empty_like_rows
 POLL_SECONDS = 5e-5
 
 
+# Memory that MPI may still write or read, of transfers that nobody waited for.
+_abandoned: list[Transfer] = []
+
+
 class Transfer:
     """Rows under way, begun by ``Channel.start``; the memory that MPI reads and writes is kept until they have
-    arrived."""
+    arrived, also where an error kept everyone from waiting for them."""
 
     def __init__(self, out: torch.Tensor, wait: Callable[[MPI.Request], None]):
         self._out, self._wait = out, wait
@@ -42,6 +46,18 @@ class Transfer:
             unpack()
         self.requests, self.held, self.unpack = [], [], []
         return self._out
+
+    def __del__(self, keep=_abandoned.append) -> None:
+        if self.requests:
+            keep(self)
+
+
+def _free_abandoned() -> None:
+    """Free the memory of abandoned transfers that have ended."""
+    for transfer in list(_abandoned):
+        if all([request.Test() for request in transfer.requests]):
+            transfer.requests, transfer.held = [], []
+            _abandoned.remove(transfer)
 
 
 class Channel:
@@ -122,6 +138,7 @@ class Channel:
 
     def _start(self, rows: torch.Tensor, first: np.ndarray, send_counts, receive_counts) -> Transfer:
         """Start to send to every rank ``send_counts`` [R] rows, from row ``first`` [R] on."""
+        _free_abandoned()
         out = empty_like_rows(rows, int(receive_counts.sum()))
         rows = rows.contiguous()
         begin, own = int(first[self.rank]), int(send_counts[self.rank])

@@ -175,9 +175,9 @@ class NeighborSource:
     def _serve(
         self, request: np.ndarray, writers: bool, limit: int, random: Random, fanout: int
     ) -> np.ndarray:  # fmt: skip
-        """Make reply records for the requests [M]."""
-        local, times = request["local"].astype(np.int64), np.ascontiguousarray(request["time"])
-        identity = np.ascontiguousarray(request["identity"])
+        """Make reply records for the requests [M]. Their columns are copied, as kernels read none that is not aligned."""
+        local, times = request["local"].astype(np.int64), request["time"].copy()
+        identity = request["identity"].copy()
         reply = np.empty(len(request), reply_dtype(fanout, self._partition))
         reply["count"], reply["winner"] = 0, 0
         if writers:
@@ -185,7 +185,7 @@ class NeighborSource:
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // ROOT_KINDS)
         if fanout == 0:
             return reply
-        since = np.ascontiguousarray(request["since"]) if "since" in (request.dtype.names or ()) else None
+        since = request["since"].copy() if "since" in (request.dtype.names or ()) else None
         drawn = self._histories.draw(local, times, identity, since, fanout, limit, random)
         reply["count"], reply["other"], reply["dt"], event = drawn
         if event is not None:

@@ -1,13 +1,12 @@
 # shellcheck shell=bash disable=SC2034
-# Slurm, with Open MPI's mpirun from the repository's virtual environment or from PATH. mpirun takes nodes and tasks
-# from the allocation.
+# Slurm, with the mpirun of the repository's virtual environment or of PATH: Open MPI's or MPICH's. It takes
+# nodes and tasks from the allocation.
 activate_venv
 
 read -ra LAUNCH <<<"$(shield)"
 LAUNCH+=(mpirun)
 if ((${SLURM_CPUS_PER_TASK:-1} > 1)); then
-    LAUNCH+=(--map-by "slot:PE=$SLURM_CPUS_PER_TASK")
-fi
-if [[ $(id -u) == 0 ]]; then
-    LAUNCH+=(--allow-run-as-root)
+    open_mpi_options --map-by "slot:PE=$SLURM_CPUS_PER_TASK"
+else
+    open_mpi_options
 fi

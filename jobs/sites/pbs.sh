@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# PBS (OpenPBS, PBS Professional), with Open MPI's or MPICH's mpirun on the hosts that PBS lists:
+# PBS (OpenPBS, PBS Professional), with the mpirun of Open MPI, MPICH or Intel MPI on the hosts that PBS lists:
 #
 #   qsub -l select=2:ncpus=2:mpiprocs=2 -l walltime=01:00:00 -- /bin/bash "$PWD/jobs/train_tgn.slurm" --data.path parts/
 #
@@ -24,6 +24,4 @@ fi
 
 read -ra LAUNCH <<<"$(shield)"
 LAUNCH+=(mpirun -np "$(wc -l <"$PBS_NODEFILE")" -hostfile "$PBS_NODEFILE")
-if [[ $(mpirun --version 2>/dev/null) == *"Open MPI"* && $(id -u) == 0 ]]; then
-    LAUNCH+=(--allow-run-as-root)
-fi
+open_mpi_options

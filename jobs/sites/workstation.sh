@@ -6,7 +6,4 @@ activate_venv
 REQUEUE=${HPCGNN_REQUEUE:-none}
 read -ra LAUNCH <<<"$(shield)"
 LAUNCH+=(mpirun -np 2)
-if [[ $(mpirun --version 2>/dev/null) == *"Open MPI"* ]]; then
-    LAUNCH+=(--oversubscribe --bind-to none)
-    [[ $(id -u) != 0 ]] || LAUNCH+=(--allow-run-as-root)
-fi
+open_mpi_options --oversubscribe --bind-to none

@@ -125,6 +125,25 @@ def test_what_was_pulled_is_freed_with_the_last_that_uses_it(world):
     assert held() is None
 
 
+@pytest.mark.several_ranks
+def test_memory_of_an_exchange_that_nobody_waits_for_is_kept_until_it_has_ended(comm, world):
+    """As where a model fails between start and finish: MPI writes the rows whenever they come."""
+    channel, rows, counts = world.channel(), torch.ones(comm.size, WIDTH), np.ones(comm.size, np.int64)
+    late = comm.rank == comm.size - 1
+    if late:
+        comm.Barrier()
+    transfer = channel.start(rows, counts, counts)
+    held = weakref.ref(transfer.held[1])
+    del transfer
+    kept = late or held() is not None  # the last rank sends nothing before the barrier
+    if not late:
+        comm.Barrier()
+    assert all(comm.allgather(kept))
+    while comm.allreduce(held() is not None):
+        channel.rows(rows, counts, counts)
+    channel.close()
+
+
 def test_without_gradients_nothing_is_chained(world):
     share, (rows, _) = Share(world), make_inputs()
     chain = HaloChain()

@@ -30,11 +30,11 @@ def start(mpirun, tmp_path):
     """A callable that starts the stub's job script as `bash script` does; what is left of it is killed at the end."""
     started = []
 
-    def start(*arguments, **settings) -> subprocess.Popen:
+    def start(*arguments, script: Path | None = None, **settings) -> subprocess.Popen:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_", "SLURM_"))}
         kept["PATH"] = f"{Path(mpirun.path).parent}:{kept['PATH']}"
         process = subprocess.Popen(
-            ["bash", "tests/slurm/stub.slurm", str(tmp_path / "run"), *map(str, arguments)],
+            ["bash", script or "tests/slurm/stub.slurm", str(tmp_path / "run"), *map(str, arguments)],
             cwd=REPOSITORY,
             env={**kept, **mpirun.environment, "HPCGNN_SITE": "workstation", **settings},
             stdout=subprocess.PIPE,
@@ -79,6 +79,21 @@ def test_interrupted_script_checkpoints_and_goes_on_when_started_again(start, tm
     assert steps_of(tmp_path / "run") == list(range(30))
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_launcher_that_is_a_shell_script_hands_interrupts_on(start, mpirun, tmp_path, number):
+    """Intel MPI's mpirun is one, which a signal ends without a word to what it runs."""
+    wrapper, script = tmp_path / "mpirun", tmp_path / "job"
+    wrapper.write_text(f"#!/bin/sh\n{mpirun.path} {' '.join(mpirun.flags)} \"$@\" <&0\nrc=$?\nexit $rc\n")
+    wrapper.chmod(0o755)
+    launch = f"load_site\nLAUNCH=($(shield) {wrapper} -np 2)\n"
+    script.write_text((REPOSITORY / "tests/slurm/stub.slurm").read_text().replace("load_site\n", launch))
+    job = start("--steps", 30, script=script)
+    interrupt(job, tmp_path / "run", 5, number)
+    output = job.communicate(timeout=60)[0]
+    assert (job.returncode, "] checkpointed; started with" in output) == (75, True), output
+    assert len(steps_of(tmp_path / "run")) < 30
+
+
 def test_script_repeats_by_itself_when_told(start, tmp_path):
     process = start("--steps", 30, HPCGNN_REQUEUE="repeat")
     interrupt(process, tmp_path / "run", 5)
@@ -121,6 +136,7 @@ def test_interrupted_before_it_can_answer(start, tmp_path):
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 75, output
     assert "before it could answer" in output
+    assert "] no new checkpoint; started with" in output
     output = start("--steps", 3).communicate(timeout=60)[0]
     assert steps_of(tmp_path / "run") == [0, 1, 2], output
 

@@ -156,6 +156,29 @@ def test_ranks_run_in_containers_of_an_image(environment):
     assert told.rstrip().endswith(" apptainer exec my images/hpcgnn.sif")
 
 
+@pytest.mark.parametrize(("version", "is_open"), [("Intel(R) MPI Library", False), ("mpirun (Open MPI) 5.0.8", True)])
+@pytest.mark.parametrize("site", ["generic", "pbs", "workstation"])
+def test_options_of_open_mpi_go_to_no_other_launcher(environment, site, version, is_open):
+    """Another mpirun ends with an error of its own."""
+    job = PBS | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes", "HPCGNN_SITE": site, "SLURM_CPUS_PER_TASK": "2"}
+    load = f'mpirun() {{ echo "{version}"; }}; id() {{ echo 0; }}; load_site; echo "${{LAUNCH[*]}}"'
+    options = set(told_by_library(load, environment | job).splitlines()[-1].split())
+    assert ("--allow-run-as-root" in options) == is_open
+    assert (options & {"--map-by", "--bind-to", "--oversubscribe"} != set()) == (is_open and site != "pbs")
+
+
+@pytest.mark.parametrize(("site", "launch"), [
+    ("intel-mpi", "env --block-signal=TERM,INT mpiexec.hydra"),
+    ("srun-pmi2", "srun --mpi=pmi2 --kill-on-bad-exit=1 --cpus-per-task=2"),
+])  # fmt: skip
+def test_profiles_of_intel_mpi_and_mpich_take_their_module_of_mpi4py(environment, site, launch):
+    told = told_by_library(
+        'load_site; echo "${LAUNCH[*]}"; bash -c "echo \\$MPI4PY_MPIABI"',
+        environment | {"HPCGNN_SITE": site, "SLURM_CPUS_PER_TASK": "2"},
+    )
+    assert told.splitlines()[-2:] == [launch, "mpich"]
+
+
 def test_profiles_tell_the_end_of_the_time(environment):
     for job in (PBS, FLUX_JOB):
         own = environment | job | {"PBS_NODEFILE": f"{environment['FAKE']}/nodes"}
