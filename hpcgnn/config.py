@@ -37,12 +37,18 @@ RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_sec
 
 # How jsonargparse refuses a word that is not among those of a Literal, a value of another type, and a key.
 NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\])\. Got value: (.*)')
-NOT_OF_TYPE = re.compile(r'Parser key "(\S+)": Expected a <class \'(int|float|bool|str)\'>\. Got value:(.*)')
+NOT_OF_TYPE = re.compile(r'Parser key "(\S+)": Expected a <class \'(int|float|bool|str|list|dict)\'>\. Got value:(.*)')
+NOT_OF_ANY_TYPE = re.compile(r'Parser key "(\S+)": Does not validate .*?<class \'(\w+)\'>.* Given value: (.*)')
+NOT_A_FILE = re.compile(r'Parser key "config": (?:File does not exist|Path is not a file): \'(.*)\'')
+NOT_A_SECTION = re.compile(r'Parser key "(\S+)": Unable to load config')
 NOT_A_KEY = (
     re.compile(r"unrecognized arguments: (--[^\s=]+)"), re.compile(r"Group '(.+)' does not accept option '(.+)'"),
     re.compile(r"Option '(.+)' is not accepted"),
 )  # fmt: skip
-TYPES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text"}
+TYPES = {
+    "int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "list": "a list",
+    "dict": "names with a value each",
+}  # fmt: skip
 
 
 def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
@@ -100,9 +106,13 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
 
 def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
     """Say what jsonargparse refused: which key, its value, what is expected, or which keys come near."""
-    if refused := NOT_OF_TYPE.search(message):
+    if refused := NOT_A_FILE.search(message):
+        return f"--config: no file {refused[1]}"
+    if refused := NOT_A_SECTION.search(message):
+        return f"{refused[1]} is a section: give its keys, as --{refused[1]}.KEY (see --help)"
+    if refused := NOT_OF_TYPE.search(message) or NOT_OF_ANY_TYPE.search(message):
         key, kind, value = refused[1], TYPES[refused[2]], refused[3].strip()
-        is_list = isinstance(result.get_default(key), (list, tuple))
+        is_list = isinstance(result.get_default(key), (list, tuple)) and refused[2] not in ("list", "dict")
         return f"{key} must be {'a list, each entry ' * is_list}{kind}, got {value!r}"
     unknown = next((".".join(found.groups()) for pattern in NOT_A_KEY if (found := pattern.search(message))), "")
     if not unknown:

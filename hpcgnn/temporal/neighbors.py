@@ -175,7 +175,7 @@ class NeighborSource:
     def _serve(
         self, request: np.ndarray, writers: bool, limit: int, random: Random, fanout: int
     ) -> np.ndarray:  # fmt: skip
-        """Make reply records for the requests [M]. Their columns are copied, as kernels read none that is not aligned."""
+        """Make reply records for the requests [M]. Columns are copied, as kernels take none that is not aligned."""
         local, times = request["local"].astype(np.int64), request["time"].copy()
         identity = request["identity"].copy()
         reply = np.empty(len(request), reply_dtype(fanout, self._partition))

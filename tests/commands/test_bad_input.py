@@ -56,6 +56,16 @@ def one_line(result, code: int) -> str:
     return message
 
 
+def test_torchrun_starts_no_trainings_side_by_side(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "hpcgnn.train"]
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
+    told = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=LIMIT)
+    assert told.returncode != 0
+    assert told.stderr.count("torchrun starts no MPI job; use mpirun -np 2 or srun in its place") >= 1, told.stderr
+    assert "exitcode  : 2" in told.stderr
+    assert not list(tmp_path.iterdir())  # no run was begun
+
+
 def refuse(jobs, *arguments, ranks: int = 2, code: int = 2) -> str:
     """The message of a training job that is refused."""
     return one_line(jobs(ranks, "train", *SMALL, *arguments, check=False, timeout=LIMIT), code)

@@ -1,5 +1,7 @@
 """The run file: round trip, overrides, what is refused and how."""
 
+import re
+
 import pytest
 
 from hpcgnn import config as configuration
@@ -59,12 +61,28 @@ def test_a_wrong_word_is_refused_alike_everywhere(parser):
      ("--qqqqqq=3", "no option --qqqqqq (see --help)"),
      ("--train.epochs=many", "train.epochs must be an integer, got 'many'"),
      ("--train.lr=x", "train.lr must be a number, got 'x'"),
-     ("--task.class_weights=[a]", "task.class_weights must be a list, each entry a number, got 'a'")],
+     ("--task.class_weights=[a]", "task.class_weights must be a list, each entry a number, got 'a'"),
+     ("--task.class_weights=a", "task.class_weights must be a list, got 'a'"),
+     ("--data.val_fraction=few", "data.val_fraction must be a number, got 'few'"),
+     ("--config=/nowhere.yaml", "--config: no file /nowhere.yaml"), ("--config=/tmp", "--config: no file /tmp"),
+     ("--model=tgn", "model is a section: give its keys, as --model.KEY")],
 )  # fmt: skip
 def test_mistakes_are_told_in_plain_words(parser, argument, message):
     with pytest.raises(ValueError) as caught:
         configuration.parse(parser, [argument])
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", configuration.KINDS)
+def test_no_key_refuses_a_value_in_words_of_the_parser(kind):
+    parser, told = configuration.parser("test", "a test", kind), []
+    for key in parser.get_defaults().keys() - {"config", "kind"}:
+        try:
+            configuration.parse(parser, ["--kind", kind, f"--{key}=[{{a: 1}}]"])
+        except ValueError as error:
+            told.append(str(error))
+    assert told
+    assert not [message for message in told if re.search("Parser|<class|Union|argument", message)]
 
 
 @pytest.mark.parametrize(

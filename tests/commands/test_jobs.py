@@ -83,7 +83,7 @@ def test_interrupted_script_checkpoints_and_goes_on_when_started_again(start, tm
 def test_a_launcher_that_is_a_shell_script_hands_interrupts_on(start, mpirun, tmp_path, number):
     """Intel MPI's mpirun is one, which a signal ends without a word to what it runs."""
     wrapper, script = tmp_path / "mpirun", tmp_path / "job"
-    wrapper.write_text(f"#!/bin/sh\n{mpirun.path} {' '.join(mpirun.flags)} \"$@\" <&0\nrc=$?\nexit $rc\n")
+    wrapper.write_text(f'#!/bin/sh\n{mpirun.path} {" ".join(mpirun.flags)} "$@" <&0\nrc=$?\nexit $rc\n')
     wrapper.chmod(0o755)
     launch = f"load_site\nLAUNCH=($(shield) {wrapper} -np 2)\n"
     script.write_text((REPOSITORY / "tests/slurm/stub.slurm").read_text().replace("load_site\n", launch))
