@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -60,9 +61,7 @@ class GatherRows(torch.autograd.Function):
 
 def _bytes(rows: torch.Tensor) -> torch.Tensor:
     """A contiguous [n, ...] tensor as [n, bytes of a row] uint8, without a copy."""
-    width = rows[0].numel() if rows.shape[0] else int(np.prod(rows.shape[1:], dtype=np.int64))
-    return (
-        rows.reshape(rows.shape[0], width).view(torch.uint8)
-        if width
-        else rows.new_empty((rows.shape[0], 0), dtype=torch.uint8)
-    )
+    width = math.prod(rows.shape[1:])
+    if rows.numel() == 0:  # its strides may be anything
+        return rows.new_empty((rows.shape[0], width * rows.element_size()), dtype=torch.uint8)
+    return rows.reshape(rows.shape[0], width).view(torch.uint8)

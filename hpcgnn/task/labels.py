@@ -57,7 +57,7 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
         return _label_rows(label, node_type, classes), split
     limit = classes or MOST_CLASSES
     if (label >= limit).any():
-        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most"
+        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most: number them 0, 1, ..."
         raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
     return np.where(label >= 0, label, MISSING), split
 

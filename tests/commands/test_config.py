@@ -76,7 +76,7 @@ def test_mistakes_are_told_in_plain_words(parser, argument, message):
 @pytest.mark.parametrize("kind", configuration.KINDS)
 def test_no_key_refuses_a_value_in_words_of_the_parser(kind):
     parser, told = configuration.parser("test", "a test", kind), []
-    for key in parser.get_defaults().keys() - {"config", "kind"}:
+    for key in set(parser.get_defaults().keys()) - {"config", "kind"}:
         try:
             configuration.parse(parser, ["--kind", kind, f"--{key}=[{{a: 1}}]"])
         except ValueError as error:

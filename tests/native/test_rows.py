@@ -24,6 +24,12 @@ def test_gather_and_scatter_rows(dtype, tail):
     assert torch.equal(native.gather_rows(table, index[:0]), table[:0])
 
 
+def test_rows_of_an_empty_table_are_zeros():
+    """Whatever its strides are: NumPy's empty arrays may have any."""
+    table = torch.empty(0, 3, dtype=torch.float64).as_strided((0, 3), (0, 0))
+    assert torch.equal(native.gather_rows(table, torch.tensor([-1, -1])), torch.zeros(2, 3, dtype=torch.float64))
+
+
 def test_scatter_rows_takes_rows_of_the_table():
     """Others would be read as if they were."""
     table, index = torch.zeros(30, 4), torch.tensor([3, 7])
