@@ -21,6 +21,10 @@ SPLIT = np.zeros(3, np.int8)
         ({"label": np.zeros((3, 2, 2), int), "split": SPLIT}, r"or a row of 0 and 1, got int64 \(2, 2\)"),
         ({"label": np.zeros((3, 1), int), "split": SPLIT}, "labels of 1 columns, but task.classes = 0"),
         ({"label": np.full((3, 2), 2), "split": SPLIT}, "labels in rows are 0 and 1, found 2"),
+        (
+            {"label": np.array([0, 1, 2_000_000_000]), "split": SPLIT},  # PyG #1306
+            "node type paper: label 2000000000, but 65536 classes at most: number them 0, 1, ",
+        ),
     ],
 )
 def test_labels_of_nodes(columns, message):

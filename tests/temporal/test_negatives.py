@@ -388,6 +388,18 @@ def test_file(comm, graph, parts, mpi_tmp_path, case, monkeypatch):
         assert np.array_equal(found[..., 0], np.repeat(plain.src[tested, None], 4, axis=1))
 
 
+def test_a_pickle_without_one_event_names_it(comm, graph, parts, mpi_tmp_path):
+    """TGB #108: of val, in the middle; no score is that of the others."""
+    path, plain = mpi_tmp_path / "val_ns.pkl", read_plain(graph)
+    evaluation = Evaluation.open(comm, parts, split="val")
+    begin, end = evaluation.splits.bounds[1:3]
+    rows = np.delete(np.arange(begin, end), 17)
+    on_rank_0(comm, lambda: write_file(path, plain, rows, 1000 + 3 * listed(rows)))
+    missing = rf"no negatives for event row {begin + 17} of val \(1 such events\); list every event"
+    with pytest.raises(DistributedError, match=missing):
+        evaluation.negatives("file", path=path)
+
+
 @pytest.mark.parametrize("written", ["S4", "U4"])
 def test_file_of_names(comm, mpi_tmp_path, written):
     """A graph whose nodes have names; equal (source, destination, time) share a line in a pickle."""
