@@ -9,6 +9,7 @@ import h5py
 from hpcgnn.graph import files
 
 Report = dict
+MOST_NAMES = 20  # of classes that a report shows
 
 
 def describe_root(file: h5py.File) -> Report:
@@ -28,13 +29,19 @@ def plain(value):
 
 
 def columns(group: h5py.Group) -> dict[str, str]:
-    """Describe type and shape of every dataset of a group, such as ``float32 [157474, 172]``, and if it is of
-    snapshots."""
-    return {
-        name: f"{data.dtype.name} {list(data.shape)}" + " per snapshot" * bool(data.attrs.get("per_snapshot", False))
-        for name, data in group.items()
-        if isinstance(data, h5py.Dataset)
-    }
+    """Describe type and shape of every dataset of a group, such as ``float32 [157474, 172]``, if it is of snapshots,
+    and what its numbers stand for where they are names."""
+    return {name: describe_column(data) for name, data in group.items() if isinstance(data, h5py.Dataset)}
+
+
+def describe_column(data: h5py.Dataset) -> str:
+    """Describe one dataset."""
+    names, form = files.class_names(data), f"{data.dtype.name} {list(data.shape)}"
+    form += " per snapshot" * bool(data.attrs.get("per_snapshot", False))
+    if not names:
+        return form
+    shown = [f"{number} {name}" for number, name in enumerate(names[:MOST_NAMES])]
+    return f"{form} ({', '.join(shown)}{f', ... {len(names)} in all' * (len(names) > MOST_NAMES)})"
 
 
 def time_range(group: h5py.Group) -> list[int] | None:

@@ -97,9 +97,11 @@ class Chunks:
         self.files: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, array: np.ndarray) -> None:
-        """Write the next chunk of an array."""
+        """Write the next chunk of an array, into a file whose name says what it holds, as reports name sources."""
         chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
-        chunks.append(str(self._folder / f"{list(self.files).index(name)}-{len(chunks)}.npy"))
+        folder = self._folder / str(list(self.files).index(name))
+        folder.mkdir(exist_ok=True)
+        chunks.append(str(folder / f"{name.replace('/', '_')}-{len(chunks)}.npy"))
         self._dtypes.setdefault(name, array.dtype)
         np.save(chunks[-1], array)
 

@@ -1,11 +1,14 @@
 """Columns and sets that a conversion cannot store: what the message names; ids that no node has."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
 import yaml
 from convert_sources import SPEC_BY_NAME, refused
 
+from data_tools import inspect
 from data_tools.convert import main
 from data_tools.partition.command import partition
 from data_tools.source import id_spaces
@@ -71,7 +74,7 @@ def test_settings_of_the_command(tmp_path, capsys, options, message):
     assert message in refused(tmp_path, capsys, *options)
 
 
-def test_names_of_many_classes(tmp_path):
+def test_names_of_many_classes(tmp_path, capsys):
     """More words than HDF5 keeps in an attribute (64 KiB), as the relations of FB15k; also in parts and copies."""
     words = [f"/a/relation/of/a/knowledge/graph/with/a/long/name/number/{number:05}" for number in range(1345)]
     for name in ("train", "valid", "test"):
@@ -86,6 +89,10 @@ def test_names_of_many_classes(tmp_path):
         with h5py.File(path) as file:
             assert class_names(file["edges/entity.fact.entity/rel"]) == words
             assert class_names(file["edges/entity.fact.entity/split"]) == []
+        capsys.readouterr()
+        assert inspect.main([str(path)]) == 0
+        told = re.search(r"rel int\d+ \[\d+\] \(0 (\S+), 1 (\S+), .*, ... 1345 in all\)", capsys.readouterr().out)
+        assert told.groups() == tuple(words[:2])
 
 
 @pytest.mark.parametrize("names", ["no list", "[1, 2]", ["a", "b"], 3])

@@ -57,6 +57,8 @@ def test_one_type(parts):
         found = edges(file, "_N._E._N", rows, rows, "w")
         assert found == truth_edges(truth["hsrc"], truth["hdst"], np.arange(40.0))
         assert file["nodes/_N/part"][:].tolist() == [0] * 4 + [1] * 8
+        names = {source["name"] for source in json.loads(file.attrs["sources"])}
+        assert {"nodes._N.feat-0.npy", "edges._N:_E:_N.ends-0.npy"} <= names  # what inspect says
 
 
 def test_paths_may_be_relative(parts, monkeypatch):
