@@ -6,7 +6,7 @@ n nodes of this rank, S snapshots, m rows of edges, each of them in one snapshot
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,8 @@ class SnapshotPartition:
     names: by column of nodes what its numbers are called;
     splits: by name the first and the last snapshot, where the graph has splits of its own; counts_degrees: the series
     ``degree`` was counted here;
-    all_sources [m]: global ids of the sources of all rows of edges."""
+    all_sources [m]: global ids of the sources of all rows of edges; unread: columns of the edges that were left in the
+    file."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
@@ -63,6 +64,7 @@ class SnapshotPartition:
         self.num_edges = partition.relations[0].num_edges
         (edges,) = partition.edges
         self._dst, self._edges = edges.dst, edges
+        self.unread = partition.unread[0]
         self.all_sources = edges.src
         self.counts_degrees = False
         self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
@@ -77,7 +79,8 @@ class SnapshotPartition:
     def edge_column(self, name: str) -> np.ndarray:
         """Return a column of all rows of edges [m, ...]. Raises ValueError where there is none."""
         if name not in self.edge_columns:
-            raise ValueError(f"{name}: no such column of edges; the graph has {', '.join(self.edge_columns) or 'none'}")
+            has = ", ".join((*self.edge_columns, *self.unread)) or "none"
+            raise ValueError(f"{name}: no such column of edges; the graph has {has}")
         return self._edges.columns[name]
 
     def check_weights(self) -> None:
@@ -152,14 +155,18 @@ class SnapshotPartition:
 
 
 def open_snapshot_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None
-) -> SnapshotPartition:
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None,
+    edge_columns: Collection[str] | None = None,
+) -> SnapshotPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: is told about every
-    part.
+    part; edge_columns: of the edges, what is read besides their ends and snapshots, None: all.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """
-    partition = open_graph_partition(path, rank, size, check_hash, kind="snapshots", working=working)
+    wanted = None if edge_columns is None else {"row", *STAMPS, *edge_columns}
+    partition = open_graph_partition(
+        path, rank, size, check_hash, kind="snapshots", working=working, edge_columns=wanted
+    )
     with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
         if (len(partition.types), len(partition.relations)) != (1, 1):
             raise files.FileFormatError(

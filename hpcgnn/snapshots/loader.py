@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,21 @@ class SnapshotSequence:
     """Collective to create. This rank's part of a partition set (``partition``)."""
 
     def __init__(
-        self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False, stage_to: str = ""
-    ):
+        self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False, stage_to: str = "",
+        edge_columns: Collection[str] | None = None,
+    ):  # fmt: skip
         """degrees: whether the nodes have a column ``degree`` of every snapshot: the log of 1 + their in-degree;
-        stage_to: folder of the node's own disk that the parts are copied to first, empty: they are read where they are.
+        stage_to: folder of the node's own disk that the parts are copied to first, empty: they are read where they are;
+        edge_columns: columns of the edges that are read, None: all.
 
         Raises DistributedError for a partition set that cannot be used.
         """
         path = stage_path(path, stage_to, world)
         self.world, self.channel = world, world.channel()
         with together(world, "open the partition set"):
-            self.partition = open_snapshot_partition(path, world.rank, world.size, check_hash, world.working)
+            self.partition = open_snapshot_partition(
+                path, world.rank, world.size, check_hash, world.working, edge_columns
+            )
             if degrees:
                 self.partition.add_degrees()
         check_same_set(path, world)

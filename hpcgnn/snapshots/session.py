@@ -26,6 +26,7 @@ from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.neighborhood import WEIGHT
+from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
 
@@ -43,7 +44,10 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     group of the job's, which predicts from some snapshots of every step."""
     sampling, train = config.sampling, config.train
     timers, plan_timers, dtype = prepare(train, world)
-    graph = SnapshotSequence(path, world, config.data.check_hash, config.task.target == DEGREE, config.data.stage_to)
+    graph = SnapshotSequence(
+        path, world, config.data.check_hash, config.task.target == DEGREE, config.data.stage_to,
+        {config.task.target, *[WEIGHT] * sampling.weighted, *[TYPE] * (config.task.kind == "link")},
+    )  # fmt: skip
     partition, channel = graph.partition, world.channel(polite=world.plans_ahead(sampling.prefetch) > 0)
     with together(world, "open the partition set"):
         inputs = SnapshotInputs(config.inputs, partition, config.task.target, dtype, world.device)
@@ -136,6 +140,7 @@ def _describe(session: Session) -> list[str]:
     if partition.splits and config.data.splits == "shares":
         splits += " (not the graph's own splits: see data.splits)"
     history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
+    unread = f"edge columns not read: {', '.join(partition.unread)} (models weigh by {WEIGHT}, with sampling.weighted)"
     return [
         f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: "
         f"{loaders['train'].prefetch}; groups that split time: {world.num_groups}",
@@ -143,4 +148,5 @@ def _describe(session: Session) -> list[str]:
         f"{counts.max()} edges in {partition.book.offsets.shape[1] - 1} parts",
         f"{session.goal.describe()}; snapshots: {splits}; {history}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
+        *([unread] if partition.unread else []),
     ]

@@ -48,6 +48,20 @@ def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
     assert_like_one_rank(comm, parts, config)
 
 
+@pytest.mark.parametrize(("weighted", "unread"), [(True, "color"), (False, "color, weight")])
+def test_columns_of_edges_that_nothing_reads_stay_in_the_file(comm, mpi_tmp_path, weighted, unread):
+    """And are named at the start."""
+    graph = random_graph(5, 24, 9, 20)
+    graph.edges["color"] = np.arange(len(graph.src))
+    parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
+    session = open_session(comm, parts, make_config(sampling__weighted=weighted))
+    assert session.partition.edge_columns == ("weight",) * weighted
+    assert session.describe()[-1].startswith(f"edge columns not read: {unread} (")
+    with pytest.raises(ValueError, match="the graph has .*color"):
+        session.partition.edge_column("colour")
+    session.close()
+
+
 def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     """Snapshots without edges, also at both ends; nodes that no snapshot shows; targets that are not known."""
     graph = random_graph(5, 24, 9, 20, empty=(0, 4, 8))
