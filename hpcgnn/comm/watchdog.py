@@ -57,9 +57,11 @@ class Watchdog:
         self._world, self.seconds = world, seconds
         self._state = ("start", 0, 0, time.monotonic())
         self._closing, self._launcher = threading.Event(), os.getppid() if launched_tasks()[0] else None
-        self._comm, self._hosts = world.mpi.Dup(), world.allgather(world.host)
+        self._asks = world.can_prefetch and seconds > 0
+        # Never freed, as a rank may ask one that has closed: one communicator a command.
+        self._comm: Any = world.mpi.Dup() if self._asks else None
+        self._hosts = world.allgather(world.host)
         world.working = self.working
-        self._asks = world.can_prefetch
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True) if seconds > 0 else None
         if self._thread:
             self._thread.start()
