@@ -26,6 +26,7 @@ VARIANTS = {
     "all pairs": {"task__eval_pairs": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
     "answers": {"task__eval_pairs": "filtered", "task__decoder": "complex", "task__strict": True},
     "answers, both drawn": {"task__eval_pairs": "filtered", "task__decoder": "distmult", "task__negative_ends": "both"},
+    "answers of an mlp": {"task__eval_pairs": "filtered", "task__decoder": "mlp"},
 }
 
 
@@ -156,26 +157,36 @@ def test_all_pairs_are_ranked_as_defined(comm, mpi_tmp_path):
     assert mrr == pytest.approx(np.mean(rows), rel=1e-6)
 
 
-def test_answers_are_ranked_among_all_nodes(comm, mpi_tmp_path):
-    """By type, other edges of the snapshot left out, at both ends; against one loop over edges and nodes."""
+@pytest.mark.parametrize("decoder", ["distmult", "mlp"])
+def test_answers_are_ranked_among_all_nodes(comm, mpi_tmp_path, decoder):
+    """By type, if the decoder knows any, other edges of the snapshot left out, at both ends; against one loop over
+    edges and nodes."""
     graph = random_graph(9, 20, 8, 60, weighted=False)
     graph.edges["type"] = (np.arange(len(graph.src)) % 2).astype(np.int8)
-    config = links(task__eval_pairs="filtered", task__decoder="distmult")
+    types = graph.edges["type"] * (decoder == "distmult")
+    config = links(task__eval_pairs="filtered", task__decoder=decoder)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     outputs = torch.randn(20, session.goal.num_outputs, generator=torch.Generator().manual_seed(1)).double()
     with torch.no_grad():
         wanted = session.goal.want("val", 0, 4)
         ranks = session.goal.score(outputs[session.partition.flat_row], wanted, None).rank
-        relation = session.model.decoder.relation.weight
-        score = torch.einsum("uz,rz,vz->ruv", outputs, relation, outputs).float().numpy()
+        score = score_by_hand(session.model.decoder, decoder, outputs).float().numpy()
     found = np.sort(np.concatenate(comm.allgather(ranks)))
     session.close()
-    here, edge = graph.first == 5, np.zeros((2, 20, 20), bool)
-    edge[graph.edges["type"][here], graph.src[here], graph.dst[here]] = True
+    here, edge = graph.first == 5, np.zeros((1 + types.max(), 20, 20), bool)
+    edge[types[here], graph.src[here], graph.dst[here]] = True
     wrong, expected = np.where(edge, -np.inf, score), []
     for r, u, v in zip(*np.nonzero(edge), strict=True):
         expected += [1 + np.sum(others > score[r, u, v]) for others in (wrong[r, u], wrong[r, :, v])]
     assert np.array_equal(found, np.sort(expected))
+
+
+def score_by_hand(decoder, name: str, outputs: torch.Tensor) -> torch.Tensor:
+    """Scores [types, sources, destinations]."""
+    if name == "distmult":
+        return torch.einsum("uz,rz,vz->ruv", outputs, decoder.relation.weight, outputs)
+    source, destination = decoder.source(outputs)[:, None], outputs @ decoder.destination.weight.T
+    return decoder.out(torch.relu(source + destination))[None, ..., 0]
 
 
 def test_counted_metrics_are_those_of_sklearn(comm):
@@ -259,7 +270,6 @@ def test_wrong_settings_are_refused():
         ({"task__loss": "mse"}, "task.loss of kind link"),
         ({"task__eval_pairs": "all", "task__undirected": True}, "task.eval_pairs all"),
         ({"task__eval_pairs": "all", "task__decoder": "distmult"}, "task.decoder distmult ranks edges by their types"),
-        ({"task__eval_pairs": "filtered", "task__decoder": "mlp"}, "other than mlp"),
         ({"task__classes": 3}, "no classes"),
         ({"task__negatives": 0}, "task.negatives"),
         ({"task__split": "nodes"}, "task.split nodes"),

@@ -57,7 +57,7 @@ def test_columns_of_edges_that_nothing_reads_stay_in_the_file(comm, mpi_tmp_path
     session = open_session(comm, parts, make_config(sampling__weighted=weighted))
     assert session.partition.edge_columns == ("weight",) * weighted
     assert session.describe()[-1].startswith(f"edge columns not read: {unread} (")
-    with pytest.raises(ValueError, match="the graph has .*color"):
+    with pytest.raises(ValueError, match=r"the graph has .*color"):
         session.partition.edge_column("colour")
     session.close()
 
