@@ -148,6 +148,14 @@ def test_partition_refuses(tmp_path, case):
 # --------------------------------------------------------------------------------------------- partition sets
 
 
+def test_a_table_given_as_a_graph_names_the_tool_that_reads_it(tmp_path):
+    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,3\n")
+    message = command("data_tools.partition", tmp_path / "events.csv", tmp_path / "parts")
+    assert message.endswith(
+        "events.csv: no HDF5 file; python -m data_tools.convert makes a graph file of tables and arrays"
+    )
+
+
 def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 

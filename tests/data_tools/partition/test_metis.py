@@ -12,7 +12,7 @@ from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.methods.rebalance import TARGET, load_limits, part_distance, rebalance
 from data_tools.partition.methods.swap_nodes import swap_nodes
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition.quality import headline
+from data_tools.partition.quality import headline, unmet
 from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 
@@ -244,3 +244,15 @@ def test_many_relations_are_summed_up():
     relations = {f"a.r{number}.b": number for number in range(14)}
     text = headline({"nodes": 5, "edges": 91, "ranks": 2, "relations": relations}).splitlines()
     assert text[1:] == [*(f"  a.r{cut}.b: {cut} edges cut" for cut in range(13, 3, -1)), "  and 6 of 4 others"]
+
+
+@pytest.mark.parametrize(
+    ("ideals", "advice"),
+    [({4: 1.5, 2: 1.3}, "no number of parts above 1 can be even"), ({4: 1.5, 2: 1.0}, "--parts 2 can be even"),
+     ({4: 1.0, 2: 1.3}, "among these 4 parts it can be even, among fewer ranks not")],
+)  # fmt: skip
+def test_advice_on_what_cannot_be_even(ideals, advice):
+    """One heavy node; no advice names the number of parts that there is."""
+    four, two = ({"ranks": n, "balance": {"events": ideal}, "ideal": {"events": ideal}} for n, ideal in ideals.items())
+    (line,) = unmet(four | {"runs": [four, two]}, 1.1)
+    assert line.endswith(advice)
