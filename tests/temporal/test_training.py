@@ -139,7 +139,7 @@ def test_empty_ranks(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, num_events=120, num_users=1, num_items=1, **RICH) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts", comm.size, "random")
-    compare_with_one_rank(comm, parts, make_config(train__batch_size=10))
+    compare_with_one_rank(comm, parts, make_config(train__batch_size=10, sampling__negative_pool="all"))
 
 
 @pytest.mark.several_ranks
