@@ -149,11 +149,6 @@ class EventFeatures:
         """Return the rows of events that lie in the table."""
         return events if self._ids is None else np.searchsorted(self._ids, events)
 
-    def are_edges(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Say whether models read the rows of the table where they lie, by 32-bit numbers."""
-        fits = self._num_events <= np.iinfo(np.int32).max
-        return device.type == "cpu" and dtype == self.table.dtype and fits and not self.has_far
-
     def fetch(
         self, event: np.ndarray, first: np.ndarray, second: np.ndarray, channel: Channel
     ) -> tuple[torch.Tensor, np.ndarray]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
@@ -136,12 +135,9 @@ class NeighborSource:
     """Asks the owners of nodes for neighbours in one history, and answers as an owner. Collective over ``channel``."""
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int,
-        device: torch.device, dtype: torch.dtype,
-    ):  # fmt: skip
-        """device, dtype: of those who read the event features."""
+        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int
+    ):
         self._partition, self._features, self._channel = partition, partition.features, channel
-        self._in_place = self._features is not None and self._features.are_edges(device, dtype)
         self._histories = Histories(partition, history, config, channel.rank, threads)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
@@ -199,8 +195,6 @@ class NeighborSource:
         row [N, K] int32 of every event (-1 pads; None without features)."""
         if event is None:
             return np.empty((0, self._partition.edge_width), np.float32), None
-        if self._in_place:
-            return self._features.table.numpy(), event
         rows, place = self._features.fetch(event.astype(np.int64, copy=False), nodes, other, self._channel)
         return rows.numpy(), place
 

@@ -27,7 +27,7 @@ class Level:
     """One layer: N queries over the rows of the level below (the unique nodes, for the lowest level).
 
     root [N] int64 the query's own row below, root_transpose (indptr, order) its transpose; attention: the neighbours'
-    rows below; edge [., F] features of the events that attention.edge_of points at, which may be those of all events.
+    rows below; edge [., F] features of the events that attention.edge_of points at.
     """
 
     root: torch.Tensor

@@ -73,7 +73,7 @@ class TemporalSampler:
         fanout, ranks = self._config.fanout, self._place.plan_channel.size
         queries = [roots * (1 + fanout) ** hop for hop in range(self._needs.hops + 1)]
         nodes = min(queries[-1], ranks * partition.book.num_nodes)
-        if partition.features is not None and not partition.features.are_edges(self._place.device, dtype):
+        if partition.features is not None:
             events += sum(min(count * fanout, ranks * self._num_events) for count in queries[:-1])
         return dtype.itemsize * (nodes * partition.node_width + events * partition.edge_width)
 

@@ -72,9 +72,7 @@ class HostSide:
         self, partition: TemporalPartition, history: History, config: SamplingConfig, mailing: Mailing, place: Placement
     ):  # fmt: skip
         self._book, self._mailing, self._place, self._channel = partition.book, mailing, place, place.plan_channel
-        self._source = NeighborSource(
-            partition, history, config, place.plan_channel, place.threads, place.device, place.dtype
-        )  # fmt: skip
+        self._source = NeighborSource(partition, history, config, place.plan_channel, place.threads)
         rows = partition.num_nodes if place.hot is None else place.hot.num_rows
         self._scratch = np.full(rows, -1, np.int64)
 
