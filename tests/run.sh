@@ -54,12 +54,13 @@ unit() {
     return "$status"
 }
 
-# Python's own dump of all threads is the only word from a rank that is stuck inside MPI.
+# Python's own dump of all threads is the only word from a rank that is stuck inside MPI. Ranks that wait leave their core
+# to others, which on two hyperthreads of one core halves the stage.
 mpi() {
     local flags=(-np "$1")
     shift
     if [[ $(mpirun --version) == *"Open MPI"* ]]; then
-        flags+=(--oversubscribe)
+        flags+=(--oversubscribe --mca mpi_yield_when_idle 1)
         [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
     fi
     patiently bash jobs/clean_start.sh mpirun "${flags[@]}" \
