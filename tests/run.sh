@@ -14,6 +14,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Longer than the limit of any single test, which says more about what hangs.
 readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 
+# Where a stage's time goes.
+readonly DURATIONS=(--durations=30 --durations-min=0.5)
+
 SUMMARY=()
 FAILED=0
 NOTE= # what the stage left out, for the summary
@@ -49,8 +52,8 @@ lint() {
 # Tests in one process run side by side; those that start ranks of their own need the cores for these.
 unit() {
     local status=0
-    patiently python -m pytest -m "not slurm and not launcher and not nightly" -n auto --maxprocesses 4 --dist loadfile || status=$?
-    patiently python -m pytest -m "launcher and not slurm and not nightly" || status=$?
+    patiently python -m pytest "${DURATIONS[@]}" -m "not slurm and not launcher and not nightly" -n auto --maxprocesses 4 --dist loadfile || status=$?
+    patiently python -m pytest "${DURATIONS[@]}" -m "launcher and not slurm and not nightly" || status=$?
     return "$status"
 }
 
@@ -65,7 +68,7 @@ mpi() {
     fi
     patiently bash jobs/clean_start.sh mpirun "${flags[@]}" \
         python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial and not nightly" --color=no \
-        -o faulthandler_timeout=900 "$@"
+        -o faulthandler_timeout=900 "${DURATIONS[@]}" "$@"
 }
 
 # Only who has no Slurm and cannot install one may go without.
@@ -75,7 +78,7 @@ slurm() {
         return 77
     fi
     bash tests/slurm/setup.sh || return 1
-    patiently python -m pytest -m slurm
+    patiently python -m pytest "${DURATIONS[@]}" -m slurm
 }
 
 # Runs a stage and notes how it went; 77 means skipped.

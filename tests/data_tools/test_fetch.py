@@ -15,7 +15,7 @@ import yaml
 from data_tools.fetch import load_catalog, main
 from data_tools.source.spec_file import preset_names
 
-pytestmark = pytest.mark.launcher
+pytestmark = pytest.mark.serial
 
 CONTENT = b"".join(b"%d,%d,%d,0\n" % (n % 97, n % 31, n) for n in range(40_000))
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
