@@ -63,7 +63,8 @@ class SnapshotGraph:
             raise FileFormatError(f"{name}: edge {wrong[0]}: it ends before it begins")
         if taken := {"src", "dst", "first", "last"} & self.edges.keys():
             raise FileFormatError(f"{name}: the edges' column {min(taken)} has a name that snapshots need; rename it")
-        for column, values in {**self.nodes, **self.series}.items():
+        ids = {} if self.id is None else {"id": self.id}
+        for column, values in {**ids, **self.nodes, **self.series}.items():
             shape = (self.num_nodes, self.num_snapshots) if column in self.series else (self.num_nodes,)
             if values.shape[: len(shape)] != shape:
                 raise FileFormatError(f"{name}: column {column} has shape {values.shape}, expected {shape} first")

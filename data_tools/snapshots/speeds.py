@@ -81,6 +81,8 @@ def read_speeds(
     ids = _ids_of(names, speeds.name) if has_names else None
     weights = _all_known(_read_matrix(FileSpec(path=str(adjacency), header="none"), Missing()), adjacency.name)
     nodes = values.shape[1]
+    if ids is not None and len(ids) != nodes:
+        raise FileFormatError(f"{speeds.name}: the first line has {len(ids)} names, but the rows have {nodes} numbers")
     if weights.shape != (nodes, nodes):
         raise FileFormatError(
             f"{adjacency.name}: {weights.shape[0]} rows of {weights.shape[1]} numbers, but {speeds.name} has "

@@ -62,12 +62,13 @@ class WindowOptions:
 @dataclass(slots=True)
 class WindowEvents:
     """Events of all relations: src, dst [E] rows of all nodes numbered together, time [E] non-decreasing, columns [E,
-    ...] by name."""
+    ...] and what their numbers stand for (attribute ``names``) by name."""
 
     src: np.ndarray
     dst: np.ndarray
     time: np.ndarray
     columns: dict[str, np.ndarray]
+    attributes: dict[str, dict]
 
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
@@ -94,6 +95,7 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
     graph = SnapshotGraph(
         nodes.count, len(begin), events.src, events.dst, first, last, events.columns, nodes.columns, id=nodes.id,
         attributes=nodes.attributes, notes=nodes.notes,
+        edge_attributes={name: held for name, held in events.attributes.items() if name not in options.reduce},
     )  # fmt: skip
     if both:
         row, flipped = both_directions(np.arange(len(graph.src)), graph.src, graph.dst)
@@ -132,24 +134,27 @@ def _read_events(file: h5py.File) -> WindowEvents:
     for name in files.node_types(file):
         base[name] = num_nodes
         num_nodes += int(file["nodes"][name].attrs["num_nodes"])
-    tables = []
+    tables, layouts = [], []
     names = files.relations(file)
     for number, name in enumerate(names):
         group = file["edges"][name]
         src_type, _, dst_type = files.split_relation(name)
         columns = {key: group[key][:] for key in group if key not in ("src", "dst", "time")}
+        attributes = {key: {"names": group[key].attrs["names"]} for key in columns if "names" in group[key].attrs}
+        layouts.append({key: _layout_of(group[key]) for key in columns})
         if len(names) > 1:
-            columns[TYPE] = np.full(len(group["src"]), number, np.int64)
+            columns[TYPE], layouts[-1][TYPE] = np.full(len(group["src"]), number, np.int64), ()
+            attributes[TYPE] = {"names": json.dumps(list(names))}
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
         src, dst = (end.astype(np.int64) for end in ends)
-        tables.append(WindowEvents(src, dst, group["time"][:], columns))
-    layouts = [{key: (column.shape[1:], column.dtype) for key, column in table.columns.items()} for table in tables]
+        tables.append(WindowEvents(src, dst, group["time"][:], columns, attributes))
     common = [key for key, layout in layouts[0].items() if all(other.get(key) == layout for other in layouts)]
     time = np.concatenate([table.time for table in tables])
     order = np.argsort(time, kind="stable")
     src, dst = (np.concatenate([getattr(table, end) for table in tables])[order] for end in ("src", "dst"))
     columns = {key: np.concatenate([table.columns[key] for table in tables])[order] for key in common}
-    return WindowEvents(src, dst, time[order], columns)
+    attributes = {key: held for key, held in tables[0].attributes.items() if key in columns}
+    return WindowEvents(src, dst, time[order], columns, attributes)
 
 
 @dataclass(slots=True)

@@ -53,11 +53,17 @@ class Transfer:
 
 
 def _free_abandoned() -> None:
-    """Free the memory of abandoned transfers that have ended."""
-    for transfer in list(_abandoned):
+    """Free the memory of abandoned transfers that have ended. Each is taken off the list while it is looked at: several
+    threads exchange rows."""
+    for _ in range(len(_abandoned)):
+        try:
+            transfer = _abandoned.pop(0)
+        except IndexError:
+            return
         if all([request.Test() for request in transfer.requests]):
             transfer.requests, transfer.held = [], []
-            _abandoned.remove(transfer)
+        else:
+            _abandoned.append(transfer)
 
 
 class Channel:

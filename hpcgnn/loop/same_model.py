@@ -18,7 +18,7 @@ from hpcgnn.graph import files
 from hpcgnn.loop import checkpoint
 from hpcgnn.nn.own_class import KEYED
 
-OF_DATA = "make it of what the constructor gets alone"
+OF_DATA = "make it of what the constructor gets alone, and not in the order of a set"
 OF_STEPS = (
     "no buffer and no weight may be made of the rows of a rank, of NumPy's or Python's random numbers, or of the order "
     "of a set"
@@ -33,6 +33,7 @@ def share_model(model: torch.nn.Module, world: World, class_path: str) -> None:
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         kinds = {f"weight or buffer {name}": _kind(tensor) for name, tensor in tensors.items()}
         same_everywhere(world, _source(class_path), "copy the file anew, or name a folder on PYTHONPATH that all share")
+        kinds["order of weights and buffers"] = hashlib.sha256("\n".join(tensors).encode()).hexdigest()[:16]
         same_everywhere(world, kinds, f"model.class_path {class_path}: {OF_DATA}")
         job = world.job
         for tensor in tensors.values() if job.size > 1 else ():

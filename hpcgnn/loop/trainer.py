@@ -198,7 +198,8 @@ class Trainer:
                 if stop:
                     self.log(ASKED)
                 due = late or (config.checkpoint_every and progress.step % config.checkpoint_every == 0)
-                if stop or (due and progress.step < num_steps):
+                can_resume = self.session.task.can_resume(progress.epoch, progress.step)
+                if can_resume and (stop or (due and progress.step < num_steps)):
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
                 if stop:
                     break

@@ -381,7 +381,7 @@ def _node_split(partition: SnapshotPartition, config: SnapshotConfig, is_fixed: 
     if "split" not in partition.columns:
         raise ValueError(
             f"task.split nodes needs a column split of the nodes{why}: python -m data_tools.split GRAPH OUT --nodes "
-            "node writes one"
+            "node writes one; partition OUT again"
         )
     if config.inputs.lags:
         raise ValueError(f"inputs.lags would show the labels of all nodes: leave it 0 with task.split nodes{why}")

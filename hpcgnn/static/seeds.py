@@ -163,7 +163,9 @@ def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:
     """Return the column ``split`` [m] int64 of a relation's in-edges at this rank. Raises ValueError."""
     name, edges = partition.relations[relation].name, partition.edges[relation]
     if "split" not in edges.columns:
-        raise ValueError(f"relation {name} has no column split: run data_tools.split --relation {name}")
+        raise ValueError(
+            f"relation {name} has no column split: run data_tools.split --relation {name}, and partition again"
+        )
     split = edges.columns["split"].astype(np.int64)
     strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
     if len(strange):
@@ -242,8 +244,8 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
     if not numbers:
         names = " or ".join(relation.name for relation in partition.relations)
         raise ValueError(
-            f"no relation has a column split, which says what is learnt: run data_tools.split --relation with {names}, "
-            "and partition again"
+            f"no relation has a column split, which says what is learnt: run data_tools.split --relation NAME, one of "
+            f"{names}, and partition again"
         )
     if len(numbers) != 1:
         names = ", ".join(partition.relations[number].name for number in numbers)

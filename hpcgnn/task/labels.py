@@ -111,7 +111,7 @@ class Head(nn.Module):
 
 @dataclass(slots=True)
 class LabelScores:
-    """Scores of one step: output [b, C] logits, or [b, 1] predicted numbers; label [b]."""
+    """Scores of one step: output [b, C] logits, or [b, 1] or [b] predicted numbers; label [b]."""
 
     output: torch.Tensor
     label: torch.Tensor
@@ -121,7 +121,7 @@ class LabelScores:
         return LabelScores(self.output.detach(), self.label)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return output [b, C] float64 and label [b] int64 or float64."""
+        """Return output float64, of the same shape, and label [b] int64 or float64."""
         return {"output": self.output.double().cpu().numpy(), "label": self.label.cpu().numpy()}
 
 

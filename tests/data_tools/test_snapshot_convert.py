@@ -195,6 +195,11 @@ def test_speeds(tmp_path, capsys):
     assert "adj.csv: 2 rows of 3 numbers, but speed.csv has 2 sensors" in refused(
         capsys, "speeds", speeds, near, tmp_path / "x.h5", "--header", "names"
     )
+    (tmp_path / "more.csv").write_text("s1,s2,s3\n1.5,2\n3,4\n")
+    near.write_text("1,0.5\n0,1\n")
+    assert "more.csv: the first line has 3 names, but the rows have 2 numbers" in refused(
+        capsys, "speeds", tmp_path / "more.csv", near, tmp_path / "x.h5"
+    )
     speeds.write_text("70,60\n10,40\n20,x\n")
     assert "speed.csv: column #1, row 2: 'x' is not a number" in refused(
         capsys, "speeds", speeds, near, tmp_path / "x.h5", "--header", "names"

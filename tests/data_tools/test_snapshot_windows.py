@@ -14,7 +14,7 @@ from data_tools.snapshots.graph import as_rows
 from data_tools.snapshots.windows import WindowOptions, read_windows, window_bounds
 from data_tools.synthesize import synthesize_events
 from hpcgnn.graph import files
-from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.files import FileFormatError, class_names
 
 pytestmark = pytest.mark.serial
 OPTIONS = [
@@ -153,6 +153,26 @@ def test_nodes_of_several_types_keep_ids_and_columns(tmp_path, capsys):
     assert nodes["label"].tolist() == [1, 0, -1, -1, -1]
     assert np.array_equal(nodes["price"], [np.nan, np.nan, 1.5, 2, 3], equal_nan=True)
     assert "rank" not in nodes
+
+
+def test_names_of_classes_and_relations_stay(tmp_path, capsys):
+    """Those of edges; of what is computed of numbers there are none."""
+    words = json.dumps(["cash", "card"])
+    nodes = {"buyer": {"id": np.arange(3)}, "item": {"id": np.arange(3)}}
+    edges = {"src": np.arange(3), "dst": np.arange(3), "time": np.arange(3), "paid": np.array([0, 1, 1])}
+    relations = {("buyer", "buys", "item"): edges, ("buyer", "returns", "item"): edges}
+    write_graph(tmp_path / "g.h5", nodes, relations)
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        for group in file["edges"].values():
+            group["paid"].attrs["names"] = words
+    for more, expected in ((["--keep"], ["cash", "card"]), (["--reduce", "paid=sum"], [])):
+        options = ["windows", tmp_path / "g.h5", tmp_path / "s.h5", "--windows", "1", "--overwrite", *more]
+        assert main(list(map(str, options))) == 0
+        with h5py.File(tmp_path / "s.h5") as file:
+            (edges,) = file["edges"].values()
+            assert class_names(edges["paid"]) == expected
+            if expected:
+                assert class_names(edges["type"]) == ["buyer.buys.item", "buyer.returns.item"]
 
 
 def test_ids_that_no_two_types_share_stay(tmp_path):

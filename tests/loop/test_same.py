@@ -268,6 +268,16 @@ class Unequal(Added):
         self.shift = 0
 
 
+class Turned(Added):
+    """Has its weights in another order on the last rank, as of a set of words."""
+
+    def prepare(self):
+        names = ["ahead", "behind"]
+        self.shift = 0
+        for name in names[::-1] if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1 else names:
+            setattr(self, name, nn.Parameter(torch.zeros(1)))
+
+
 class Averages(Added):
     """Keeps an average of the rank's own rows, after so many passes."""
 
@@ -340,6 +350,12 @@ def test_a_model_of_other_weights_on_a_rank_is_refused(opened):
         DistributedError, match=r"same weight or buffer shift\d: rank 1 .*make it of what the constructor"
     ):
         opened(Unequal)
+
+
+@several
+def test_a_model_of_another_order_on_a_rank_is_refused(comm, opened):
+    with pytest.raises(DistributedError, match=rf"same order of weights and buffers: {place(comm)} .*order of a set"):
+        opened(Turned)
 
 
 @several

@@ -12,6 +12,7 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.checkpoint import best_tag, find_best
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
+from hpcgnn.snapshots.step import SequenceRows
 
 KINDS = {
     "carried": {"train__batch_size": 2, "inputs__embedding": 3},
@@ -43,6 +44,16 @@ def test_the_best_epoch_is_that_of_the_test(comm, mpi_tmp_path, epochs):
     for values in told:
         assert find_best(mpi_tmp_path / "run" / "checkpoints").name == best_tag(values["epoch"])
     comm.barrier()
+
+
+def test_a_step_that_no_run_can_go_on_from_copies_nothing(comm, mpi_tmp_path, monkeypatch):
+    """However long ago the last checkpoint was: as often as without any within epochs."""
+    parts, copies, saved = make_parts(comm, mpi_tmp_path), [], SequenceRows.saved
+    monkeypatch.setattr(SequenceRows, "saved", lambda rows: copies.append(minutes) or saved(rows))
+    for minutes in (0.0, 1e-9):
+        config = make_config(train__epochs=2, train__checkpoint_minutes=minutes, **KINDS["stale rows"])
+        assert run(comm, parts, mpi_tmp_path / f"run-{minutes}", config, StopAfter(10**6)) == EXIT_DONE
+    assert copies.count(0.0) == copies.count(1e-9) > 0
 
 
 class StopAfter:
