@@ -305,7 +305,7 @@ class Mpirun:
         self.is_open_mpi = "Open MPI" in version
         if self.is_open_mpi:
             # Libfabric, of no use on one machine, sleeps a second in every start.
-            # Ranks that wait leave their core to others: a test machine's may be two hyperthreads of one core.
+            # Ranks that wait leave their core to others: test machines are shared.
             self.environment = {"OMPI_MCA_btl": "^ofi", "OMPI_MCA_mpi_yield_when_idle": "1"}
             # Not bound to cores: test machines are shared, and two jobs would be bound to the same first core.
             self.flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]

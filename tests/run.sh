@@ -58,7 +58,7 @@ unit() {
 }
 
 # Python's own dump of all threads is the only word from a rank that is stuck inside MPI. Ranks that wait leave their core
-# to others, which on two hyperthreads of one core halves the stage.
+# to others: a rank that spins costs most where the machine does other work as well.
 mpi() {
     local flags=(-np "$1")
     shift
