@@ -37,8 +37,9 @@ RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_sec
 
 # How jsonargparse refuses a word that is not among those of a Literal, a value of another type, and a key.
 NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\])\. Got value: (.*)')
-NOT_OF_TYPE = re.compile(r'Parser key "(\S+)": Expected a <class \'(int|float|bool|str|list|dict)\'>\. Got value:(.*)')
-NOT_OF_ANY_TYPE = re.compile(r'Parser key "(\S+)": Does not validate .*?<class \'(\w+)\'>.* Given value: (.*)')
+TYPE = r"<class '(int|float|bool|str|list|dict)'>"
+NOT_OF_TYPE = re.compile(rf'Parser key "(\S+)": Expected a {TYPE}\. Got value:(.*)')
+NOT_OF_ANY_TYPE = re.compile(rf'Parser key "(\S+)": Does not validate .*?{TYPE}.* Given value: (.*)')
 NOT_A_FILE = re.compile(r'Parser key "config": (?:File does not exist|Path is not a file): \'(.*)\'')
 NOT_A_SECTION = re.compile(r'Parser key "(\S+)": Unable to load config')
 NOT_A_KEY = (

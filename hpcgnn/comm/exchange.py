@@ -23,8 +23,7 @@ from hpcgnn.native.workspace import empty_like_rows
 
 POLL_SECONDS = 5e-5
 
-
-# Memory that MPI may still write or read, of transfers that nobody waited for.
+# Transfers that nobody waited for: MPI may still write or read their memory.
 _abandoned: list[Transfer] = []
 
 
