@@ -1,21 +1,50 @@
-"""Settings that take one of a few words: fields of dataclasses whose type is a ``Literal``."""
+"""Settings that take one of a few words, and tables of the parts that such words name.
+
+A field of a section is ``Literal[...]``, or ``Annotated[str, TABLE]`` with a table of rows by name: its choices, their
+help, and the checks of its value are made from the table, so that a part is added in one place, beside its class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row of a table of named parts. make: what makes the part, a class or a function; None: the absence of one;
+    says: what the part is, in a few words, for the help and the docs. Tables of parts with needs and conditions have
+    rows of a subclass, with a field for each."""
+
+    make: Callable[..., Any] | None
+    says: str
+
+
+def tables_of(section: type) -> dict[str, Mapping[str, Part]]:
+    """Return the tables that fields of a section are chosen from, by field."""
+    hints = get_type_hints(section, include_extras=True)
+    return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def check_choices(section: str, values: object) -> None:
-    """Raise ValueError for the first field of a dataclass whose value is none of the words of its Literal type."""
+    """Raise ValueError for the first field of a dataclass whose value is none of the words of its Literal type, or not
+    in its table."""
+    tables = tables_of(type(values))
     for name, hint in get_type_hints(type(values)).items():
-        if get_origin(hint) is Literal:
-            check_choice(f"{section}.{name}", getattr(values, name), get_args(hint))
+        if get_origin(hint) is Literal or name in tables:
+            check_choice(f"{section}.{name}", getattr(values, name), tables.get(name, get_args(hint)))
 
 
 def check_choice(name: str, value: Any, words: Iterable[str]) -> None:
     """Raise ValueError unless a setting's value is one of some words; the empty word may be among them."""
+    words = tuple(words)
     if value not in words:
         named = [word for word in words if word]
         listed = ("one of " if len(named) > 1 else "") + ", ".join(named) + (" or empty" if "" in words else "")
         raise ValueError(f"{name} must be {listed}, got {value!r}")
+
+
+def describe_choices(table: Mapping[str, Part]) -> str:
+    """List the rows of a table with what each is, in one line."""
+    return "; ".join(f'"{name}": {part.says}' if name else f"empty: {part.says}" for name, part in table.items())

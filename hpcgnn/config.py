@@ -11,13 +11,14 @@ import io
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
 import yaml
 
-from hpcgnn.choices import check_choice
+from hpcgnn.choices import Part, check_choice, describe_choices, tables_of
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import KINDS
@@ -64,7 +65,17 @@ def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonar
     result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
     for name, section in KINDS[kind].config.sections().items():
         result.add_class_arguments(section, name)
+        _say_choices(result, name, tables_of(section))
     return result
+
+
+def _say_choices(result: jsonargparse.ArgumentParser, section: str, tables: dict[str, Mapping[str, Part]]) -> None:
+    """Put the rows of the tables that a section's fields are chosen from into the help."""
+    for action in result._actions:
+        name, _, field = action.dest.partition(".")
+        if name == section and field in tables:
+            action.metavar = f"{{{','.join(filter(None, tables[field]))}}}"
+            action.help = f"{action.help}: {describe_choices(tables[field])}"
 
 
 def kind_of(argv: list[str], kind: str = RunConfig.KIND) -> str:
