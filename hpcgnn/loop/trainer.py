@@ -27,7 +27,7 @@ from hpcgnn.loop.same_model import check_model, generator_states, refuse_draws
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.task.goal import TrainScores
-from hpcgnn.task.metrics import LOWER_IS_BETTER
+from hpcgnn.task.metrics import is_lower_better
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
@@ -50,7 +50,7 @@ class Trainer:
         metric_names = session.goal.metric_names()
         _check(self._config, session, metric_names)
         session.check_training()
-        self._monitored = self._config.monitor or metric_names[0]
+        self._monitored = self._config.monitor or session.goal.monitored()
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph
@@ -289,7 +289,7 @@ class Trainer:
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if trained is not None:
             name = self._monitored
-            value = -metrics[name] if name in LOWER_IS_BETTER else metrics[name]
+            value = -metrics[name] if is_lower_better(name) else metrics[name]
             if progress.best_epoch < 0 and np.isnan(value):
                 self.log(f"validation has no {name.upper()}: without one the newest epoch counts as the best")
             value = float(np.nan_to_num(value, nan=WORST))

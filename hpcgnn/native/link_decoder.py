@@ -1,5 +1,5 @@
 """The link decoder as one native call forward and one backward, and the loss of its logits, on the CPU.
-`hpcgnn.task.links` has the same in plain torch for other devices.
+`hpcgnn.nn.decoders` has the same in plain torch for other devices.
 
 R roles, b pairs, Z embedding width, O hidden width.
 """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
-from hpcgnn.task.links import TYPED, DecoderKind
+from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.task.config import LINK, TaskConfig
 
 KEPT, FRESH = "kept", "fresh"
 REFUSE, LAST = "refuse", "last"
@@ -239,23 +239,15 @@ class SnapshotDataConfig:
         }  # fmt: skip
 
 
-REGRESSION, NODE, LINK, EDGE, EDGE_REGRESSION = "regression", "node", "link", "edge", "edge_regression"
+REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
 DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
 BOTH = "both"
 AUTO, TIME, NODES = "auto", "time", "nodes"
 WEIGHT = "weight"  # column of the edges that messages are multiplied by
-# The first one is what an empty task.loss means.
-LOSSES = {
-    REGRESSION: ("mse", "mae"),
-    EDGE_REGRESSION: ("mse", "mae"),
-    NODE: ("cross_entropy",),
-    EDGE: ("cross_entropy",),
-    LINK: ("binary", "softmax", "margin"),
-}
 
 
 @dataclass
-class SnapshotTaskConfig:
+class SnapshotTaskConfig(TaskConfig):
     """What is learnt of the snapshots, each from those before it.
 
     Attributes:
@@ -264,11 +256,6 @@ class SnapshotTaskConfig:
             have an edge; "edge": the class of every edge, "edge_regression": a number of it (a column of the edges).
         target: name of that column; "degree", where the graph has no such: of regression, log of 1 + in-degree.
         steps: for regression: so many snapshots at once: sampling.horizon later, and those that follow.
-        loss: for regression and edge_regression: "mse" or "mae"; of node and edge: "cross_entropy"; of link: "binary",
-            "softmax" (of an edge among its negatives), "margin" (an edge must score higher than its negatives by
-            margin); empty: the first of these.
-        classes: for node and edge: 0: as many as the column says, at least two.
-        class_weights: for node and edge: factor of every class's loss; empty: all 1.
         split: for node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
             says which is whose, in all snapshots; "auto": nodes where no node's class changes, else time.
         undirected: for link: the graph has every edge in both directions; one of them is learnt, as a coin falls for
@@ -281,19 +268,11 @@ class SnapshotTaskConfig:
         eval_pairs: for link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
             of every pair is in memory); or "filtered": both ends of an edge among all nodes, the snapshot's other edges
             left out.
-        decoder: for link: score of a pair of outputs: "dot", "cosine", "mlp", and with weights by the edges' column
-            ``type`` "distmult", "complex".
-        temperature: for decoder cosine: scores are divided by it.
-        positive_weight: for loss binary: an edge's loss counts so many times the mean of its negatives'.
-        margin: for loss margin.
     """
 
     kind: Literal["regression", "node", "link", "edge", "edge_regression"] = "regression"
     target: str = "target"
     steps: int = 1
-    loss: str = ""
-    classes: int = 0
-    class_weights: list[float] = field(default_factory=list)
     split: Literal["auto", "time", "nodes"] = "auto"
     undirected: bool = False
     new_links: bool = False
@@ -302,40 +281,20 @@ class SnapshotTaskConfig:
     negative_ends: Literal["destination", "both"] = "destination"
     strict: bool = False
     eval_pairs: Literal["drawn", "all", "filtered"] = "drawn"
-    decoder: DecoderKind = "dot"
-    temperature: float = 1.0
-    positive_weight: float = 1.0
-    margin: float = 1.0
 
     def __post_init__(self):
-        check_choices("task", self)
-        self.loss = self.loss or LOSSES[self.kind][0]
-        if self.loss not in LOSSES[self.kind]:
-            raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(LOSSES[self.kind])}, got {self.loss}")
+        super().__post_init__()
         for name in ("steps", "negatives", "eval_negatives"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("temperature", "positive_weight", "margin"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
+        if DECODERS[self.decoder].compares_neighbors:
+            raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.split == NODES and self.kind != NODE:
             raise ValueError(f"task.split nodes is for task.kind node, not {self.kind}")
-        if self.eval_pairs == ALL and self.decoder in TYPED:
+        if self.eval_pairs == ALL and self.is_typed:
             raise ValueError(f"task.decoder {self.decoder} ranks edges by their types: use task.eval_pairs filtered")
         if self.eval_pairs == ALL and (self.undirected or self.new_links):
             raise ValueError("task.eval_pairs all ranks all edges: leave task.undirected and task.new_links off")
-        self._check_classes()
-
-    def _check_classes(self) -> None:
-        weights = self.class_weights
-        if self.kind not in (NODE, EDGE) and (weights or self.classes):
-            raise ValueError(f"task.kind {self.kind} has no classes: leave task.classes and task.class_weights")
-        if self.classes < 0 or self.classes == 1:
-            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
-        if not all(0 <= weight < math.inf for weight in weights):
-            raise ValueError(f"task.class_weights must not be negative, got {weights}")
-        if weights and self.classes and len(weights) != self.classes:
-            raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
 
 
 @dataclass

@@ -29,10 +29,10 @@ from hpcgnn.snapshots.config import (
 )
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
-from hpcgnn.task import metrics
-from hpcgnn.task.goal import Collected, Goal, Measure
+from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
-from hpcgnn.task.metrics import REGRESSION_NAMES, UNIT_NAMES, regression_metrics
+from hpcgnn.task.losses import Loss, make_loss
+from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 
 
 class SnapshotGoal(Goal):
@@ -95,18 +95,15 @@ class Targets:
 
 
 class LabelGoal(SnapshotGoal):
-    """What goals of classes and of numbers have in common. Kinds fill in classes: C, or 0: labels are numbers; weights
-    [C] of the classes or None; absolute: the loss of numbers is the absolute error, not the squared one."""
+    """What goals of classes and of numbers have in common. Kinds fill in classes: C, or 0: labels are numbers; sum: the
+    loss, a sum over labels; scale: what the source's numbers were divided by."""
 
     classes = 0
-    weights: torch.Tensor | None = None
-    absolute = False
+    sum: Loss
+    scale = 1.0
 
     def loss(self, scores: LabelScores) -> torch.Tensor:
-        if self.classes:
-            return functional.cross_entropy(scores.output, scores.label, self.weights, reduction="sum")
-        error = scores.output[:, 0] - scores.label.to(scores.output.dtype)
-        return error.abs().sum() if self.absolute else error.square().sum()
+        return self.sum(scores.output, scores.label)
 
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
         if not scores:
@@ -118,28 +115,25 @@ class LabelGoal(SnapshotGoal):
         return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics: accuracy and macro_f1, for two classes auc and ap too; for numbers the errors."""
-        if not self.classes:
-            return REGRESSION_NAMES
-        return (*metrics.MULTICLASS_NAMES, *(metrics.BINARY_NAMES if self.classes == 2 else ()))
+        """Names of the metrics of classes, or of the errors of numbers."""
+        return class_metric_names(self.classes) if self.classes else regression_metric_names(self.scale)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure training as a split is measured."""
         return self.metric_names(), self._measure
 
     def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective. Measure classes, or the errors of numbers."""
-        output, label = scores["output"], scores["label"]
+        """Collective. Measure classes, or the errors of numbers, also in the source's units."""
         if self.classes:
-            return metrics.node_metrics(output, label, world)
-        return regression_metrics(output[:, 0], label, world)
+            return measure_classes(scores, world)
+        return regression_metrics(scores["output"].reshape(scores["label"].shape), scores["label"], world, self.scale)
 
     def _set_classes(self, label: np.ndarray, config: SnapshotConfig, world: World) -> None:
         """Collective. Count the classes, and weigh them, from all labels of this rank."""
         self.classes = count_classes(label.ravel(), config.task.classes, world)
         with together(world, "read task.class_weights"):
-            dtype = config.train.dtype
-            self.weights = class_weights(config.task.class_weights, self.classes, dtype, world.device)
+            weights = class_weights(config.task.class_weights, self.classes, config.train.dtype, world.device)
+        self.sum = make_loss(config.task, weights)
 
 
 class RegressionGoal(LabelGoal):
@@ -159,9 +153,9 @@ class RegressionGoal(LabelGoal):
         _check_unseen(partition, task.target, self._first)
         if never_change(self._series, world):
             raise ValueError(f"task.target {task.target}{UNCHANGED}: {SEEN}")
-        self.absolute, self._world = task.loss == "mae", world
+        self.sum, self._world = make_loss(task), world
         self._keeps, self._targets = config.sampling.routes == KEPT, dict[int, Targets]()
-        self._scale = partition.scales.get(task.target, 1.0)
+        self.scale = partition.scales.get(task.target, 1.0)
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
         self._dtype = config.train.dtype
@@ -191,26 +185,14 @@ class RegressionGoal(LabelGoal):
         known = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
         return LabelScores(known, targets.value)
 
-    def loss(self, scores: LabelScores) -> torch.Tensor:
-        measure = functional.l1_loss if self.absolute else functional.mse_loss
-        return measure(scores.output, scores.label, reduction="sum")
-
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
         none = torch.empty(0, dtype=self._dtype, device=self._world.device)
         return LabelScores(
             torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
         )
 
-    def metric_names(self) -> tuple[str, ...]:
-        """Names of mean squared and absolute errors, also of the source's numbers where the graph has their scale."""
-        return REGRESSION_NAMES if self._scale == 1 else UNIT_NAMES
-
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        return self._scale * outputs
-
-    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-        """Collective. Measure the errors of numbers, also in the source's units."""
-        return regression_metrics(scores["output"], scores["label"], world, self._scale)
+        return self.scale * outputs
 
     def describe(self) -> str:
         return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"
@@ -286,7 +268,7 @@ class EdgeLabelGoal(LabelGoal):
         self._horizon, self._world, self._partition = config.sampling.horizon, world, partition
         self._planning, self._channel = planning, channel
         self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
-        self._most, self.absolute = config.task.classes, config.task.loss == "mae"
+        self._most, self.sum = config.task.classes, make_loss(config.task)
         with together(world, "read the labels"):
             label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
         self._label, self._repeated = label, 0.0

@@ -7,6 +7,7 @@ rank, N of all ranks, C output columns, Z width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,27 +19,31 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.snapshots.config import ALL, BOTH, DRAWN, FILTERED, SnapshotConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
-from hpcgnn.task.goal import Collected, Measure, SplitMeasure, measure_links
+from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
-from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
+from hpcgnn.task.links import LinkScores
+from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
-    DRAWN_NAMES,
+    PAIRS,
+    PER_SNAPSHOT,
+    RANKS,
     check_finite,
     drawn_metrics,
+    link_metrics,
     mean_known,
+    names_of,
     ranking_metrics,
-    ranks_of,
 )
-from hpcgnn.task.ranking import FILTERED_NAMES, Candidates, filtered_metrics
+from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
 ELEMENTS = 1 << 24  # of what is compared at once
 SCORES = 1 << 18  # of pairs at once: they stay in a cache
-TRAIN_NAMES = ("ap", "auc", "mrr")
 
 
 @dataclass(slots=True)
@@ -85,9 +90,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         task, horizon = config.task, config.sampling.horizon
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
         self.num_outputs = config.model.hidden
-        self._loss = make_loss(task.loss, task.margin, positive_weight=task.positive_weight)
+        self._loss = make_loss(task)
         self.last = partition.num_snapshots - 1 - horizon
-        self._types = _count_types(partition, world) if task.decoder in TYPED else 0
+        self._types = _count_types(partition, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
         negatives = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
         seed, both_ends = config.train.seed, task.negative_ends == BOTH
@@ -97,9 +102,8 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Add the decoder that scores links to the model."""
-        self._decoder = model.decoder = make_decoder(
-            self._task.decoder, self.num_outputs, self._types, self._task.temperature
-        )
+        sizes = DecoderSizes(self.num_outputs, self._types, self._task.temperature)
+        self._decoder = model.decoder = DECODERS[self._task.decoder].make(sizes)
         return model
 
     def want(self, split: str, epoch: int, number: int) -> Pairs:
@@ -128,19 +132,14 @@ class SnapshotLinkGoal(SnapshotGoal):
         return LinkScores(torch.empty(0), torch.empty((negatives, 0)), number=none)
 
     def collector(self) -> Collected:
-        return Collected(MEASURES[self._task.eval_pairs])
+        return Collected(MEASURES[self._task.eval_pairs][1])
 
     def metric_names(self) -> tuple[str, ...]:
-        return {DRAWN: DRAWN_NAMES, ALL: ALL_NAMES, FILTERED: FILTERED_NAMES}[self._task.eval_pairs]
+        return MEASURES[self._task.eval_pairs][0]()
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Measure ap, auc and mrr of training."""
-
-        def measure(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-            ranks = ranks_of(scores["positive"], scores["negative"])
-            return measure_links(scores, world) | ranking_metrics(ranks, np.zeros(len(ranks), bool), world)
-
-        return TRAIN_NAMES, measure
+        """Measure pairs against their negatives."""
+        return names_of(PAIRS) + names_of(RANKS), lambda s, world: drawn_metrics(s["positive"], s["negative"], world)
 
     def describe(self) -> str:
         task = self._task
@@ -215,7 +214,31 @@ def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: Wor
     return {name: mean_known(column) for name, column in zip(ALL_NAMES, values.T, strict=True)}
 
 
-MEASURES: dict[str, SplitMeasure] = {DRAWN: drawn_metrics, ALL: measure_all_pairs, FILTERED: filtered_metrics}
+def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of pairs, those of their ranks, and means over snapshots of the former.
+
+    scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
+    batches list those of all ranks. Raises DistributedError for a score that is not finite.
+    """
+    positive, negative, number = scores["positive"], scores["negative"], scores["number"]
+    result, by_snapshot = drawn_metrics(positive, negative, world), []
+    for snapshot in sorted(snapshot for targets in batches.targets for snapshot in targets):
+        here = number == snapshot
+        by_snapshot.append(link_metrics(positive[here], negative[here], world))
+    means = {name: mean_known(metrics[name] for metrics in by_snapshot) for name in names_of(PAIRS)}
+    return result | {name + PER_SNAPSHOT: mean for name, mean in means.items()}
+
+
+def _drawn_names() -> tuple[str, ...]:
+    return names_of(PAIRS) + names_of(RANKS) + tuple(name + PER_SNAPSHOT for name in names_of(PAIRS))
+
+
+# Names of the metrics and the function that computes them.
+MEASURES: dict[str, tuple[Callable[[], tuple[str, ...]], SplitMeasure]] = {
+    DRAWN: (_drawn_names, measure_drawn),
+    ALL: (lambda: ALL_NAMES, measure_all_pairs),
+    FILTERED: (lambda: names_of(RANKS), lambda scores, batches, world: ranking_metrics(scores["rank"], world)),
+}
 
 
 def _count_types(partition: SnapshotPartition, world: World) -> int:

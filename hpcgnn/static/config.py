@@ -13,8 +13,9 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
+from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.negatives import EDGE
-from hpcgnn.task.links import DecoderKind
+from hpcgnn.task.config import TaskConfig
 
 WHOLE = "whole"
 FULL = -1
@@ -253,14 +254,13 @@ NODE, LINK = "node", "link"
 
 
 @dataclass
-class GraphTaskConfig:
+class GraphTaskConfig(TaskConfig):
     """The task: what is learnt of the graph.
 
     Attributes:
         kind: "node": the label (column ``label``) of the nodes that column ``split`` gives to training; "link":
             whether there is an edge, from the edges that column ``split`` gives to training.
         node_type: for node: whose labels; empty: the only type that has any.
-        classes: for node: 0: as many as the labels say, at least two.
         relation: for link: whose edges (src.rel.dst); empty: the only relation with a column split.
         reverse: for link: the relation that holds the same edges the other way, which are left out together with them;
             empty: every relation that leads back; "none": none.
@@ -273,19 +273,10 @@ class GraphTaskConfig:
             all), or drawn for a batch (0: as many as it has edges).
         strict: for link: no negative makes a training edge.
         both_ends: for link: negatives in the place of the source, too.
-        decoder: for link: score of a pair of embeddings: "dot", "cosine", "mlp", "distmult", "complex" (the last two
-            with weights by edge type, column ``rel``).
-        temperature: for decoder cosine: scores are divided by it.
-        loss: for link: "binary" (cross entropy), "margin" (triplet: a pair must score higher than its negatives by
-            margin), "softmax" (of a pair among its negatives).
-        margin: for loss margin.
-        adversarial: for losses binary and margin: above 0, negatives weigh by the softmax of so many times their
-            scores; 0: all alike.
     """
 
     kind: Literal["node", "link"] = "node"
     node_type: str = ""
-    classes: int = 0
     relation: str = ""
     reverse: str = ""
     messages: Literal["stored", "typed", "both"] = "stored"
@@ -293,26 +284,15 @@ class GraphTaskConfig:
     negatives: int = 0
     strict: bool = False
     both_ends: bool = False
-    decoder: DecoderKind = "dot"
-    temperature: float = 1.0
-    loss: Literal["binary", "margin", "softmax"] = "binary"
-    margin: float = 1.0
-    adversarial: float = 0.0
 
     def __post_init__(self):
-        check_choices("task", self)
-        if self.classes < 0 or self.classes == 1:
-            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
-        for name in ("negatives", "adversarial"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"task.{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("margin", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
-        if self.adversarial and self.loss == "softmax":
-            raise ValueError("task.adversarial is for the losses binary and margin: softmax weighs negatives itself")
-        if self.candidates != EDGE and self.decoder == "mlp":
-            raise ValueError(f"task.candidates {self.candidates} needs a task.decoder other than mlp")
+        super().__post_init__()
+        if self.negatives < 0:
+            raise ValueError(f"task.negatives must be at least 0, got {self.negatives}")
+        if self.candidates != EDGE and not DECODERS[self.decoder].shares_negatives:
+            raise ValueError(f"task.candidates {self.candidates} needs a task.decoder other than {self.decoder}")
+        if DECODERS[self.decoder].compares_neighbors:
+            raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.kind == NODE and (self.relation or self.reverse):
             raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
         if self.kind == LINK and (self.node_type or self.classes):

@@ -17,6 +17,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
 from hpcgnn.static.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
@@ -43,27 +44,32 @@ from hpcgnn.static.step import (
     ReplacedEnd,
     score_negatives,
 )
-from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_links, measure_nodes
-from hpcgnn.task.labels import LabelScores, count_classes, has_label, labelled_type, node_labels
-from hpcgnn.task.links import TYPED, LinkScores, make_decoder, make_loss
+from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
+from hpcgnn.task.labels import LabelScores, class_weights, count_classes, has_label, labelled_type, node_labels
+from hpcgnn.task.links import LinkScores
+from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import (
-    BINARY_NAMES,
-    MULTICLASS_NAMES,
-    MULTILABEL_NAMES,
-    link_metrics,
+    PAIRS,
+    QUERIES,
+    RANKS,
+    QueryRanks,
+    class_metric_names,
+    drawn_metrics,
+    measured,
+    names_of,
     ranking_metrics,
-    ranks_of,
 )
-from hpcgnn.task.ranking import FILTERED_NAMES, FULL_NAMES, Candidates, filtered_metrics, full_metrics
+from hpcgnn.task.ranking import Candidates
 
 
 class StaticGoal(Goal):
-    """Collective to create. Kinds of tasks fill in: pools, the seeds of every split; roots, the nodes that a seed
-    needs, as (node type, column); excluded, the edges that a step leaves out, if any; complete, what gives a step all
-    columns of ``roots``, where the batches do not."""
+    """A task on a static graph. Collective to create. Subclasses set pools (the seeds of each split), roots (node types
+    and columns that a seed needs), loss (a sum over seeds), excluded (edges hidden from a step) and complete (what adds
+    negatives to a step's columns)."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
+    loss: Loss
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
 
@@ -89,6 +95,10 @@ class NodeGoal(StaticGoal):
         self.roots, self._type_name = ((kind, "id"),), partition.types[kind]
         self.several = label.ndim == 2
         self.num_outputs = count_classes(label, config.task.classes, world)
+        with together(world, "read task.class_weights"):
+            task, dtype = config.task, config.train.dtype
+            weights = class_weights(task.class_weights, self.num_outputs, dtype, world.device)
+        self.loss = make_loss(task, weights)
         self.pools, labelled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
         for number, name in enumerate(SPLITS):
@@ -97,7 +107,7 @@ class NodeGoal(StaticGoal):
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
 
     def task(self, *shared) -> GraphNodeTask:
-        return GraphNodeTask(self.node_type, *shared)
+        return GraphNodeTask(self.node_type, self.loss, *shared)
 
     def exact_scores(
         self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
@@ -113,34 +123,41 @@ class NodeGoal(StaticGoal):
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""
-        return Collected(lambda scores, batches, world: measure_nodes(scores, world))
+        return Collected(lambda scores, batches, world: measure_classes(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Names of accuracy and macro_f1; of two classes auc and ap too; of several labels a node the F1s."""
-        if self.several:
-            return MULTILABEL_NAMES
-        return (*MULTICLASS_NAMES, *(BINARY_NAMES if self.num_outputs == 2 else ()))
+        """Names of the metrics of classes, or of several labels a node."""
+        return class_metric_names(self.num_outputs, self.several)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure training as a split is measured."""
-        return self.metric_names(), measure_nodes
+        return self.metric_names(), measure_classes
 
     def describe(self) -> str:
         kinds = "classes, several a node" if self.several else "classes"
         return f"{self._type_name} labels, {self.num_outputs} {kinds}"
 
 
-METRICS = ("ap", "auc", "mrr")
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 
 
-def measure_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Measure average precision, ROC AUC, and the mean reciprocal rank of edges among their negatives."""
-    positive, negative = scores["positive"], scores["negative"]
-    none = np.zeros(len(positive), bool)
-    values = link_metrics(positive, negative, none, world)
-    values |= ranking_metrics(ranks_of(positive, negative), none, world)
-    return {name: values[name] for name in METRICS}
+def _measure_drawn(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    return drawn_metrics(scores["positive"], scores["negative"], world)
+
+
+def _measure_ranks(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    return ranking_metrics(scores["rank"], world)
+
+
+def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    return measured(QUERIES, QueryRanks(scores["rank"], scores["query"], world))
+
+
+# Kinds of scores and the function that measures them, by ``eval.ranking``.
+MEASURES: dict[str, tuple[tuple[str, ...], SplitMeasure]] = {
+    "": ((PAIRS, RANKS), _measure_drawn), "filtered": ((RANKS,), _measure_ranks),
+    "full": ((QUERIES,), _measure_queries),
+}  # fmt: skip
 
 
 class LinkGoal(StaticGoal):
@@ -153,7 +170,7 @@ class LinkGoal(StaticGoal):
         self, config: StaticConfig, links: LinksToLearn, partition: GraphPartition, world: World, channel: Channel
     ):
         """partition: the graph with the links of all splits."""
-        self._config, self._world = config, world
+        self._config, self._world, self.loss = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
         self.learnt = kind = partition.relations[self._relation]
         self.excluded = links.excluded
@@ -201,13 +218,13 @@ class LinkGoal(StaticGoal):
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Add the decoder that scores links to the model."""
         task = self._config.task
-        model.decoder = make_decoder(task.decoder, self.num_outputs, self.num_edge_types, task.temperature)
+        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature)
+        model.decoder = DECODERS[task.decoder].make(sizes)
         return model
 
     def task(self, *shared) -> GraphLinkTask:
-        task, types = self._config.task, (self.learnt.src_type, self.learnt.dst_type)
-        loss = make_loss(task.loss, task.margin, task.adversarial)
-        return GraphLinkTask(types, self._replaced, loss, *shared)
+        types = self.learnt.src_type, self.learnt.dst_type
+        return GraphLinkTask(types, self._replaced, self.loss, *shared)
 
     @torch.no_grad()
     def exact_scores(
@@ -240,7 +257,7 @@ class LinkGoal(StaticGoal):
     ) -> Collected:
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
-        collected = Collected(filtered_metrics if self._config.eval.ranking == "filtered" else full_metrics)
+        collected = self.collector()
         kinds = self.learnt.src_type, self.learnt.dst_type
         for step in range(batches.num_steps):
             seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
@@ -258,15 +275,15 @@ class LinkGoal(StaticGoal):
         return collected
 
     def collector(self) -> Collected:
-        """Collect scores of edges and of their negatives."""
-        return Collected(measure_pairs)
+        """Collect scores of edges and of their negatives, or ranks."""
+        return Collected(MEASURES[self._config.eval.ranking][1])
 
     def metric_names(self) -> tuple[str, ...]:
-        return {"": METRICS, "filtered": FILTERED_NAMES, "full": FULL_NAMES}[self._config.eval.ranking]
+        return tuple(name for kind in MEASURES[self._config.eval.ranking][0] for name in names_of(kind))
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure ap and auc of training."""
-        return LINK_NAMES, measure_links
+        return names_of(PAIRS), measure_links
 
     def describe(self) -> str:
         return f"links of {self.learnt.name}{self._found}, {self._describe_negatives()}"
@@ -335,7 +352,7 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
     edge_types = max(world.allgather(types))
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    seeds = make_link_seeds(partition, relation, reverse, task.decoder in TYPED, world, channel)
+    seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel)
     messages, left_out = seeds.partition, seeds.edges
     if task.messages != STORED:
         with together(world, "type the edges"):
@@ -349,8 +366,11 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
 def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
     """Count the edge types that this rank knows of. Raises ValueError."""
     if rel is None:
-        for key, value, typed in (("decoder", task.decoder, TYPED), ("messages", task.messages, MESSAGES[1:])):
-            if value in typed:
+        for key, value, typed in (
+            ("decoder", task.decoder, task.is_typed),
+            ("messages", task.messages, task.messages in MESSAGES[1:]),
+        ):
+            if typed:
                 raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")
         return 1
     if rel.dtype.kind not in "iu" or np.any(rel < 0):

@@ -22,7 +22,6 @@ from hpcgnn.loop.question_file import find_nodes, id_column, read_rows
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
-from hpcgnn.task.links import TYPED
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -44,7 +43,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     embeddings of all nodes that the learnt relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
-        types = session.goal.num_edge_types if config.task.decoder in TYPED else 1
+        types = session.goal.num_edge_types if config.task.is_typed else 1
         words = session.partition.words.get(f"edges/{session.goal.learnt.name}/rel", [])
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, embedding
+from torch.nn.functional import embedding
 
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import EmbeddingStore
@@ -24,7 +24,8 @@ from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.negatives import COUNTS, HIDDEN
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.task.labels import LabelScores
-from hpcgnn.task.links import LinkScores, Loss, mean_loss
+from hpcgnn.task.links import LinkScores, mean_loss
+from hpcgnn.task.losses import Loss
 
 Rows = torch.Tensor | IndexedRows
 
@@ -225,22 +226,13 @@ def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: 
 class GraphNodeTask(GraphTask):
     """Scores the classes of every seed, a node."""
 
-    def __init__(self, seed_type: int, *shared):
-        """shared: what GraphTask takes."""
+    def __init__(self, seed_type: int, loss: Loss, *shared):
+        """loss: a sum over seeds; shared: what GraphTask takes."""
         super().__init__(*shared)
-        self._seed_type = seed_type
+        self._seed_type, self._sum = seed_type, loss
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
         return LabelScores(outputs[self._seed_type][plan.roots[0]], plan.columns["label"])
 
     def _loss(self, scores: LabelScores) -> torch.Tensor:
-        return node_loss(scores)
-
-
-def node_loss(scores: LabelScores) -> torch.Tensor:
-    """Sum the losses of nodes: cross entropy, or, where a node may have several labels, the mean of the binary one over
-    the classes."""
-    output, label = scores.output, scores.label
-    if label.ndim == 2:
-        return binary_cross_entropy_with_logits(output, label.to(output.dtype), reduction="sum") / output.shape[1]
-    return cross_entropy(output, label, reduction="sum")
+        return self._sum(scores.output, scores.label)

@@ -29,8 +29,9 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import block_on
-from hpcgnn.static.step import Rows, joined, node_loss
+from hpcgnn.static.step import Rows, joined
 from hpcgnn.task.labels import LabelScores
+from hpcgnn.task.losses import Loss
 
 DEEP, BORDER, OUTER = range(3)
 
@@ -189,12 +190,13 @@ class FullPlan:
 
 class FullGraphTask(Task):
     """Steps over the whole graph; ``train`` and ``rows`` are collective. features: by type, rows of [own nodes in the
-    partition's order | ghosts], None without."""
+    partition's order | ghosts], None without; loss: a sum over seeds."""
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
-        seed: int, channel: Channel, timers: Timers, overlap: bool = True,
+        loss: Loss, seed: int, channel: Channel, timers: Timers, overlap: bool = True,
     ):  # fmt: skip
+        self._sum = loss
         self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
         self._seed, self._channel, self.timers = seed, channel, timers
         self._overlap = overlap
@@ -208,7 +210,7 @@ class FullGraphTask(Task):
             key = StepKey(self._seed, plan.epoch, plan.step, True)
             outputs = self.model.last(self._pass(learnt, key, chain, self.model.num_hops))
             scores = LabelScores(outputs[plan.place], plan.label)
-            loss = node_loss(scores) / max(1, plan.batch_size)
+            loss = self._sum(scores.output, scores.label) / max(1, plan.batch_size)
             chain.tie(loss).backward()
         for kind, rows in learnt.items():
             tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)

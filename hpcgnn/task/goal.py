@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.task.labels import label_metrics
-from hpcgnn.task.metrics import Standing, link_metrics, node_metrics, ranking_metrics
+from hpcgnn.task.metrics import Standing, class_metrics, link_metrics, ranking_metrics
 
 Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
@@ -77,11 +76,11 @@ class Collected:
 
 
 def measure_events(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Compute AP and AUC of events, or, where they are ranked among many negatives, MRR and hits@10; of all
-    events and of the inductive ones."""
+    """Collective. Compute the metrics of events against negatives, or, where they are ranked among many, of their
+    ranks; of all events and of the inductive ones."""
     if "rank" in scores:
-        return ranking_metrics(scores["rank"], batches.inductive, world)
-    return link_metrics(scores["positive"], scores["negative"], batches.inductive, world)
+        return ranking_metrics(scores["rank"], world, batches.inductive)
+    return link_metrics(scores["positive"], scores["negative"], world, batches.inductive)
 
 
 def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
@@ -90,22 +89,14 @@ def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
 
-LINK_NAMES = ("ap", "auc")
-
-
 def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute AP and AUC of link scores, positive [n] and negative [n, k]."""
-    return link_metrics(scores["positive"], scores["negative"], np.zeros(len(scores["positive"]), bool), world)
+    """Collective. Compute the metrics of link scores, positive [n] and negative [n, k]."""
+    return link_metrics(scores["positive"], scores["negative"], world)
 
 
-def measure_nodes(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of nodes' labels: output [n, C], label [n] or, several a node, [n, C]."""
-    return node_metrics(scores["output"], scores["label"], world)
-
-
-def measure_labels(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of one label each: output [n, C], label [n]."""
-    return label_metrics(scores["output"], scores["label"], world)
+def measure_classes(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of classes: output [n, C], label [n] or, several a node, [n, C]."""
+    return class_metrics(scores["output"], scores["label"], world)
 
 
 class TrainScores:
@@ -114,7 +105,7 @@ class TrainScores:
     measure: makes metrics of scores by name, of which those called ``names`` are reported.
     """
 
-    def __init__(self, world: World, names: tuple[str, ...] = LINK_NAMES, measure: Measure = measure_links):
+    def __init__(self, world: World, names: tuple[str, ...], measure: Measure):
         self._world, self._names, self._measure = world, names, measure
         self.clear()
 
@@ -164,7 +155,11 @@ class Goal(ABC):
 
     @abstractmethod
     def metric_names(self) -> tuple[str, ...]:
-        """Names of a split's metrics; the first one is monitored unless ``train.monitor`` names another."""
+        """Names of a split's metrics."""
+
+    def monitored(self) -> str:
+        """Name of the metric that decides which epoch is best, unless ``train.monitor`` names another."""
+        return self.metric_names()[0]
 
     @abstractmethod
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:

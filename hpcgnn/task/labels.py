@@ -15,7 +15,6 @@ from torch import nn
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.products import linear
-from hpcgnn.task import metrics
 
 MISSING = -1
 MOST_CLASSES = 1 << 16
@@ -123,22 +122,6 @@ class LabelScores:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return output float64, of the same shape, and label [b] int64 or float64."""
         return {"output": self.output.double().cpu().numpy(), "label": self.label.cpu().numpy()}
-
-
-def metric_names(kind: str, classes: int) -> tuple[str, ...]:
-    """Names of the metrics that ``label_metrics`` computes, first the one to monitor."""
-    if kind == "edge_regression":
-        return metrics.REGRESSION_NAMES
-    return metrics.BINARY_NAMES if classes == 2 else metrics.MULTICLASS_NAMES
-
-
-def label_metrics(output: np.ndarray, label: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute metrics of outputs [n, C] against labels [n] of this rank, without the missing ones; C is 1
-    where labels are numbers."""
-    is_present = is_known(label)
-    if output.shape[1] == 1:
-        return metrics.regression_metrics(output[is_present, 0], label[is_present], world)
-    return metrics.classification_metrics(output[is_present], label[is_present], world)
 
 
 def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:

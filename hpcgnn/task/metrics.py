@@ -1,43 +1,175 @@
 """Metrics over a whole split, exact on any number of ranks: counts or sums over ranks, never metrics averaged.
 
-The number of ranks changes no bit of a metric of the same scores, and no rank gathers those of others. b events of this
-rank, k negatives an event, n rows of this rank, c classes. Scores are compared in float32, so that equal pairs stay
-tied whatever the order of additions that led to them.
+``METRICS`` has all of them. Each is computed from scores of a kind: those of pairs against negatives, ranks, ranks by
+query, classes, several labels a node, or numbers. The number of ranks changes no bit of a metric of the same scores,
+and no rank gathers those of others. b events of this rank, k negatives an event, n rows of this rank, c classes. Scores
+are compared in float32, so that equal pairs stay tied whatever the order of additions that led to them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from hpcgnn.choices import Part
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
-NAMES = ("ap", "auc", "inductive_ap", "inductive_auc")
-RANKING_NAMES = ("mrr", "hits@10", "inductive_mrr", "inductive_hits@10")
-DRAWN_NAMES = ("ap", "auc", "mrr", "snapshot_ap", "snapshot_auc")
-BINARY_NAMES = ("auc", "ap")
-MULTICLASS_NAMES = ("accuracy", "macro_f1")
-MULTILABEL_NAMES = ("micro_f1_known", "macro_f1_known", "micro_f1", "macro_f1")
-REGRESSION_NAMES = ("mse", "mae", "rmse")
-UNIT_NAMES = ("mse", "mae_units", "rmse_units", "mae", "rmse")
-LOWER_IS_BETTER = UNIT_NAMES
-HITS = 10
+PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
+INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
 
-def link_metrics(positive: np.ndarray, negative: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute average precision and ROC AUC of events against negatives, over all events and over the
-    inductive ones.
+class Pairs:
+    """Collective to create. Scores of this rank's pairs, positive [b], and of negatives, of any shape."""
 
-    positive [b], negative [b, k]: scores of this rank's events; inductive [b] bool. NaN where there is no such event.
+    def __init__(self, positive: np.ndarray, negative: np.ndarray, world: World):
+        """Raises DistributedError for a score that is not finite."""
+        self._scores, self._world = (rounded(positive), rounded(negative)), world
+        check_finite(all(np.isfinite(scores).all() for scores in self._scores), world)
+
+    @cached_property
+    def ap_auc(self) -> tuple[float, float]:
+        """Collective. Average precision and ROC AUC; NaN without pairs, or negatives."""
+        return ap_auc(*self._scores, self._world)
+
+
+class Ranks:
+    """Collective to create. Ranks [n] of this rank's pairs among their negatives."""
+
+    def __init__(self, rank: np.ndarray, world: World):
+        """Raises DistributedError for a rank that is NaN."""
+        check_finite(np.isfinite(rank).all(), world)
+        self.rank, self._world = rank, world
+
+    def mean(self, values: np.ndarray) -> float:
+        """Collective. Average a column of numbers over all ranks, rounded once; NaN where there are none."""
+        count, total = self._world.total(len(values)), exact_sum(values, self._world)
+        return total / count if count else math.nan
+
+
+class QueryRanks(Ranks):
+    """Collective to create. Ranks of answers, grouped by the queries of this rank, each at the owner of its query."""
+
+    def __init__(self, rank: np.ndarray, query: np.ndarray, world: World):
+        """rank, query [n]: of the right answers."""
+        order = np.lexsort((rank, query))  # so that sums over a query's answers do not depend on who scored them
+        super().__init__(rank[order], world)
+        _, self._query, self._count = np.unique(query[order], return_inverse=True, return_counts=True)
+
+    def recall(self, most: int) -> np.ndarray:
+        """Compute every query's share of answers with a rank up to ``most``."""
+        return np.bincount(self._query[self.rank <= most], minlength=len(self._count)) / self._count
+
+    def gain(self, most: int) -> np.ndarray:
+        """Compute every query's normalized discounted cumulative gain of ranks up to ``most``."""
+        top = self.rank <= most
+        gain = np.bincount(self._query[top], 1 / np.log2(1 + self.rank[top]), len(self._count))
+        return gain / np.cumsum(1 / np.log2(2 + np.arange(most)))[np.minimum(self._count, most) - 1]
+
+
+class Counts:
+    """Collective to create. How often each of c classes is a label, is predicted, and both; on all ranks."""
+
+    def __init__(self, counts: list[np.ndarray], world: World):
+        """counts [3, c]: how often it is both, a label, and predicted, on this rank."""
+        self._hits, self._known, self._chosen = world.reduce_array(np.stack(counts).astype(np.int64))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the labels that are predicted; NaN without labels."""
+        return float(self._hits.sum() / self._known.sum()) if self._known.any() else math.nan
+
+    @property
+    def micro_f1(self) -> float:
+        """F1 of all decisions taken together; NaN where nothing is a label or predicted."""
+        either = (self._known + self._chosen).sum()
+        return float(2 * self._hits.sum() / either) if either else math.nan
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that are labels or predicted; NaN without any."""
+        either = self._known + self._chosen
+        return float((2 * self._hits[either > 0] / either[either > 0]).mean()) if either.any() else math.nan
+
+
+class Errors:
+    """Collective to create. Differences of predicted numbers and targets, of any shape."""
+
+    def __init__(self, predicted: np.ndarray, target: np.ndarray, world: World):
+        """Raises DistributedError for a prediction that is not finite."""
+        check_finite(np.isfinite(predicted).all(), world)
+        error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
+        count = world.total(error.size)
+        sums = exact_sum(error**2, world), exact_sum(np.abs(error), world)
+        self.square, self.absolute = (total / count if count else math.nan for total in sums)
+
+
+@dataclass(frozen=True)
+class MetricPart(Part):
+    """A metric. make: collective, computes it from scores, an object of this module; of: the kinds of scores that have
+    it; lower_is_better: as for errors; unit: the power of the target's unit that it comes in, 0: none."""
+
+    make: Callable[[Any], float]
+    of: tuple[str, ...] = ()
+    lower_is_better: bool = False
+    unit: int = 0
+
+
+def _hits(most: int) -> MetricPart:
+    return MetricPart(lambda s: s.mean(s.rank <= most), f"share of the ranks up to {most}", (RANKS,))
+
+
+METRICS = {
+    "ap": MetricPart(lambda s: s.ap_auc[0], "average precision", (PAIRS,)),
+    "auc": MetricPart(lambda s: s.ap_auc[1], "area under the ROC curve", (PAIRS,)),
+    "mrr": MetricPart(lambda s: s.mean(1 / s.rank), "mean reciprocal rank", (RANKS,)),
+    "hits@1": _hits(1),
+    "hits@3": _hits(3),
+    "hits@10": _hits(10),
+    "recall@20": MetricPart(lambda s: s.mean(s.recall(20)), "recall among the 20 best answers", (QUERIES,)),
+    "ndcg@20": MetricPart(lambda s: s.mean(s.gain(20)), "normalized gain of the 20 best answers", (QUERIES,)),
+    "accuracy": MetricPart(lambda s: s.accuracy, "share of right classes, the micro F1 of one label each", (CLASSES,)),
+    "micro_f1": MetricPart(lambda s: s.micro_f1, "F1 of all decisions", (LABELS,)),
+    "macro_f1": MetricPart(lambda s: s.macro_f1, "mean F1 of the classes that occur", (CLASSES, LABELS)),
+    "mse": MetricPart(lambda s: s.square, "mean squared error", (NUMBERS,), True, 2),
+    "mae": MetricPart(lambda s: s.absolute, "mean absolute error", (NUMBERS,), True, 1),
+    "rmse": MetricPart(lambda s: math.sqrt(s.square), "root of the mean squared error", (NUMBERS,), True, 1),
+}
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Names of the metrics of a kind of scores, in the table's order."""
+    return tuple(name for name, row in METRICS.items() if kind in row.of)
+
+
+def measured(kind: str, scores: Any, form: str = "{}") -> dict[str, float]:
+    """Collective. Compute all metrics of a kind of scores; form: what becomes of their names."""
+    return {form.format(name): METRICS[name].make(scores) for name in names_of(kind)}
+
+
+def is_lower_better(name: str) -> bool:
+    """Whether the lowest value of a metric is the best."""
+    row = METRICS.get(name.removesuffix(UNITS))
+    return row is not None and row.lower_is_better
+
+
+def link_metrics(
+    positive: np.ndarray, negative: np.ndarray, world: World, inductive: np.ndarray | None = None
+) -> dict[str, float]:
+    """Collective. Compute the metrics of pairs against negatives, over all events and, where it is given, over the
+    inductive ones [b] bool.
+
+    positive [b], negative [b, k]: scores of this rank's events. NaN where there is no such event.
     """
-    positive, negative = rounded(positive), rounded(negative)
-    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    values = [*ap_auc(positive, negative, world), *ap_auc(positive[inductive], negative[inductive], world)]
-    return dict(zip(NAMES, values, strict=True))
+    result = measured(PAIRS, Pairs(positive, negative, world))
+    if inductive is not None:
+        result |= measured(PAIRS, Pairs(positive[inductive], negative[inductive], world), INDUCTIVE + "{}")
+    return result
 
 
 class Standing:
@@ -80,38 +212,22 @@ def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | Non
     return standing.ranks()
 
 
-def ranking_metrics(ranks: np.ndarray, inductive: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute mean reciprocal rank and hits@10 from the ranks [b] of this rank's events, over all events
-    and over the inductive ones [b] bool; NaN where there is no such event.
+def ranking_metrics(ranks: np.ndarray, world: World, inductive: np.ndarray | None = None) -> dict[str, float]:
+    """Collective. Compute the metrics of this rank's ranks [b], over all events and, where it is given, over the
+    inductive ones [b] bool; NaN where there is no such event.
 
     Raises DistributedError for a rank that is NaN.
     """
-    check_finite(np.isfinite(ranks).all(), world)
-    values = []
-    for some_ranks in (ranks, ranks[inductive]):
-        count = world.total(len(some_ranks))
-        sums = exact_sum(1 / some_ranks, world), exact_sum(some_ranks <= HITS, world)
-        values += [total / count if count else math.nan for total in sums]
-    return dict(zip(RANKING_NAMES, values, strict=True))
+    result = measured(RANKS, Ranks(ranks, world))
+    if inductive is not None:
+        result |= measured(RANKS, Ranks(ranks[inductive], world), INDUCTIVE + "{}")
+    return result
 
 
-def drawn_metrics(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of DRAWN_NAMES of links between snapshots: average precision and ROC AUC over all
-    pairs, the mean reciprocal rank of positives among their negatives, and means over snapshots of the first two.
-
-    scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
-    batches list those of all ranks. Raises DistributedError for a score that is not finite.
-    """
-    positive, negative = (rounded(scores[name]) for name in ("positive", "negative"))
-    check_finite(np.isfinite(positive).all() and np.isfinite(negative).all(), world)
-    ap, auc = ap_auc(positive, negative, world)
-    mrr = ranking_metrics(ranks_of(positive, negative), np.zeros(len(positive), bool), world)["mrr"]
-    by_snapshot = []
-    for number in sorted(number for targets in batches.targets for number in targets):
-        here = scores["number"] == number
-        by_snapshot.append(ap_auc(positive[here], negative[here], world))
-    values = [ap, auc, mrr, *(mean_known(column) for column in zip(*by_snapshot, strict=True))]
-    return dict(zip(DRAWN_NAMES, values, strict=True))
+def drawn_metrics(positive: np.ndarray, negative: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of pairs against negatives and of their ranks among these, from scores [b] and
+    [b, k]; NaN without pairs. Raises DistributedError for a score that is not finite."""
+    return link_metrics(positive, negative, world) | ranking_metrics(ranks_of(positive, negative), world)
 
 
 def mean_known(values: Iterable[float]) -> float:
@@ -120,77 +236,62 @@ def mean_known(values: Iterable[float]) -> float:
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
-def classification_metrics(scores: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute metrics of labels [n] in [0, c) from scores [n] (of class 1, two classes) or [n, c].
+def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: those of classes, and of two classes
+    those of class 1 against class 0. NaN without labels.
 
-    Two classes: ``auc`` and ``ap`` of class 1 (NaN when only one class occurs); more: ``accuracy`` and ``macro_f1``
-    over the classes that occur among labels or predictions.
+    Labels [n, c] of 0 and 1 have the metrics of the classes with outputs above 0, and before them, as ``..._topk``,
+    those of as many classes, the ones with the highest outputs, as the node has labels (Perozzi et al., DeepWalk,
+    2014).
     """
-    margin = scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
     # What float32 has no number for would be equal to all others of the kind.
-    check_finite(np.isfinite(rounded(margin)).all(), world)
-    if scores.ndim == 2 and scores.shape[1] > 2:
-        return _multiclass(rounded(scores).argmax(axis=1), labels, scores.shape[1], world)
-    ap, auc = ap_auc(margin[labels == 1], margin[labels == 0], world)
-    return {"auc": auc, "ap": ap}
-
-
-def node_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: ``accuracy``, which is also the micro F1
-    of one label a node, and ``macro_f1``; of two classes ``auc`` and ``ap`` too. NaN without nodes.
-
-    Labels [n, c] of 0 and 1 have ``micro_f1`` and ``macro_f1`` of the classes with outputs above 0, and before them
-    ``micro_f1_known`` and ``macro_f1_known`` of as many classes, those with the highest outputs, as the node has labels
-    (Perozzi et al., DeepWalk, 2014).
-    """
-    check_finite(np.isfinite(rounded(output)).all(), world)
+    compared, classes = rounded(output), output.shape[1]
+    check_finite(np.isfinite(compared).all(), world)
     if labels.ndim == 2:
-        output, labels = rounded(output), labels == 1
-        place = np.argsort(np.argsort(-output, axis=1, kind="stable"), axis=1)
-        as_many, above_zero = place < labels.sum(axis=1, keepdims=True), output > 0
-        return dict(zip(MULTILABEL_NAMES, [*_f1(as_many, labels, world), *_f1(above_zero, labels, world)], strict=True))
-    metrics = _multiclass(rounded(output).argmax(axis=1), labels, output.shape[1], world)
-    return metrics | (classification_metrics(output, labels, world) if output.shape[1] == 2 else {})
+        labels = labels == 1
+        place = np.argsort(np.argsort(-compared, axis=1, kind="stable"), axis=1)
+        top = place < labels.sum(axis=1, keepdims=True)
+        as_many, above_zero = (
+            Counts([where.sum(axis=0) for where in (chosen & labels, labels, chosen)], world)
+            for chosen in (top, compared > 0)
+        )
+        return measured(LABELS, as_many, "{}" + TOP_K) | measured(LABELS, above_zero)
+    predicted = compared.argmax(axis=1)
+    counted = labels[predicted == labels], labels, predicted
+    counts = Counts([np.bincount(found.astype(np.int64), minlength=classes) for found in counted], world)
+    return measured(CLASSES, counts) | (two_class_metrics(output, labels, world) if classes == 2 else {})
+
+
+def two_class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of the pairs of a row of class 1 and one of class 0, by the difference of their
+    outputs [n, 2]; NaN when only one class occurs."""
+    margin = output[:, 1] - output[:, 0]
+    return measured(PAIRS, Pairs(margin[labels == 1], margin[labels == 0], world))
+
+
+def class_metric_names(classes: int, several: bool = False) -> tuple[str, ...]:
+    """Names of what ``class_metrics`` computes; several: labels a node."""
+    if several:
+        return (*(name + TOP_K for name in names_of(LABELS)), *names_of(LABELS))
+    return names_of(CLASSES) + (names_of(PAIRS) if classes == 2 else ())
 
 
 def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, scale: float = 1.0) -> dict[str, float]:
-    """Collective. Compute ``mse``, ``mae`` and ``rmse`` over all numbers of predictions and targets, both [n] or [n,
-    D]; NaN when there is none. scale: what the source's numbers were divided by; where it is not 1, ``mae_units`` and
-    ``rmse_units`` are errors in the source's units."""
-    check_finite(np.isfinite(predicted).all(), world)
-    error = (predicted.astype(np.float64) - target.astype(np.float64)).ravel()
-    count = world.total(error.size)
-    squares, absolutes = exact_sum(error**2, world), exact_sum(np.abs(error), world)
-    mean, absolute = (total / count if count else math.nan for total in (squares, absolutes))
-    metrics = {"mse": mean, "mae": absolute, "rmse": math.sqrt(mean)}
-    if scale == 1:
-        return metrics
-    metrics |= {f"{name}_units": scale * metrics[name] for name in ("mae", "rmse")}
-    return {name: metrics[name] for name in UNIT_NAMES}
+    """Collective. Compute the errors over all numbers of predictions and targets, both [n] or [n, D]; NaN when there is
+    none. scale: what the source's numbers were divided by; where it is not 1, errors in the source's units too, as
+    ``..._units``."""
+    metrics = measured(NUMBERS, Errors(predicted, target, world))
+    if scale != 1:
+        metrics |= {name + UNITS: scale ** METRICS[name].unit * metrics[name] for name in names_of(NUMBERS)}
+    return metrics
+
+
+def regression_metric_names(scale: float = 1.0) -> tuple[str, ...]:
+    """Names of what ``regression_metrics`` computes."""
+    return names_of(NUMBERS) + (() if scale == 1 else tuple(name + UNITS for name in names_of(NUMBERS)))
 
 
 def check_finite(finite: bool | np.bool_, world: World) -> None:
     """Collective. Raise DistributedError on all ranks where the scores of any rank are not finite."""
     if world.any(not finite):
         raise DistributedError("a score is not finite: the model has diverged; lower train.lr", user_error=False)
-
-
-def _f1(chosen: np.ndarray, labels: np.ndarray, world: World) -> tuple[float, float]:
-    """Collective. Compute F1 of all chosen classes [n, c], and its mean over the classes that are chosen or labels."""
-    hits, either = (chosen & labels).sum(axis=0), chosen.sum(axis=0) + labels.sum(axis=0)
-    hits, either = world.reduce_array(np.stack([hits, either]).astype(np.int64))
-    if not either.any():
-        return math.nan, math.nan
-    return float(2 * hits.sum() / either.sum()), float((2 * hits[either > 0] / either[either > 0]).mean())
-
-
-def _multiclass(predicted: np.ndarray, labels: np.ndarray, classes: int, world: World) -> dict[str, float]:
-    counted = labels[predicted == labels], labels, predicted
-    hits, known, chosen = world.reduce_array(
-        np.stack([np.bincount(numbers.astype(np.int64), minlength=classes) for numbers in counted])
-    )
-    total, occurrences = known.sum(), known + chosen
-    if total == 0:
-        return {"accuracy": math.nan, "macro_f1": math.nan}
-    f1 = 2 * hits[occurrences > 0] / occurrences[occurrences > 0]
-    return {"accuracy": float(hits.sum() / total), "macro_f1": float(f1.mean())}

@@ -14,12 +14,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
-from hpcgnn.task.levels import exact_sum
-from hpcgnn.task.metrics import check_finite
 
-TOP = 20
-FILTERED_NAMES = ("mrr", "hits@1", "hits@10")
-FULL_NAMES = (f"recall@{TOP}", f"ndcg@{TOP}")
 SCORES = 1 << 24  # of a rank at once
 
 
@@ -71,33 +66,3 @@ class Candidates:
         counts[here] -= score[number[here], place[here]] == own_score[here]
         counts, unusable = world.reduce_array(np.stack([counts, ~is_finite[number]]))
         return np.where(unusable > 0, math.nan, 1 + 0.5 * counts)
-
-
-def filtered_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of FILTERED_NAMES over all seeds, from their ``rank`` [n]. Raises
-    DistributedError for a rank that is NaN."""
-    rank = scores["rank"]
-    check_finite(np.isfinite(rank).all(), world)
-    return means(FILTERED_NAMES, [1 / rank, rank <= 1, rank <= 10], world)
-
-
-def full_metrics(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of FULL_NAMES over all queries, from ``rank`` and ``query`` of seeds [n], each at
-    the owner of its query. Raises DistributedError for a rank that is NaN."""
-    rank = scores["rank"]
-    check_finite(np.isfinite(rank).all(), world)
-    order = np.lexsort((rank, scores["query"]))  # so that sums over a query's seeds do not depend on who scored them
-    rank = rank[order]
-    _, query, count = np.unique(scores["query"][order], return_inverse=True, return_counts=True)
-    top = rank <= TOP
-    gain = np.bincount(query[top], 1 / np.log2(1 + rank[top]), len(count))
-    ideal = np.cumsum(1 / np.log2(2 + np.arange(TOP)))[np.minimum(count, TOP) - 1]
-    return means(FULL_NAMES, [np.bincount(query[top], minlength=len(count)) / count, gain / ideal], world)
-
-
-def means(names: tuple[str, ...], values: list[np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Average columns of numbers over all ranks, by name, each rounded once; NaN where there are no
-    numbers."""
-    total = world.total(len(values[0]))
-    sums = [exact_sum(column, world) for column in values]
-    return {name: value / total if total else math.nan for name, value in zip(names, sums, strict=True)}

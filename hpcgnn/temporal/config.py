@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS
+from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.task.config import TaskConfig
+from hpcgnn.task.losses import LOSSES
 from hpcgnn.temporal.eval_config import BaselineConfig, EvalConfig
 
 
@@ -88,7 +90,6 @@ class ModelConfig:
         message: "identity", or "mlp" between mail and updater.
         message_dim: width of the "mlp" message.
         message_from: the other endpoint's part of a mail: its "memory" or (DyRep) its attention "embedding".
-        decoder: "mlp" of two embeddings, or "pair", which also sees whether one is among the other's neighbours.
     """
 
     class_path: str = ""
@@ -105,7 +106,6 @@ class ModelConfig:
     message: Literal["identity", "mlp"] = "identity"
     message_dim: int = 100
     message_from: Literal["memory", "embedding"] = "memory"
-    decoder: Literal["mlp", "pair"] = "mlp"
 
     def __post_init__(self):
         check_choices("model", self)
@@ -283,44 +283,33 @@ FRACTION = 0.15  # of the time axis for validation, and for the test
 
 
 @dataclass
-class TaskConfig:
+class TemporalTaskConfig(TaskConfig):
     """The task: what is learnt of the events.
 
     Attributes:
         kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
             "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
-        classes: for "node" and "edge"; 0: as many as the labels say, at least two.
-        class_weights: factor of every class's loss; empty: all 1.
         balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
         freeze: train the head alone; all other weights stay as init has them.
         init: folder of a finished run; all of the model but the head starts with its best weights.
     """
 
     kind: Literal["link", "node", "edge", "edge_regression"] = "link"
-    classes: int = 0
-    class_weights: list[float] = field(default_factory=list)
+    decoder: Annotated[str, DECODERS] = "mlp"
     balance_classes: bool = False
     freeze: bool = False
     init: str = ""
 
     def __post_init__(self):
-        check_choices("task", self)
-        if self.classes < 0 or self.classes == 1:
-            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
+        super().__post_init__()
+        if self.is_typed:
+            raise ValueError(f"task.decoder {self.decoder} has weights by edge type, and events have none: use another")
         if self.freeze and not self.init:
             raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with task.init")
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        weights = self.class_weights
-        if not self.classifies and (weights or self.balance_classes or self.classes):
-            raise ValueError(f"task.kind {self.kind} has no classes: leave classes, class_weights and balance_classes")
-        if weights and self.balance_classes:
+        if self.balance_classes and "class_weights" not in LOSSES[self.loss].options:
+            raise ValueError(f"task.balance_classes: task.loss {self.loss} does not weigh classes; leave it out")
+        if self.class_weights and self.balance_classes:
             raise ValueError("task.class_weights and task.balance_classes both weigh the classes: use one")
-        if not all(0 <= weight < math.inf for weight in weights):
-            raise ValueError(f"task.class_weights must not be negative, got {weights}")
-        if weights and self.classes and len(weights) != self.classes:
-            raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
 
     @property
     def classifies(self) -> bool:
@@ -340,7 +329,7 @@ class RunConfig(Sections):
     KIND = "temporal"
 
     data: DataConfig = field(default_factory=DataConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
+    task: TemporalTaskConfig = field(default_factory=TemporalTaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -448,8 +437,8 @@ def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingCo
 
 def _check_labels(config: RunConfig) -> None:
     """Raise ValueError for settings that only link prediction has."""
-    if config.model.decoder == "pair":
-        raise ValueError(f"model.decoder pair scores links, task.kind is {config.task.kind}: use decoder mlp")
+    if DECODERS[config.task.decoder].compares_neighbors:
+        raise ValueError(f"task.decoder {config.task.decoder} scores links, task.kind is {config.task.kind}: use mlp")
     if config.baseline.kind:
         raise ValueError(f"baseline.kind scores links, task.kind is {config.task.kind}: leave it empty")
     if config.eval.ranking or config.eval.protocol:

@@ -13,11 +13,20 @@ import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.task.goal import LINK_NAMES, Collected, Goal, Measure, measure_events, measure_labels, measure_links
-from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known, metric_names
-from hpcgnn.task.metrics import NAMES, RANKING_NAMES
+from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
+from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known
+from hpcgnn.task.losses import make_loss
+from hpcgnn.task.metrics import (
+    INDUCTIVE,
+    PAIRS,
+    RANKS,
+    class_metric_names,
+    names_of,
+    regression_metric_names,
+    regression_metrics,
+)
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import RunConfig, TaskConfig
+from hpcgnn.temporal.config import RunConfig, TemporalTaskConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
@@ -43,11 +52,11 @@ class EventLinkGoal(TemporalGoal):
     """Predicts whether an event happens, against negatives."""
 
     def __init__(self, config: RunConfig):
-        self._eval = config.eval
+        self._eval, self._loss = config.eval, make_loss(config.task)
 
     def task(self, batches: Batches, *shared) -> TemporalLinkTask:
         """Make what scores events and negatives."""
-        return TemporalLinkTask(*shared)
+        return TemporalLinkTask(self._loss, *shared)
 
     def collector(self) -> Collected:
         """Collect scores of events and negatives, or, among many negatives, ranks of events."""
@@ -55,11 +64,12 @@ class EventLinkGoal(TemporalGoal):
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of average precision and ROC AUC, or, among many negatives, of MRR and hits@10."""
-        return RANKING_NAMES if self._eval.ranking else NAMES
+        names = names_of(RANKS if self._eval.ranking else PAIRS)
+        return names + tuple(INDUCTIVE + name for name in names)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure average precision and ROC AUC of training."""
-        return LINK_NAMES, measure_links
+        return names_of(PAIRS), measure_links
 
     def describe(self) -> str:
         """Say what is learnt, in a few words."""
@@ -105,19 +115,32 @@ class EventLabelGoal(TemporalGoal):
             factors = np.where(counts > 0, counts.sum() / (classes * np.maximum(counts, 1)), 1.0)
         parameter = next(model.parameters())
         weights = torch.tensor(factors, dtype=parameter.dtype, device=parameter.device) if len(factors) else None
-        return TemporalLabelTask(task.kind, weights, *shared)
+        return TemporalLabelTask(task.kind, make_loss(task, weights), *shared)
 
     def collector(self) -> Collected:
         """Collect outputs and labels of the events."""
-        return Collected(lambda scores, batches, world: measure_labels(scores, world))
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of the metrics of classes, or of the errors of numbers."""
-        return metric_names(self._config.task.kind, self.num_outputs)
+        if self._config.task.classifies:
+            return class_metric_names(self.num_outputs)
+        return regression_metric_names()
+
+    def monitored(self) -> str:
+        """Of two classes, one of which may be rare, the area under the ROC curve."""
+        return "auc" if self.num_outputs == 2 else super().monitored()
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective. Measure the events that have a label."""
+        known = {name: values[is_known(scores["label"])] for name, values in scores.items()}
+        if self._config.task.classifies:
+            return measure_classes(known, world)
+        return regression_metrics(known["output"][:, 0], known["label"], world)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure training as a split is measured."""
-        return self.metric_names(), measure_labels
+        return self.metric_names(), self._measure
 
     def describe(self) -> str:
         """Say what is learnt, in a few words."""
@@ -137,7 +160,7 @@ def make_goal(config: RunConfig, partition: TemporalPartition, world: World) -> 
     return EventLabelGoal(config, partition, world) if config.task.has_labels else EventLinkGoal(config)
 
 
-def read_labels(events: Events, config: TaskConfig, relation: str) -> np.ndarray:
+def read_labels(events: Events, config: TemporalTaskConfig, relation: str) -> np.ndarray:
     """Read the label column [e]: classes int64 with -1 where missing, or numbers float64 with NaN where missing.
 
     Raises ValueError when there is none, or when it holds what cannot be used.
@@ -158,7 +181,7 @@ def read_labels(events: Events, config: TaskConfig, relation: str) -> np.ndarray
     return label.astype(np.float64)
 
 
-def _checked_classes(label: np.ndarray, events: Events, config: TaskConfig) -> np.ndarray:
+def _checked_classes(label: np.ndarray, events: Events, config: TemporalTaskConfig) -> np.ndarray:
     present = label >= 0  # not so for NaN
     wrong = present & (label >= (config.classes or MOST_CLASSES))
     if label.dtype.kind == "f":

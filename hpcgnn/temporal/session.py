@@ -92,7 +92,8 @@ def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dt
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
     sizes = Sizes(
-        partition.node_width, partition.edge_width, sampling.fanout, sampling.windows, _time_scale(graph)
+        partition.node_width, partition.edge_width, sampling.fanout, sampling.windows, _time_scale(graph),
+        config.task.decoder, config.task.temperature,
     )  # fmt: skip
     with together(graph.world, "build the model"):
         model_class = resolve_model(config.model.class_path)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
@@ -26,8 +25,9 @@ from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.task.goal import StepScores
-from hpcgnn.task.labels import MISSING, Head, LabelScores
-from hpcgnn.task.links import LinkScores, binary_loss
+from hpcgnn.task.labels import Head, LabelScores
+from hpcgnn.task.links import LinkScores
+from hpcgnn.task.losses import Loss
 from hpcgnn.temporal.config import ModelConfig
 from hpcgnn.temporal.memory import NEVER, NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
@@ -265,10 +265,10 @@ class TemporalLabelTask(TemporalTask):
     events, divided by the number of all events of the global batch: a labelled event counts the same whatever batch it
     is in, and nothing has to be counted over ranks."""
 
-    def __init__(self, kind: str, weights: torch.Tensor | None, *shared, **options):
-        """weights [C] of the classes; shared, options: as TemporalTask. The model's decoder is a Head."""
+    def __init__(self, kind: str, loss: Loss, *shared, **options):
+        """loss: a sum over events; shared, options: as TemporalTask. The model's decoder is a Head."""
         super().__init__(*shared, **options)
-        self._kind, self._weights = kind, weights
+        self._kind, self._sum = kind, loss
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
         source, destination = by_role(plan, embedding)[:2]
@@ -285,21 +285,16 @@ class TemporalLabelTask(TemporalTask):
         return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
 
     def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:
-        if self._kind == "edge_regression":
-            output, label = scores.output[:, 0], scores.label.to(scores.output.dtype)
-            error = torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
-            return error.square().sum() / max(1, batch_size)
-        loss = cross_entropy(scores.output, scores.label, self._weights, ignore_index=MISSING, reduction="sum")
-        return loss / max(1, batch_size)
+        return self._sum(scores.output, scores.label) / max(1, batch_size)
 
 
 class TemporalLinkTask(TemporalTask):
-    """Scores events and negatives. The loss is the mean over the global batch of -log p(event) - mean over negatives
-    of log(1 - p)."""
+    """Scores events and negatives. The loss is divided by the number of events of the global batch."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._step = make_link_step(self.model)
+    def __init__(self, loss: Loss, *shared, **options):
+        """loss: a sum over events; shared, options: as TemporalTask."""
+        super().__init__(*shared, **options)
+        self._sum, self._step = loss, make_link_step(self.model, loss)
 
     def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, LinkScores]:
         """Train on a plan; without autograd where the model's parts allow it."""
@@ -332,4 +327,4 @@ class TemporalLinkTask(TemporalTask):
         return LinkScores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
 
     def _loss(self, scores: LinkScores, batch_size: int) -> torch.Tensor:
-        return scores.loss(binary_loss) / max(1, batch_size)
+        return scores.loss(self._sum) / max(1, batch_size)

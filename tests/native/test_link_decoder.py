@@ -4,7 +4,7 @@ import pytest
 import torch
 from layer_checks import PRECISIONS, assert_alike, assert_same_nans, assert_same_on_any_threads, gradients, leaf
 
-from hpcgnn.task.links import LinkDecoder
+from hpcgnn.nn.decoders import MlpDecoder, score_roles
 
 pytestmark = pytest.mark.serial
 
@@ -15,7 +15,7 @@ DECODER = [(3, 300, 100), (2, 17, 9), (5, 1, 33), (3, 0, 4), (4, 270, 1)]
 
 def decoder_case(shape, dtype):
     torch.manual_seed(sum(shape))
-    decoder = LinkDecoder(shape[2]).to(dtype)
+    decoder = MlpDecoder(shape[2]).to(dtype)
     return decoder, leaf(*shape, dtype=dtype)
 
 
@@ -23,7 +23,7 @@ def decoder_case(shape, dtype):
 @pytest.mark.parametrize("shape", DECODER)
 def test_link_decoder_equals_composition(shape, dtype, tolerance):
     decoder, embedding = decoder_case(shape, dtype)
-    ours, theirs = decoder.score(embedding), decoder(embedding[0], embedding[1:])
+    ours, theirs = score_roles(decoder, embedding), decoder(embedding[0], embedding[1:])
     inputs = [embedding, *decoder.parameters()]
     assert_alike([ours], [theirs], tolerance)
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
@@ -32,7 +32,7 @@ def test_link_decoder_equals_composition(shape, dtype, tolerance):
 def test_link_decoder_keeps_nans():
     decoder, embedding = decoder_case((3, 40, 9), torch.float64)
     inputs = [embedding, *decoder.parameters()]
-    assert_same_nans(lambda: decoder.score(embedding), lambda: decoder(embedding[0], embedding[1:]), inputs)
+    assert_same_nans(lambda: score_roles(decoder, embedding), lambda: decoder(embedding[0], embedding[1:]), inputs)
 
 
 def test_link_decoder_gradcheck():
@@ -42,7 +42,7 @@ def test_link_decoder_gradcheck():
     def score(embedding, *values):
         return torch.func.functional_call(decoder, dict(zip(names, values, strict=True)), (embedding,))
 
-    decoder.forward = lambda embedding: decoder.score(embedding)
+    decoder.forward = lambda embedding: score_roles(decoder, embedding)
     assert torch.autograd.gradcheck(score, (embedding, *values))
 
 
@@ -50,7 +50,7 @@ def test_link_decoder_does_not_depend_on_threads():
     decoder, embedding = decoder_case((3, 700, 40), torch.float32)
 
     def compute():
-        logits = decoder.score(embedding)
+        logits = score_roles(decoder, embedding)
         return [logits, *gradients(logits, [embedding, *decoder.parameters()])]
 
     assert_same_on_any_threads(compute)
@@ -59,6 +59,6 @@ def test_link_decoder_does_not_depend_on_threads():
 def test_link_decoder_refuses_wrong_arrays():
     decoder, embedding = decoder_case((3, 4, 5), torch.float32)
     with pytest.raises(ValueError, match="shape"):
-        decoder.score(embedding[:, :, :4])
+        score_roles(decoder, embedding[:, :, :4])
     with pytest.raises(ValueError, match="1 roles"):
-        decoder.score(embedding[:1])
+        score_roles(decoder, embedding[:1])

@@ -233,7 +233,7 @@ def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
         return sample(graph, local, times + 1, *others)
 
     monkeypatch.setattr(native, "sample_recent", too_early)
-    row = row_of("temporal", model__decoder="pair", sampling__in_batch_neighbors=True)
+    row = row_of("temporal", task__decoder="pair", sampling__in_batch_neighbors=True)
     assert excess("temporal", row, tmp_path) > ERRORS + 1
 
 

@@ -17,9 +17,10 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.snapshots.link_goal import measure_drawn
 from hpcgnn.task import levels, metrics
 from hpcgnn.task.known_edges import KnownAnswers
-from hpcgnn.task.ranking import Candidates, filtered_metrics, full_metrics
+from hpcgnn.task.ranking import Candidates
 
 # Some scores of each example are equal, in float32 at least.
 SCORES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 1 / 3, math.nextafter(1 / 3, 1), 1e-45, -3e38, 3e38]) | st.floats(
@@ -87,9 +88,9 @@ def test_links(comm, world, drawn, at_once):
     own = rows_of(world, ranks)
     with same_verdict(comm), pytest.MonkeyPatch.context() as patch:
         patch.setattr(levels, "AT_ONCE", at_once)
-        result = metrics.link_metrics(positive[own], negative[own], inductive[own], world)
+        result = metrics.link_metrics(positive[own], negative[own], world, inductive[own])
         expected = [*ap_auc(positive, negative), *ap_auc(positive[inductive], negative[inductive])]
-        same([result[name] for name in metrics.NAMES], expected)
+        same([result[name] for name in ("ap", "auc", "inductive_ap", "inductive_auc")], expected)
 
 
 @given(drawn=pairs(), num_pieces=st.integers(1, 4))
@@ -107,7 +108,7 @@ def test_ranks_and_their_means(comm, world, drawn, num_pieces):
     assert np.array_equal(placed, expected)
     own = rows_of(world, ranks)
     with same_verdict(comm):
-        result = metrics.ranking_metrics(placed[own], inductive[own], world)
+        result = metrics.ranking_metrics(placed[own], world, inductive[own])
         for prefix, some in (("", expected), ("inductive_", expected[inductive])):
             mean = np.mean([1 / some, some <= 10], axis=1) if len(some) else [math.nan] * 2
             same([result[f"{prefix}mrr"], result[f"{prefix}hits@10"]], mean)
@@ -119,13 +120,12 @@ def test_means_of_ranks(comm, world, rows):
     place, query = np.array([row[0] / 2 for row in rows]), np.array([row[1] for row in rows], int)
     own, at_owner = rows_of(world, [row[2] for row in rows]), query % world.size == world.rank
     with same_verdict(comm):
-        hits = metrics.ranking_metrics(place[own], place[own] > 5, world)
+        hits = metrics.ranking_metrics(place[own], world, place[own] > 5)
         same(hits["hits@10"], np.mean(place <= 10) if rows else math.nan)
         same(hits["inductive_hits@10"], np.mean(place[place > 5] <= 10) if (place > 5).any() else math.nan)
-        filtered = filtered_metrics({"rank": place[own]}, None, world)
-        mean = [np.mean(1 / place), np.mean(place <= 1), np.mean(place <= 10)] if rows else [math.nan] * 3
-        same(list(filtered.values()), mean)
-        full = full_metrics({"rank": place[at_owner], "query": query[at_owner]}, None, world)
+        mean = [np.mean(1 / place), *(np.mean(place <= most) for most in (1, 3, 10))] if rows else [math.nan] * 4
+        same([hits[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")], mean)
+        full = metrics.measured(metrics.QUERIES, metrics.QueryRanks(place[at_owner], query[at_owner], world))
         recall, gain = [], []
         for asked in sorted(set(query.tolist())):
             places = place[query == asked]
@@ -138,7 +138,7 @@ def test_means_of_ranks(comm, world, rows):
 def drawn(positive, negative, number, snapshots, world) -> dict[str, float]:
     """The metrics of links between these snapshots."""
     scores = {"positive": positive, "negative": negative, "number": number}
-    return metrics.drawn_metrics(scores, SimpleNamespace(targets=[snapshots]), world)
+    return measure_drawn(scores, SimpleNamespace(targets=[snapshots]), world)
 
 
 @given(rows=pairs(1), groups=st.lists(st.integers(0, 3), min_size=12, max_size=12))
@@ -146,13 +146,14 @@ def test_means_over_snapshots(comm, world, rows, groups):
     positive, negative, _, ranks = columns(*rows)
     number, own = np.array(groups)[: len(positive)], rows_of(world, ranks)
     with same_verdict(comm):
-        result = list(drawn(positive[own], negative[own], number[own], range(4), world).values())
+        result = drawn(positive[own], negative[own], number[own], range(4), world)
         by_group = np.array([ap_auc(positive[number == group], negative[number == group]) for group in range(4)])
         with warnings.catch_warnings(action="ignore"):  # where no group has pairs
             means = np.nanmean(by_group, axis=0)
         placed = [rank_of(*row) for row in zip(positive, negative, strict=True)]
         mrr = np.mean(1 / np.array(placed)) if placed else math.nan
-        same(result, [*ap_auc(positive, negative), mrr, *means])
+        names = ("ap", "auc", "mrr", "ap_per_snapshot", "auc_per_snapshot")
+        same([result[name] for name in names], [*ap_auc(positive, negative), mrr, *means])
 
 
 @st.composite
@@ -174,10 +175,10 @@ def test_classes(comm, world, drawn):
         margin = np.subtract(*output.T[::-1]).astype(np.float32) if classes == 2 else np.zeros(1)
     if not np.isfinite(margin).all():
         with same_verdict(comm), pytest.raises(DistributedError, match="not finite"):
-            metrics.node_metrics(output[own], label[own], world)
+            metrics.class_metrics(output[own], label[own], world)
         return
     with same_verdict(comm):
-        result = metrics.node_metrics(output[own], label[own], world)
+        result = metrics.class_metrics(output[own], label[own], world)
         if not rows:
             assert all(map(math.isnan, result.values()))
             return
@@ -202,8 +203,8 @@ def test_several_labels(comm, world, rows):
     for row, (scores, count) in enumerate(zip(output.astype(np.float32), labels.sum(axis=1), strict=True)):
         known[row, sorted(range(3), key=lambda place: -scores[place])[:count]] = True
     with same_verdict(comm):
-        result = metrics.node_metrics(output[own], labels[own].astype(np.int64), world)
-        for suffix, chosen in (("_known", known), ("", output.astype(np.float32) > 0)):
+        result = metrics.class_metrics(output[own], labels[own].astype(np.int64), world)
+        for suffix, chosen in (("_topk", known), ("", output.astype(np.float32) > 0)):
             some = (chosen | labels).any(axis=0)
             for kind in ("micro", "macro"):  # scikit-learn takes a single column for two classes, which "binary" undoes
                 average = kind if some.sum() > 1 else "binary"
@@ -222,14 +223,16 @@ def test_numbers(comm, world, rows, scale):
         mse, mae = (np.mean(error**2), np.mean(abs(error))) if rows else (math.nan, math.nan)
         same([result["mse"], result["mae"], result["rmse"]], [mse, mae, math.sqrt(mse)])
         if scale != 1:
-            same([result["mae_units"], result["rmse_units"]], [scale * mae, scale * math.sqrt(mse)])
+            scaled = [scale**2 * mse, scale * mae, scale * math.sqrt(mse)]
+            same([result[f"{name}_units"] for name in ("mse", "mae", "rmse")], scaled)
 
 
 def test_many_classes_take_no_table_of_pairs(comm, world):
     """Of 2^13 classes it would have half a GiB."""
     labels = np.arange(comm.rank, 1 << 13, comm.size)
+    counts = [np.bincount(x, minlength=1 << 13) for x in (labels[labels % 2 == 0], labels, labels // 2 * 2)]
     tracemalloc.start()
-    found = metrics._multiclass(labels // 2 * 2, labels, 1 << 13, world)
+    found = metrics.measured(metrics.CLASSES, metrics.Counts(counts, world))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
@@ -243,17 +246,15 @@ def test_a_score_that_is_no_number_is_an_error_of_all(comm, world, value, place,
     """So is one that float32, in which scores are compared, has no number for: without NumPy's warning."""
     scores, own, label = np.ones((4, 3)), rows_of(world, ranks), np.array([0, 1, 0, 1])
     scores[place, at] = value
-    mine, none = scores[own], np.zeros(len(own), bool)
+    mine = scores[own]
     calls = {
-        "links": lambda: metrics.link_metrics(mine[:, at], np.zeros((len(own), 1)), none, world),
-        "negatives": lambda: metrics.link_metrics(np.zeros(len(own)), mine, none, world),
-        "ranks": lambda: metrics.ranking_metrics(metrics.ranks_of(np.zeros(len(own)), mine), none, world),
+        "links": lambda: metrics.link_metrics(mine[:, at], np.zeros((len(own), 1)), world),
+        "negatives": lambda: metrics.link_metrics(np.zeros(len(own)), mine, world),
+        "ranks": lambda: metrics.ranking_metrics(metrics.ranks_of(np.zeros(len(own)), mine), world),
         "groups": lambda: drawn(np.zeros(len(own)), mine, np.zeros(len(own)), [0], world),
-        "classes": lambda: metrics.classification_metrics(mine, label[own], world),
-        "two classes": lambda: metrics.classification_metrics(mine[:, :2], label[own], world),
-        "one output": lambda: metrics.classification_metrics(mine[:, at], label[own], world),
-        "nodes": lambda: metrics.node_metrics(mine, label[own], world),
-        "several labels": lambda: metrics.node_metrics(mine, np.ones((len(own), 3), int), world),
+        "two classes": lambda: metrics.two_class_metrics(mine[:, :2], label[own], world),
+        "classes": lambda: metrics.class_metrics(mine, label[own], world),
+        "several labels": lambda: metrics.class_metrics(mine, np.ones((len(own), 3), int), world),
     }
     if not math.isfinite(value):
         calls["numbers"] = lambda: metrics.regression_metrics(mine[:, at], np.ones(len(own)), world)

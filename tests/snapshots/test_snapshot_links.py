@@ -8,9 +8,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
 from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.snapshots.link_goal import measure_all_pairs
 from hpcgnn.task.levels import ap_auc
-from hpcgnn.task.links import make_decoder
 
 LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
 VARIANTS = {
@@ -257,7 +257,7 @@ def test_scores_that_are_not_finite_are_told_of_all_pairs(comm, mpi_tmp_path):
 @pytest.mark.parametrize("kind", ["dot", "cosine", "mlp"])
 def test_decoders_score_all_pairs_alike(kind):
     torch.manual_seed(0)
-    decoder, rows = make_decoder(kind, 6).double(), torch.randn(7, 6, dtype=torch.float64)
+    decoder, rows = DECODERS[kind].make(DecoderSizes(6)).double(), torch.randn(7, 6, dtype=torch.float64)
     source, destination = (index.ravel() for index in torch.meshgrid(torch.arange(7), torch.arange(7), indexing="ij"))
     single = decoder(rows[source], rows[destination]).view(7, 7)
     assert torch.allclose(decoder.all_pairs(rows, rows), single)

@@ -18,7 +18,7 @@ from test_graph_training import assert_same_records, run_both
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import last_rows
-from hpcgnn.task.links import softmax_loss
+from hpcgnn.task.losses import softmax_loss
 
 BARE = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
 BATCH = {"task__candidates": "batch"}

@@ -16,7 +16,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import infer
 from hpcgnn.static.predict import predict_nodes
 from hpcgnn.task.labels import has_label, node_labels
-from hpcgnn.task.metrics import MULTILABEL_NAMES, node_metrics
+from hpcgnn.task.metrics import class_metric_names, class_metrics
 
 CLASSES = 4
 
@@ -49,7 +49,7 @@ def test_labels_are_learnt_with_one_answer(comm, mpi_tmp_path, exact):
                 losses += [trainer.train_step(plan)[0] for plan in plans]
         found.append(losses + list(split_metrics(session, "test", session.scores("test")).values()))
     assert found[0] == pytest.approx(found[1], rel=1e-9)
-    assert session.goal.metric_names() == MULTILABEL_NAMES
+    assert session.goal.metric_names() == class_metric_names(5, several=True)
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
     assert "4 classes, several a node" in session.goal.describe()
 
@@ -81,15 +81,15 @@ def test_metrics_are_those_of_one_rank(comm):
     output, labels = rng.standard_normal((200, 5)), rng.integers(0, 2, (200, 5))
     output[:, 4], labels[:, 4] = -9, 0
     mine = slice(200 * comm.rank // comm.size, 200 * (comm.rank + 1) // comm.size)
-    found = node_metrics(output[mine], labels[mine], world)
+    found = class_metrics(output[mine], labels[mine], world)
     known = np.zeros_like(labels)
     for row, count in enumerate(labels.sum(axis=1)):
         known[row, np.argsort(-output[row])[:count]] = 1
-    for suffix, chosen in (("", output > 0), ("_known", known)):
+    for suffix, chosen in (("", output > 0), ("_topk", known)):
         assert found["micro_f1" + suffix] == pytest.approx(f1_score(labels, chosen, average="micro"), rel=1e-12)
         macro = f1_score(labels[:, :4], chosen[:, :4], average="macro")
         assert found["macro_f1" + suffix] == pytest.approx(macro, rel=1e-12)
-    assert np.isnan(list(node_metrics(output[:0], labels[:0], world).values())).all()
+    assert np.isnan(list(class_metrics(output[:0], labels[:0], world).values())).all()
 
 
 def test_labels_that_cannot_be_used_are_refused(comm, mpi_tmp_path):

@@ -1,20 +1,23 @@
 """Decoders and losses of links: plain references, all pairs, what negatives weigh."""
 
-from typing import get_args
-
 import pytest
 import torch
 from layer_checks import assert_alike
 
-from hpcgnn.task import links as graph_decoders
+from hpcgnn.choices import check_choice
+from hpcgnn.nn import decoders
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes
+from hpcgnn.task import losses as functions
+
+SCORED = [name for name, row in DECODERS.items() if not row.compares_neighbors]
 
 pytestmark = pytest.mark.serial
 
 
-@pytest.mark.parametrize("kind", get_args(graph_decoders.DecoderKind))
+@pytest.mark.parametrize("kind", SCORED)
 def test_decoders_score_pairs_and_negatives_alike(kind):
     torch.manual_seed(0)
-    decoder = graph_decoders.make_decoder(kind, 6, relations=3)
+    decoder = DECODERS[kind].make(DecoderSizes(6, 3))
     source, destination = torch.randn(5, 6, requires_grad=True), torch.randn(4, 5, 6)
     relation = torch.tensor([0, 2, 1, 1, 0])
     scores = decoder(source, destination, relation)
@@ -27,30 +30,30 @@ def test_decoders_score_pairs_and_negatives_alike(kind):
 
 def test_decoders_are_what_they_are_called():
     a, b = torch.randn(5, 6), torch.randn(5, 6)
-    assert torch.allclose(graph_decoders.DotProduct()(a, b), (a * b).sum(1))
+    assert torch.allclose(decoders.DotProduct()(a, b), (a * b).sum(1))
     cosine = torch.nn.functional.cosine_similarity(a, b)
-    assert torch.allclose(graph_decoders.Cosine(0.5)(a, b), 2 * cosine)
-    distmult = graph_decoders.DistMult(2, 6)
+    assert torch.allclose(decoders.Cosine(0.5)(a, b), 2 * cosine)
+    distmult = decoders.DistMult(2, 6)
     with torch.no_grad():
         assert torch.allclose(distmult(a, b, torch.ones(5).long()), (a * b * distmult.relation.weight[1]).sum(1))
-    complex_ = graph_decoders.ComplEx(2, 6)
+    complex_ = decoders.ComplEx(2, 6)
     x, y, r = (
         torch.view_as_complex(rows.unflatten(1, (2, 3)).mT.contiguous()) for rows in (a, b, complex_.relation.weight)
     )
     assert torch.allclose(complex_(a, b, torch.ones(5).long()), (x * r[1] * y.conj()).sum(1).real, atol=1e-6)
     with pytest.raises(ValueError, match="dot, cosine"):
-        graph_decoders.make_decoder("bilinear", 6)
+        check_choice("task.decoder", "bilinear", DECODERS)
 
 
 def test_losses_are_sums_over_seeds():
     torch.manual_seed(0)
     positive, negative = torch.randn(6).double(), torch.randn(3, 6).double()
     losses = [
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds]),
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], 3.0),
-        lambda seeds: graph_decoders.margin_loss(positive[seeds], negative[:, seeds], 0.5),
-        lambda seeds: graph_decoders.softmax_loss(positive[seeds], negative[:, seeds]),
-        lambda seeds: graph_decoders.binary_loss(positive[seeds], negative[:, seeds], adversarial=2.0),
+        lambda seeds: functions.binary_loss(positive[seeds], negative[:, seeds]),
+        lambda seeds: functions.binary_loss(positive[seeds], negative[:, seeds], 3.0),
+        lambda seeds: functions.margin_loss(positive[seeds], negative[:, seeds], 0.5),
+        lambda seeds: functions.softmax_loss(positive[seeds], negative[:, seeds]),
+        lambda seeds: functions.binary_loss(positive[seeds], negative[:, seeds], adversarial=2.0),
     ]
     for loss in losses:
         assert torch.allclose(loss(slice(0, 2)) + loss(slice(2, 6)), loss(slice(0, 6)), rtol=1e-12)
@@ -72,11 +75,11 @@ def test_losses_are_sums_over_seeds():
 @pytest.mark.parametrize(
     "loss",
     [
-        graph_decoders.softmax_loss,
-        graph_decoders.binary_loss,
-        graph_decoders.margin_loss,
-        lambda positive, negative: graph_decoders.binary_loss(positive, negative, adversarial=0.5),
-        lambda positive, negative: graph_decoders.margin_loss(positive, negative, adversarial=0.5),
+        functions.softmax_loss,
+        functions.binary_loss,
+        functions.margin_loss,
+        lambda positive, negative: functions.binary_loss(positive, negative, adversarial=0.5),
+        lambda positive, negative: functions.margin_loss(positive, negative, adversarial=0.5),
     ],
 )
 def test_negatives_that_are_none_count_nowhere(loss):
@@ -100,13 +103,13 @@ def test_hard_negatives_weigh_more():
     expected = (
         torch.nn.functional.softplus(torch.tensor(-0.5)) + (weight * torch.nn.functional.softplus(negative[:, 0])).sum()
     )
-    assert torch.allclose(graph_decoders.binary_loss(torch.tensor([0.5]), negative, adversarial=2.0), expected)
+    assert torch.allclose(functions.binary_loss(torch.tensor([0.5]), negative, adversarial=2.0), expected)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(graph_decoders.DecoderKind) if kind != "mlp"])
+@pytest.mark.parametrize("kind", [kind for kind in SCORED if DECODERS[kind].shares_negatives])
 def test_decoders_score_all_pairs_from_either_end(kind):
     torch.manual_seed(0)
-    decoder = graph_decoders.make_decoder(kind, 6, relations=3, temperature=0.5).double()
+    decoder = DECODERS[kind].make(DecoderSizes(6, 3, 0.5)).double()
     one, other, relation = torch.randn(5, 6).double(), torch.randn(4, 6).double(), torch.tensor([0, 2, 1, 1, 0])
     several = other.unsqueeze(1).expand(4, 5, 6)
     assert torch.allclose(decoder.all_pairs(one, other, relation).T, decoder(one, several, relation))

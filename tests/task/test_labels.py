@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.task.labels import labelled_type, node_labels, read_classes, read_numbers
-from hpcgnn.task.links import make_decoder
 
 pytestmark = pytest.mark.serial
 SPLIT = np.zeros(3, np.int8)
@@ -71,4 +71,4 @@ def test_the_type_that_is_learnt(labelled, name, message):
 
 def test_cosines_are_divided_by_more_than_0():
     with pytest.raises(ValueError, match=r"the temperature of cosine scores must be positive, got 0\.0"):
-        make_decoder("cosine", 4, temperature=0.0)
+        DECODERS["cosine"].make(DecoderSizes(4, 1, 0.0))

@@ -9,8 +9,18 @@ import pytest
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.task import ranking
-from hpcgnn.task.metrics import classification_metrics, link_metrics, ranking_metrics, ranks_of, regression_metrics
+from hpcgnn.task.metrics import (
+    QUERIES,
+    QueryRanks,
+    Ranks,
+    class_metrics,
+    link_metrics,
+    measured,
+    ranking_metrics,
+    ranks_of,
+    regression_metrics,
+    two_class_metrics,
+)
 
 
 @pytest.fixture
@@ -51,7 +61,7 @@ def test_ranking_metrics(world):
     rng = np.random.default_rng(2)
     ranks, inductive = 1 + rng.integers(0, 60, 1000) / 2, rng.random(1000) < 0.2
     mine = share(world, 1000)
-    result = ranking_metrics(ranks[mine], inductive[mine], world)
+    result = ranking_metrics(ranks[mine], world, inductive[mine])
     for prefix, chosen in (("", ranks), ("inductive_", ranks[inductive])):
         assert result[prefix + "mrr"] == pytest.approx(math.fsum(1 / chosen) / len(chosen), rel=1e-14)
         assert result[prefix + "hits@10"] == (chosen <= 10).sum() / len(chosen)
@@ -61,10 +71,10 @@ def test_no_rows(world):
     """NaN, on all ranks."""
     none, nobody = np.empty(0), np.empty(0, bool)
     results = [
-        ranking_metrics(none, nobody, world),
-        link_metrics(none, np.empty((0, 2)), nobody, world),
-        classification_metrics(none, none.astype(np.int64), world),
-        classification_metrics(np.empty((0, 4)), none.astype(np.int64), world),
+        ranking_metrics(none, world, nobody),
+        link_metrics(none, np.empty((0, 2)), world, nobody),
+        class_metrics(np.empty((0, 2)), none.astype(np.int64), world),
+        class_metrics(np.empty((0, 4)), none.astype(np.int64), world),
         regression_metrics(none, none, world),
     ]
     assert all(math.isnan(value) for result in results for value in result.values())
@@ -74,9 +84,9 @@ def test_scores_that_are_no_numbers(world):
     """One rank's NaN is everybody's error."""
     value = np.full(3, math.nan if world.rank == world.size - 1 else 1.0)
     for call in (
-        lambda: ranking_metrics(value, np.ones(3, bool), world),
-        lambda: link_metrics(value, np.ones((3, 1)), np.ones(3, bool), world),
-        lambda: classification_metrics(value, np.ones(3, np.int64), world),
+        lambda: ranking_metrics(value, world),
+        lambda: link_metrics(value, np.ones((3, 1)), world),
+        lambda: class_metrics(value[:, None], np.zeros(3, np.int64), world),
         lambda: regression_metrics(value, np.ones(3), world),
     ):
         with pytest.raises(DistributedError, match="not finite"):
@@ -96,8 +106,8 @@ def test_links(world, values, k):
     positive = (rng.integers(0, values, 300) / values + 0.1).astype(np.float32)
     negative = (rng.integers(0, values, (300, k)) / values).astype(np.float32)
     inductive, mine = rng.random(300) < 0.3, share(world, 300)
-    result = link_metrics(positive[mine], negative[mine], inductive[mine], world)
-    assert result == link_metrics(positive, negative, inductive, alone())
+    result = link_metrics(positive[mine], negative[mine], world, inductive[mine])
+    assert result == link_metrics(positive, negative, alone(), inductive)
     for prefix, chosen in (("", np.ones(300, bool)), ("inductive_", inductive)):
         scores = np.concatenate([positive[chosen], negative[chosen].ravel()])
         labels = np.arange(len(scores)) < chosen.sum()
@@ -107,35 +117,32 @@ def test_links(world, values, k):
 
 def test_links_without_inductive_ones_or_negatives(world):
     """NaN for those only."""
-    result = link_metrics(np.ones(2), np.zeros((2, 3)), np.zeros(2, bool), world)
+    result = link_metrics(np.ones(2), np.zeros((2, 3)), world, np.zeros(2, bool))
     assert [result[name] for name in ("ap", "auc")] == [1, 1]
     assert math.isnan(result["inductive_ap"])
     assert math.isnan(result["inductive_auc"])
-    assert all(map(math.isnan, link_metrics(np.ones(2), np.empty((2, 0)), np.ones(2, bool), world).values()))
+    assert all(map(math.isnan, link_metrics(np.ones(2), np.empty((2, 0)), world, np.ones(2, bool)).values()))
 
 
-@pytest.mark.parametrize("columns", [0, 2])
 @pytest.mark.parametrize("values", [2, 30, 1 << 40])
-def test_two_classes(world, columns, values):
-    """With ties, from one score or from two; not a bit of it depends on the number of ranks."""
+def test_two_classes(world, values):
+    """With ties; not a bit of it depends on the number of ranks."""
     rng = np.random.default_rng(3)
-    shape = (400, columns) if columns else 400
-    scores, labels = (rng.integers(0, values, shape) / values).astype(np.float32), rng.integers(0, 2, 400)
-    margin = scores[:, 1] - scores[:, 0] if columns else scores
+    scores, labels = (rng.integers(0, values, (400, 2)) / values).astype(np.float32), rng.integers(0, 2, 400)
+    margin = scores[:, 1] - scores[:, 0]
     mine = share(world, 400)
-    result = classification_metrics(scores[mine], labels[mine], world)
-    assert result == classification_metrics(scores, labels, alone())
+    result = class_metrics(scores[mine], labels[mine], world)
+    assert result == class_metrics(scores, labels, alone())
     assert result["auc"] == pytest.approx(roc_auc_score(labels, margin), rel=1e-12)
     assert result["ap"] == pytest.approx(average_precision_score(labels, margin), rel=1e-12)
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_of_two_classes(world, label):
-    """Neither metric says anything then, be there one score or two."""
-    for scores in (np.arange(4.0), np.arange(8.0).reshape(4, 2)):
-        result = classification_metrics(scores, np.full(4, label), world)
-        assert list(result) == ["auc", "ap"]
-        assert all(map(math.isnan, result.values()))
+    """Neither metric of pairs says anything then."""
+    result = two_class_metrics(np.arange(8.0).reshape(4, 2), np.full(4, label), world)
+    assert list(result) == ["ap", "auc"]
+    assert all(map(math.isnan, result.values()))
 
 
 def test_many_classes(world):
@@ -144,7 +151,7 @@ def test_many_classes(world):
     scores, labels = rng.standard_normal((300, 6)), rng.integers(0, 5, 300)
     scores[:, 5] -= 100
     mine = share(world, 300)
-    result = classification_metrics(scores[mine], labels[mine], world)
+    result = class_metrics(scores[mine], labels[mine], world)
     predicted = scores.argmax(axis=1)
     assert result["accuracy"] == accuracy_score(labels, predicted)
     assert result["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), rel=1e-12)
@@ -162,20 +169,19 @@ def test_regression(world, shape):
     assert result["rmse"] == pytest.approx(math.sqrt(math.fsum(error**2) / error.size), rel=1e-13)
     scaled = regression_metrics(predicted[mine], target[mine], world, 70.0)
     units = regression_metrics(70 * predicted[mine], 70 * target[mine], world)
-    told = {f"{name}_units": pytest.approx(units[name], rel=1e-12) for name in ("mae", "rmse")}
-    assert scaled == result | told
+    assert scaled == result | {f"{name}_units": pytest.approx(units[name], rel=1e-12) for name in result}
 
 
 def test_means_of_ranks_are_rounded_once(world):
     """What a rank's sum would lose, and what the order of a query's seeds would change, is in neither."""
     values = np.array([1.0, 2.0**-53, 2.0**-53])
     own = values[np.minimum(np.arange(3), world.size - 1) == world.rank]
-    assert ranking.means(("mean",), [own], world) == {"mean": math.fsum(values) / 3}
+    assert Ranks(own, world).mean(own) == math.fsum(values) / 3
     rng = np.random.default_rng(4)
     ranks, query = rng.integers(1, 20, 60).astype(float), np.repeat(np.arange(3), 20)
     found = set()
     for _ in range(20):
         order = rng.permutation(60)
         mine = order[query[order] % world.size == world.rank]
-        found.add(tuple(ranking.full_metrics({"rank": ranks[mine], "query": query[mine]}, None, world).values()))
+        found.add(tuple(measured(QUERIES, QueryRanks(ranks[mine], query[mine], world)).values()))
     assert len(found) == 1

@@ -1,5 +1,7 @@
 """The training step without autograd against the same steps with it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from torch import nn
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, open_session, record_epoch
 
 from hpcgnn import native
-from hpcgnn.task.links import LinkDecoder
+from hpcgnn.nn.decoders import DECODERS, MlpDecoder
+from hpcgnn.task.losses import binary_loss
 from hpcgnn.temporal import step as temporal_link
 from hpcgnn.temporal.model import model as models
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, TemporalAttentionLayer
@@ -28,7 +31,7 @@ WITH_AUTOGRAD = {
     "node features": ({"node_width": 4}, {}),
     "learnt phase": ({}, {"model__learn_phase": True}),
     "mailbox": ({}, {"memory__updater": "transformer", "memory__mailbox_slots": 2}),
-    "pair decoder": ({}, {"model__decoder": "pair"}),
+    "pair decoder": ({}, {"task__decoder": "pair"}),
 }
 
 
@@ -48,9 +51,9 @@ def parts(comm, mpi_tmp_path):
 def test_equals_autograd(comm, parts, case, monkeypatch):
     options, changes = BY_HAND[case]
     folder, config = parts(options), make_config(**changes)
-    assert make_link_step(open_session(comm, folder, config).model) is not None
+    assert make_link_step(open_session(comm, folder, config).model, binary_loss) is not None
     by_hand = record_epoch(comm, folder, config)
-    monkeypatch.setattr(temporal_link, "make_link_step", lambda model: None)
+    monkeypatch.setattr(temporal_link, "make_link_step", lambda model, loss: None)
     with_autograd = record_epoch(comm, folder, config)
     if comm.rank == 0:
         assert_same(by_hand, with_autograd)
@@ -59,7 +62,7 @@ def test_equals_autograd(comm, parts, case, monkeypatch):
 @pytest.mark.parametrize("case", WITH_AUTOGRAD)
 def test_other_models_keep_autograd(comm, parts, case):
     options, changes = WITH_AUTOGRAD[case]
-    assert make_link_step(open_session(comm, parts(options), make_config(**changes)).model) is None
+    assert make_link_step(open_session(comm, parts(options), make_config(**changes)).model, binary_loss) is None
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -178,7 +181,7 @@ class SquashedLayer(TemporalAttentionLayer):
         return torch.tanh(super().forward(*arguments))
 
 
-class Negated(LinkDecoder):
+class Negated(MlpDecoder):
     """Scores of the other sign."""
 
     def forward(self, source, destination):
@@ -232,7 +235,7 @@ REPLACED = {
     "embedding": (models, "AttentionEmbedding", Squashed),
     "layer": (models, "AttentionEmbedding", OtherLayers),
     "norm": (models, "AttentionEmbedding", OtherNorm),
-    "decoder": (models, "LinkDecoder", Negated),
+    "decoder": (models, "DECODERS", {"mlp": replace(DECODERS["mlp"], make=lambda sizes: Negated(sizes.width))}),
 }
 
 
@@ -242,9 +245,9 @@ def test_parts_of_ones_own_are_computed_in_training_and_evaluation(comm, parts, 
     folder, config = parts({}), make_config(model__layers=2)
     built_in = record_epoch(comm, folder, config, steps=4)
     monkeypatch.setattr(*REPLACED[case])
-    assert make_link_step(open_session(comm, folder, config).model) is None
+    assert make_link_step(open_session(comm, folder, config).model, binary_loss) is None
     own = record_epoch(comm, folder, config, steps=4)
-    for module in ("temporal.model.updater", "temporal.model.embedding", "task.links"):
+    for module in ("temporal.model.updater", "temporal.model.embedding", "nn.decoders"):
         monkeypatch.setattr(f"hpcgnn.{module}.can_multiply", lambda *tensors: False)
     plain = record_epoch(comm, folder, config, steps=4)
     if comm.rank == 0:

@@ -73,18 +73,18 @@ CASES = {
         {},
         {"model__time_encoding": "learnable", "model__time_unit": 1000.0, "memory__updater": "transformer"},
     ),
-    "batches smaller than ranks": ({"num_events": 60}, APAN | {"train__batch_size": 2, "model__decoder": "pair"}),
+    "batches smaller than ranks": ({"num_events": 60}, APAN | {"train__batch_size": 2, "task__decoder": "pair"}),
     "two layers, batches smaller than ranks": (
         {"num_events": 60, "node_width": 4},
         {"train__batch_size": 2, "model__layers": 2},
     ),
-    "pair decoder": ({}, {"model__decoder": "pair"}),
+    "pair decoder": ({}, {"task__decoder": "pair"}),
     "pair decoder, windows": (
         {},
         NONE
-        | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 2, "model__decoder": "pair"},
+        | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 2, "task__decoder": "pair"},
     ),
-    "pair decoder, identity": ({}, {"model__decoder": "pair", "model__embedding": "identity"}),
+    "pair decoder, identity": ({}, {"task__decoder": "pair", "model__embedding": "identity"}),
     "embedding of another width": ({}, {"model__embedding": "identity", "model__embed_dim": 6}),
 }
 

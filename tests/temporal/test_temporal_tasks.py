@@ -23,7 +23,7 @@ from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig, TaskConfig
+from hpcgnn.temporal.config import RunConfig, TemporalTaskConfig
 from hpcgnn.temporal.predict import AskedPairs, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
 
 RICH = {"edge_width": 3, "node_width": 4}
@@ -339,10 +339,10 @@ def test_weights_that_do_not_fit_are_refused(comm, parts, finished, changes, mes
 )  # fmt: skip
 def test_contradictions_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        TaskConfig(**values)
+        TemporalTaskConfig(**values)
 
 
-@pytest.mark.parametrize("changes", [{"model__decoder": "pair"}, {"eval__negatives": "all"}])
+@pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"eval__negatives": "all"}])
 def test_what_belongs_to_links_is_refused(changes):
     with pytest.raises(ValueError, match=r"task\.kind is node"):
         task_config("node", **changes)

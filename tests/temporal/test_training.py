@@ -383,7 +383,7 @@ def test_metrics_are_exact(comm):
     count = 0 if comm.rank == 1 else 50 + 13 * comm.rank
     positive, negative = rng.integers(3, 20, count) / 4, rng.integers(0, 17, (count, 3)) / 4
     inductive = rng.random(count) < 0.3
-    result = link_metrics(positive, negative, inductive, world)
+    result = link_metrics(positive, negative, world, inductive)
     pieces = [np.concatenate(comm.allgather(values)) for values in (positive, negative, inductive)]
     for prefix, keep in (("", np.ones(len(pieces[0]), bool)), ("inductive_", pieces[2])):
         scores = np.concatenate([pieces[0][keep], pieces[1][keep].ravel()])

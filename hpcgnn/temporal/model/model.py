@@ -16,9 +16,8 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import Random
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.native.products import linear
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes, meeting, score_roles
 from hpcgnn.nn.own_class import own_class
-from hpcgnn.task.links import LinkDecoder
 from hpcgnn.temporal.config import MemoryConfig, ModelConfig
 from hpcgnn.temporal.memory import newest_mail
 from hpcgnn.temporal.model.embedding import AttentionEmbedding, IdentityEmbedding, MixerEmbedding, TimeProjection
@@ -27,51 +26,18 @@ from hpcgnn.temporal.model.updater import UPDATERS, MessageMLP, TransformerUpdat
 from hpcgnn.temporal.plan import Query
 
 
-def meeting(source_node, source_slot, destination_node, destination_slot) -> torch.Tensor:
-    """Tell where two neighbourhoods meet, [n, 4 K] 0 or 1: the source's slots that are the destination, the
-    destination's slots that are the source, and each side's slots that the other has as well.
-
-    source_node, destination_node [n] rows; source_slot, destination_slot [n, K] rows, -1 pads.
-    """
-    common = (source_slot.unsqueeze(2) == destination_slot.unsqueeze(1)) & (source_slot >= 0).unsqueeze(2)
-    pieces = [
-        source_slot == destination_node.unsqueeze(1), destination_slot == source_node.unsqueeze(1),
-        common.any(2), common.any(1),
-    ]  # fmt: skip
-    return torch.cat(pieces, dim=1)
-
-
-class PairDecoder(nn.Module):
-    """An MLP over the embeddings, plus one over where the neighbourhoods meet.
-
-    Whether a destination is among the source's recent neighbours, and how recent, is what memory-less baselines live on
-    (Poursafaei et al., EdgeBank, 2022); neighbours in common are the rest of it (Yu et al., DyGFormer, 2023; Zhang et
-    al., TNCN, 2024).
-    """
-
-    def __init__(self, width: int, slots: int):
-        super().__init__()
-        self.link = LinkDecoder(width)
-        self.hidden, self.out = nn.Linear(4 * slots, width), nn.Linear(width, 1, bias=False)
-
-    def forward(self, source, destination, met) -> torch.Tensor:
-        """Score pairs. source [n, Z], destination [n, Z] or [k, n, Z], met: ``meeting`` [n, 4 K] or [k, n, 4 K];
-        returns logits."""
-        features = met.to(source.dtype)
-        hidden = torch.relu(linear(features.flatten(0, -2), self.hidden.weight, self.hidden.bias))
-        return self.link(source, destination) + linear(hidden, self.out.weight).view(features.shape[:-1])
-
-
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the data and the sampler fix: widths of node and edge features, neighbours a root, windows, and the
-    root mean square of the times between consecutive events of a node."""
+    """What data, sampler and task fix: widths of node and edge features, neighbours a root, windows, the root mean
+    square of the times between consecutive events of a node, and how links are scored."""
 
     node_width: int = 0
     edge_width: int = 0
     slots: int = 1
     windows: int = 1
     time_scale: float = 1.0
+    decoder: str = "mlp"
+    temperature: float = 1.0
 
 
 class TemporalModel(nn.Module):
@@ -96,7 +62,8 @@ class TemporalModel(nn.Module):
         other = model.embed_dim if from_embedding else model.memory_dim
         self.mail_width = model.memory_dim + other + sizes.edge_width if self.has_memory else 0
         self.num_hops, self.needs_last = model.num_hops, model.embedding == "time_projection"
-        self.needs_nearby = model.decoder == "pair"
+        decoder = DECODERS[sizes.decoder]
+        self.needs_nearby = decoder.compares_neighbors
         time = TimeEncoding(model.time_dim, model.learn_phase, model.time_encoding == "learnable", model.time_unit)
         self.message = MessageMLP(self.mail_width, model.message_dim) if model.message == "mlp" else None
         self.updater = self._updater(time) if self.has_memory else None
@@ -104,8 +71,7 @@ class TemporalModel(nn.Module):
         self.feature = nn.Linear(sizes.node_width, feature_width) if sizes.node_width else None
         self.embedding = self._embedding(model.embedding, feature_width, time)
         self.attention = self._embedding("attention", feature_width, time) if from_embedding else None
-        pair = self.needs_nearby
-        self.decoder = PairDecoder(model.embed_dim, sizes.slots) if pair else LinkDecoder(model.embed_dim)
+        self.decoder = decoder.make(DecoderSizes(model.embed_dim, 1, sizes.temperature, sizes.slots))
 
     def _updater(self, time: TimeEncoding) -> nn.Module:
         width = self.mail_width if self.message is None else self.config.message_dim
@@ -167,7 +133,7 @@ class TemporalModel(nn.Module):
         """Compute logits [R - 1, b] of the sources (role 0) with each other role; rows [R, b, Z] embeddings; nearby,
         for a decoder that wants it: global ids of the roots [R, b] and of their neighbours [R, b, K]."""
         if nearby is None:
-            return self.decoder.score(rows)
+            return score_roles(self.decoder, rows)
         node, slot = nearby
         others = len(rows) - 1
         source = node[:1].expand(others, -1), slot[:1].expand(others, -1, -1)

@@ -16,21 +16,21 @@ from hpcgnn.native.attention_layer import AttentionCall, AttentionPass
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
 from hpcgnn.native.recurrent import RecurrentPass
-from hpcgnn.task.links import LinkDecoder
+from hpcgnn.nn import decoders
+from hpcgnn.task import losses
 from hpcgnn.temporal.model.embedding import AttentionEmbedding
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.updater import WITH_KERNEL
 from hpcgnn.temporal.plan import Query
 
 
-def make_link_step(model: Any) -> LinkStep | None:
-    """Make the step of a model; None for models of other parts than a recurrent updater, temporal attention and the
-    link decoder, subclasses of these included, for learnt time encodings, frozen weights, and where the layers are not
-    native."""
-    if type(model) is not TemporalModel or type(model.updater) not in WITH_KERNEL:
+def make_link_step(model: Any, loss: losses.Loss) -> LinkStep | None:
+    """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for learnt
+    time encodings, frozen weights, and where the layers are not native."""
+    if type(model) is not TemporalModel or not losses.has_kernel(loss) or type(model.updater) not in WITH_KERNEL:
         return None
     parts = (model.message, model.feature, model.attention)
-    if any(part is not None for part in parts) or type(model.decoder) is not LinkDecoder:
+    if any(part is not None for part in parts) or not decoders.has_kernel(model.decoder):
         return None
     if type(model.embedding) is not AttentionEmbedding or model.embedding.combine is not None:
         return None

@@ -1,0 +1,93 @@
+"""What the section ``task`` of run files has for graphs of all kinds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Annotated
+
+from hpcgnn.choices import check_choices
+from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.task.losses import CLASSES, LINKS, LOSSES, NUMBERS, losses_of
+
+LINK = "link"
+OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights")  # of losses
+TEMPERATURE = "temperature"
+
+
+@dataclass
+class TaskConfig:
+    """What is learnt.
+
+    Attributes:
+        classes: number of classes; 0: as many as the labels say, at least two.
+        class_weights: factor of every class's loss; empty: all 1.
+        decoder: for links: how a pair of embeddings is scored.
+        temperature: cosine scores are divided by it.
+        loss: what training minimizes; empty: the first one that fits ``kind``.
+        margin: of loss margin.
+        adversarial: of losses binary and margin: above 0, negatives weigh by the softmax of so many times their scores
+            (Sun et al., RotatE, 2019); 0: all alike.
+        positive_weight: of loss binary: a pair counts so many times the mean of its negatives.
+    """
+
+    kind: str = LINK
+    classes: int = 0
+    class_weights: list[float] = field(default_factory=list)
+    decoder: Annotated[str, DECODERS] = "dot"
+    temperature: float = 1.0
+    loss: Annotated[str, LOSSES] = ""
+    margin: float = 1.0
+    adversarial: float = 0.0
+    positive_weight: float = 1.0
+
+    def __post_init__(self):
+        self.loss = self.loss or losses_of(self.learns)[0]
+        check_choices("task", self)
+        for name in (TEMPERATURE, "margin", "positive_weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.adversarial < math.inf:
+            raise ValueError(f"task.adversarial must be at least 0, got {self.adversarial}")
+        self._check_classes()
+        self._check_loss()
+
+    @property
+    def learns(self) -> str:
+        """What the loss is of: LINKS, CLASSES or NUMBERS."""
+        if self.kind == LINK:
+            return LINKS
+        return NUMBERS if self.kind.endswith("regression") else CLASSES
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the decoder has weights by edge type."""
+        return DECODERS[self.decoder].typed
+
+    def _check_classes(self) -> None:
+        weights = self.class_weights
+        if self.learns != CLASSES and (weights or self.classes):
+            raise ValueError(f"task.kind {self.kind} has no classes: leave task.classes and task.class_weights")
+        if self.classes < 0 or self.classes == 1:
+            raise ValueError(f"task.classes must be 0 (from the data) or at least 2, got {self.classes}")
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise ValueError(f"task.class_weights must not be negative, got {weights}")
+        if weights and self.classes and len(weights) != self.classes:
+            raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
+
+    def _check_loss(self) -> None:
+        """Raise ValueError for a loss of something else than what is learnt, and for keys that nothing reads."""
+        fitting = losses_of(self.learns)
+        if self.loss not in fitting:
+            raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(fitting)}, got {self.loss}")
+        for name in OPTIONS:
+            if name not in LOSSES[self.loss].options and self._is_set(name):
+                readers = [loss for loss in fitting if name in LOSSES[loss].options]
+                remedy = f"use task.loss {' or '.join(readers)}, or leave it out" if readers else "leave it out"
+                raise ValueError(f"task.{name}: task.loss {self.loss} does not read it; {remedy}")
+        if self._is_set(TEMPERATURE) and not DECODERS[self.decoder].divides:
+            raise ValueError(f"task.temperature: task.decoder {self.decoder} does not read it; use cosine")
+
+    def _is_set(self, name: str) -> bool:
+        default = next(f for f in fields(self) if f.name == name)
+        return getattr(self, name) not in (default.default, [])

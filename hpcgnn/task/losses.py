@@ -1,0 +1,132 @@
+"""Losses, which are sums over a step's roots, and their table. The caller divides by the number of roots of the global
+batch. n pairs or labels, k negatives a pair, c classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from hpcgnn.choices import Part
+
+LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learnt
+
+Loss = Callable[..., torch.Tensor]
+
+
+def binary_loss(
+    positive: torch.Tensor, negative: torch.Tensor, positive_weight: float = 1.0, adversarial: float = 0.0
+) -> torch.Tensor:
+    """Sum over pairs of -log p(pair), times ``positive_weight``, minus the mean over its negatives of log(1 - p), where
+    p is the logistic function of the score.
+
+    positive [n]; negative [k, n], -inf where there is none; adversarial: see ``average``.
+    """
+    against = average(functional.softplus(negative), negative, adversarial)
+    return positive_weight * functional.softplus(-positive).sum() + against.sum()
+
+
+def margin_loss(
+    positive: torch.Tensor, negative: torch.Tensor, margin: float = 1.0, adversarial: float = 0.0
+) -> torch.Tensor:
+    """Sum over pairs [n] of the mean over their negatives [k, n], -inf where there is none, of the triplet loss
+    max(0, margin - pair + negative)."""
+    return average(torch.relu(margin - positive + negative), negative, adversarial).sum()
+
+
+def average(loss: torch.Tensor, negative: torch.Tensor, adversarial: float) -> torch.Tensor:
+    """Average losses [k, n] over a pair's negatives, [n]: those whose score [k, n] is above -inf; 0 without any. With
+    adversarial above 0 the softmax of adversarial * score weighs them (Sun et al., RotatE, 2019)."""
+    is_negative = negative > float("-inf")
+    if not adversarial:
+        return loss.sum(0) / is_negative.sum(0).clamp(min=1)
+    weight = (adversarial * negative.detach()).softmax(0)
+    return (loss * torch.where(is_negative, weight, 0)).sum(0)
+
+
+def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Sum over pairs [n] of -log softmax of the pair's score among itself and the scores of its negatives [k, n], -inf
+    where there is none."""
+    score = torch.cat([positive.unsqueeze(1), negative.T], dim=1)
+    target = torch.zeros(len(positive), dtype=torch.int64, device=positive.device)
+    return functional.cross_entropy(score, target, reduction="sum")
+
+
+def class_loss(output: torch.Tensor, label: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Sum of cross entropies of labels [n], those below 0 left out, from outputs [n, c], each times the weight [c] of
+    its class. Labels [n, c] of 0 and 1, several a node: the mean over classes of the binary cross entropies."""
+    if label.ndim == 2:
+        label = label.to(output.dtype)
+        return functional.binary_cross_entropy_with_logits(output, label, weight, reduction="sum") / output.shape[1]
+    return functional.cross_entropy(output, label, weight, ignore_index=-1, reduction="sum")
+
+
+def _errors(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Subtract numbers, outputs [n] or [n, 1] and labels [n]; 0 where the label is NaN."""
+    label, output = label.to(output.dtype), output.squeeze(-1) if output.ndim > label.ndim else output
+    return torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
+
+
+def squared_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Sum of squared errors of numbers, outputs [n] or [n, 1] and labels [n], those that are NaN left out."""
+    return _errors(output, label).square().sum()
+
+
+def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Sum of absolute errors, as in ``squared_loss``."""
+    return _errors(output, label).abs().sum()
+
+
+@dataclass(frozen=True)
+class LossPart(Part):
+    """A loss. make: of the section task, a function of what is learnt: scores of pairs [n] and of their negatives [k,
+    n] for links, outputs and labels for the others; learns: LINKS, CLASSES or NUMBERS; options: the keys of the section
+    that it reads; kernel: the function that native training steps compute."""
+
+    make: Callable[[Any], Loss]
+    learns: str = LINKS
+    options: tuple[str, ...] = ()
+    kernel: Loss | None = None
+
+
+def _binary(task: Any) -> Loss:
+    """Return the function itself where nothing changes it, for which there is a kernel."""
+    options = {"positive_weight": task.positive_weight, "adversarial": task.adversarial}
+    return partial(binary_loss, **options) if options != {"positive_weight": 1, "adversarial": 0} else binary_loss
+
+
+LOSSES = {
+    "binary": LossPart(
+        _binary, "cross entropy of a pair, and of each of its negatives", LINKS, ("positive_weight", "adversarial"),
+        kernel=binary_loss,
+    ),
+    "margin": LossPart(
+        lambda task: partial(margin_loss, margin=task.margin, adversarial=task.adversarial),
+        "a pair must score higher than its negatives by task.margin", LINKS, ("margin", "adversarial"),
+    ),
+    "softmax": LossPart(lambda task: softmax_loss, "cross entropy of a pair among its negatives"),
+    "cross_entropy": LossPart(lambda task: class_loss, "of classes", CLASSES, ("class_weights",)),
+    "mse": LossPart(lambda task: squared_loss, "squared errors of numbers", NUMBERS),
+    "mae": LossPart(lambda task: absolute_loss, "absolute errors of numbers", NUMBERS),
+}  # fmt: skip
+
+
+def make_loss(task: Any, weight: torch.Tensor | None = None) -> Loss:
+    """Make the loss that the section task names; weight [c]: of classes, None: all 1."""
+    loss = LOSSES[task.loss].make(task)
+    return loss if weight is None else partial(loss, weight=weight)
+
+
+def losses_of(learns: str) -> list[str]:
+    """Names of the losses of what is learnt; the first is the default."""
+    return [name for name, row in LOSSES.items() if row.learns == learns]
+
+
+def has_kernel(loss: Loss) -> bool:
+    """Whether native training steps compute this very function."""
+    return any(loss is row.kernel for row in LOSSES.values())
