@@ -43,6 +43,7 @@ settings.register_profile(
     # Ranks that measure times would stop at different examples; folders and ranks serve all examples of a test.
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("short", settings.get_profile("hpcgnn"), max_examples=8)
 settings.load_profile("hpcgnn")
 
 
@@ -144,6 +145,8 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    if config.getoption("--short"):
+        settings.load_profile("short")
     if config.getoption("--kernels"):
         hpcgnn_native.use(config.getoption("--kernels"))
     selection.register(config, MPI.COMM_WORLD.size)
@@ -367,9 +370,10 @@ def mpirun():
     launcher.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def jobs(mpirun):
-    """A callable `jobs(ranks, *command, check=True, timeout=1000)`; see `waiting_jobs.Jobs`."""
+    """A callable `jobs(ranks, *command, check=True, timeout=1000)`, one mpirun for each number of ranks; see
+    `waiting_jobs.Jobs`."""
     from waiting_jobs import Jobs
 
     started = Jobs(mpirun)

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs the checks: `bash tests/run.sh [STAGE...]`
+# Sets up .venv and runs the checks: `bash tests/run.sh [--all] [STAGE...]`
 #
 #   lint    ruff, mypy, clang-format, shellcheck
-#   unit    pytest on one rank
-#   mpi     pytest on 2, 3 and 4 ranks, each on every third file (whole: mpi2 mpi3 mpi4)
+#   unit    tests of one process, and those that know ranks and have their turn on one
+#   launch  tests that start ranks themselves: jobs that are killed, stopped, resumed
+#   mpi     tests that know ranks and have their turn on 2, 3 or 4
 #   slurm   the job scripts under a real Slurm, started when this is root on Debian or Ubuntu
+#   mpi1 mpi2 mpi3 mpi4   all tests that know ranks on so many
 #
-# Without arguments: all of them. PYTEST_ADDOPTS reaches every pytest. A stage may take as long as it takes, but one that
-# says nothing for IDLE_MINUTES (default: 35) is ended and has failed. tests/skips.toml has what may be skipped.
+# Without a stage: the first five. Without --all, which CI runs, it is the short suite: of the tests that start ranks or
+# need Slurm those that tests/core.toml lists, and few examples of a property. CONTRIBUTING.md says what each of the two
+# proves. PYTEST_ADDOPTS reaches every pytest.
+# A stage may take as long as it takes, but one that says nothing for IDLE_MINUTES (default: 35) is ended and has failed.
+# tests/skips.toml has what may be skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,12 +22,31 @@ readonly IDLE_MINUTES=${IDLE_MINUTES:-35}
 # Where a stage's time goes.
 readonly DURATIONS=(--durations=30 --durations-min=0.5)
 
+SUITE=(--short)
+
+# Scratch files lie in memory where 4 GiB of it are free: most of them live for less than a second.
+readonly SCRATCH_KIB=$((4 << 20))
+
 SUMMARY=()
 FAILED=0
 NOTE= # what the stage left out, for the summary
 
 can_install() {
     [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null
+}
+
+# Makes the folder of all temporary files, and of what tests keep for each other; it goes when the script ends.
+make_scratch() {
+    local free
+    free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1) || true
+    if ((${free:-0} > SCRATCH_KIB)); then
+        TMPDIR=$(mktemp -d /dev/shm/hpcgnn-tests-XXXXXX)
+    else
+        TMPDIR=$(mktemp -d)
+    fi
+    mkdir "$TMPDIR/kept"
+    export TMPDIR HPCGNN_TESTS_KEEP=$TMPDIR/kept
+    trap 'rm -rf "$TMPDIR"' EXIT
 }
 
 # Runs a command for as long as it says something now and then.
@@ -49,12 +73,15 @@ lint() {
     return "$status"
 }
 
-# Tests in one process run side by side; those that start ranks of their own need the cores for these.
+# Tests in one process run side by side.
 unit() {
-    local status=0
-    patiently python -m pytest "${DURATIONS[@]}" -m "not slurm and not launcher and not nightly" -n auto --maxprocesses 4 --dist loadfile || status=$?
-    patiently python -m pytest "${DURATIONS[@]}" -m "launcher and not slurm and not nightly" || status=$?
-    return "$status"
+    patiently python -m pytest "${DURATIONS[@]}" "${SUITE[@]}" -n auto --maxprocesses 4 --dist loadfile \
+        -m "not slurm and not launcher and not nightly" "$@"
+}
+
+# Tests that start ranks need the cores for these.
+launch() {
+    patiently python -m pytest "${DURATIONS[@]}" "${SUITE[@]}" -m "launcher and not slurm and not nightly"
 }
 
 # Python's own dump of all threads is the only word from a rank that is stuck inside MPI. Ranks that wait leave their core
@@ -67,8 +94,26 @@ mpi() {
         [[ $(id -u) != 0 ]] || flags+=(--allow-run-as-root)
     fi
     patiently bash jobs/clean_start.sh mpirun "${flags[@]}" \
-        python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial and not nightly" --color=no \
-        -o faulthandler_timeout=900 "${DURATIONS[@]}" "$@"
+        python -m pytest --with-mpi -p no:cacheprovider -m "not launcher and not serial and not nightly" \
+        --color=no -o faulthandler_timeout=900 "${DURATIONS[@]}" "${SUITE[@]}" "$@"
+}
+
+# Beside each other: while some ranks wait for one that works, the others' have the cores.
+mpi_once() {
+    local ranks status=0 logs
+    local -A started
+    logs=$(mktemp -d)
+    for ranks in 3 4; do
+        mpi "$ranks" --once >"$logs/$ranks" 2>&1 &
+        started[$ranks]=$!
+    done
+    mpi 2 --once || status=$?
+    for ranks in 3 4; do
+        wait "${started[$ranks]}" || status=$?
+        cat "$logs/$ranks"
+    done
+    rm -r "$logs"
+    return "$status"
 }
 
 # Only who has no Slurm and cannot install one may go without.
@@ -78,7 +123,7 @@ slurm() {
         return 77
     fi
     bash tests/slurm/setup.sh || return 1
-    patiently python -m pytest "${DURATIONS[@]}" -m slurm
+    patiently python -m pytest "${DURATIONS[@]}" -m "slurm"
 }
 
 # Runs a stage and notes how it went; 77 means skipped.
@@ -99,25 +144,28 @@ stage() {
 
 run_stage() {
     case $1 in
-        lint | unit | slurm) stage "$1" "$1" ;;
-        mpi)
-            for ranks in 2 3 4; do
-                stage "mpi$ranks" mpi "$ranks" --share "$((ranks - 1))/3"
-            done
-            ;;
+        lint | launch | slurm) stage "$1" "$1" ;;
+        unit) stage unit unit --once ;;
+        mpi) stage mpi mpi_once ;;
+        mpi1) stage mpi1 unit -m "not launcher and not serial and not slurm and not nightly" ;;
         mpi[2-9]) stage "$1" mpi "${1#mpi}" ;;
         *)
-            echo "unknown stage $1: lint unit mpi mpi2 mpi3 mpi4 slurm" >&2
+            echo "unknown stage $1: lint unit launch mpi mpi1 mpi2 mpi3 mpi4 slurm" >&2
             exit 2
             ;;
     esac
 }
 
 main() {
+    if [[ ${1:-} == --all ]]; then
+        SUITE=()
+        shift
+    fi
     bash tests/setup.sh
     # shellcheck source=/dev/null
     source .venv/bin/activate
-    (($#)) || set -- lint unit mpi slurm
+    (($#)) || set -- lint unit launch mpi slurm
+    make_scratch
     for name in "$@"; do
         run_stage "$name"
     done

@@ -1,8 +1,10 @@
 """Which tests run on how many ranks, and which may be skipped.
 
 A test that is skipped for a reason that skips.toml does not have, or for one that it has more often than it says, fails
-the run. Tests for other numbers of ranks are deselected, and counted; so are those of other files than ``--share`` asks
-for, and those marked nightly, unless ``-m`` or the name of their file asks for them.
+the run. Tests for other numbers of ranks are deselected, and counted; so are those marked nightly, unless ``-m`` or the
+name of their file asks for them. With ``--once`` every test that knows ranks runs on one of the numbers 1 to 4, which
+its file decides: sessions on all four numbers run each of them once. With ``--short``, of the tests that start ranks or
+need Slurm only those run that core.toml lists.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +28,12 @@ else:
 
 # Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
-SHARE, NIGHTLY = "share", "nightly"
+ONCE, SHORT, NIGHTLY = "once", "short", "nightly"
+JOBS = ("launcher", "slurm")
+HOMES = (2, 1, 3, 2, 1, 4)  # numbers of ranks, in turns: on two cores, few ranks are done sooner
+WHOLE_FILE = re.compile(rf"^pytestmark = .*mark\.({'|'.join(ONE_RANK)})\b", re.MULTILINE)
+ROOT = Path(__file__).resolve().parent
+CORE = ROOT / "core.toml"
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -115,11 +123,16 @@ class RankSelection:
     """Pytest plugin: deselects tests that are for other numbers of ranks, and those that take long and were not asked
     for, and says how many.
 
-    num_ranks: of this session; asked_for: says of a nightly test whether it was asked for.
+    num_ranks: of this session; once: each test that knows ranks runs on one number of ranks only; core: beginnings of
+    the names of the only tests to run of those in JOBS, None: all; asked_for: says of a nightly test whether it was
+    asked for.
     """
 
-    def __init__(self, num_ranks: int, share: tuple[int, int], asked_for: Callable[[pytest.Item], bool]):
-        self.num_ranks, self.share, self.asked_for = num_ranks, share, asked_for
+    def __init__(
+        self, num_ranks: int, once: bool, core: tuple[str, ...] | None, asked_for: Callable[[pytest.Item], bool]
+    ):
+        self.num_ranks, self.once, self.core, self.asked_for = num_ranks, once, core, asked_for
+        self.unmet = set(core or ())
         self.deselected: Counter[str] = Counter()
 
     def why_not(self, item) -> str | None:
@@ -130,7 +143,32 @@ class RankSelection:
             return name
         if any(self.num_ranks not in mark.args for mark in item.iter_markers("ranks")):
             return "ranks"
+        if self.once and home_of(item) != self.num_ranks:
+            return ONCE
+        if self.core is not None and any(map(item.get_closest_marker, JOBS)):
+            met = {name for name in self.core if name_of(item).startswith(name)}
+            self.unmet -= met
+            if not met:
+                return SHORT
         return NIGHTLY if item.get_closest_marker(NIGHTLY) and not self.asked_for(item) else None
+
+    def pytest_ignore_collect(self, collection_path, config):
+        """Leave out files that hold nothing for this session: to collect all of them takes a rank 20 seconds."""
+        if collection_path.name.startswith("test_") and collection_path.suffix == ".py" and not self.may_hold(
+            collection_path, config.getoption("-m") or ""
+        ):  # fmt: skip
+            return True
+        return None
+
+    def may_hold(self, path: Path, marks: str) -> bool:
+        """Whether a file may hold tests for this session, by the words in it."""
+        text = path.read_text()
+        if self.num_ranks > 1 and WHOLE_FILE.search(text):
+            return False
+        if any(marks.startswith(name) and name not in text for name in JOBS):
+            return False
+        turn = not self.once or self.num_ranks == 1 or turns_of(path)[0] == self.num_ranks
+        return turn or "several_ranks" in text or "mark.ranks" in text
 
     def pytest_itemcollected(self, item):
         if any(item.get_closest_marker(name) for name in ("several_ranks", "ranks")):
@@ -139,13 +177,10 @@ class RankSelection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
-        files = {path: number for number, path in enumerate(sorted({item.path for item in items}))}
-        which, shares = self.share
-        other = {path for path, number in files.items() if number % shares != which - 1}
         reasons = {item: self.why_not(item) for item in items}
-        for item in items:  # what is for certain numbers of ranks has no other stage
-            if item.path in other and not reasons[item] and not item.get_closest_marker("ranks"):
-                reasons[item] = SHARE
+        files = {name_of(item).partition("::")[0] for item in items}
+        if gone := [name for name in self.unmet if name.partition("::")[0] in files and self.num_ranks == 1]:
+            raise pytest.UsageError(f"{CORE.name} lists tests that are not there: {', '.join(sorted(gone))}")
         self.deselected.update(filter(None, reasons.values()))
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]
@@ -162,7 +197,8 @@ class RankSelection:
     def pytest_terminal_summary(self, terminalreporter):
         where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
         for name, count in self.deselected.items():
-            line = f"{count} tests do not run on {where}: {'in other files' if name == SHARE else f'marked {name}'}"
+            reason = {ONCE: "their turn is on another number", SHORT: "not in core.toml"}.get(name, f"marked {name}")
+            line = f"{count} tests do not run on {where}: {reason}"
             if name == NIGHTLY:
                 line = f"{count} tests take long and do not run unasked: marked nightly, -m nightly runs them"
             terminalreporter.write_line(line)
@@ -175,12 +211,33 @@ def asks_for_nightly(config) -> Callable[[pytest.Item], bool]:
     return lambda item: by_mark or item.path.resolve() in named
 
 
-def read_share(text: str) -> tuple[int, int]:
-    """The numbers of a share i/n."""
-    which, shares = map(int, text.split("/"))
-    if not 1 <= which <= shares:
-        raise ValueError(text)
-    return which, shares
+def name_of(item) -> str:
+    """The name of a test, beginning with its file's path below this folder."""
+    return item.nodeid.removeprefix(f"{ROOT.name}/")
+
+
+def read_core(path: Path) -> tuple[str, ...]:
+    """Beginnings of the names of the tests that a file lists, promise by promise."""
+    with open(path, "rb") as file:
+        return tuple(name for promise in tomllib.load(file)["promise"] for name in promise["tests"])
+
+
+def home_of(item) -> int:
+    """The number of ranks, 1 to 4, that a test runs on where it runs once, by the name of its file and by its marks; 0:
+    none of these."""
+    if any(map(item.get_closest_marker, ONE_RANK)):
+        return 1
+    numbers = set(HOMES) - ({1} if item.get_closest_marker("several_ranks") else set())
+    for mark in item.iter_markers("ranks"):
+        numbers &= set(mark.args)
+    return next((count for count in turns_of(item.path) if count in numbers), 0)
+
+
+def turns_of(path: Path) -> tuple[int, ...]:
+    """Numbers of ranks in the order in which a file's tests take one that they are for."""
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    first = zlib.crc32(name.encode()) % len(HOMES)
+    return HOMES[first:] + HOMES[:first]
 
 
 def add_options(parser) -> None:
@@ -188,8 +245,10 @@ def add_options(parser) -> None:
     said = "a regular expression of a reason to skip tests, in addition to those of skips.toml"
     parser.addoption("--allow-skip", action="append", default=[], metavar="REASON", help=said)
     parser.addoption("--no-skips", action="store_true", help="any skipped test fails the run")
-    said = "share i of n: run the tests of every n-th file only, in order of their names, from the i-th one on"
-    parser.addoption("--share", type=read_share, default=(1, 1), metavar="i/n", help=said)
+    said = "run each test that knows ranks on one number of ranks only, 1 to 4, as its file's name decides"
+    parser.addoption("--once", action="store_true", help=said)
+    said = "the short suite: few examples of a property, and of tests that start ranks or need Slurm those of core.toml"
+    parser.addoption("--short", action="store_true", help=said)
 
 
 def register(config, num_ranks: int) -> None:
@@ -197,5 +256,6 @@ def register(config, num_ranks: int) -> None:
     allowed = [] if config.getoption("--no-skips") else read_allowed(Path(__file__).with_name("skips.toml"))
     allowed += [Allowed(reason, sys.maxsize) for reason in config.getoption("--allow-skip")]
     config.pluginmanager.register(SkipRules(allowed), "skip-rules")
-    ranks = RankSelection(num_ranks, config.getoption("--share"), asks_for_nightly(config))
+    core = read_core(CORE) if config.getoption("--short") else None
+    ranks = RankSelection(num_ranks, config.getoption("--once"), core, asks_for_nightly(config))
     config.pluginmanager.register(ranks, "rank-selection")

@@ -27,7 +27,8 @@ KEYS = {name: yaml.safe_load(path.read_text()) for name, path in RECIPES.items()
 STATIC = [name for name, keys in KEYS.items() if keys.get("kind") == "static"]
 STATIC_LINKS = ["bipartite", "distmult"]
 SNAPSHOTS = ["tgcn", "evolvegcn"]
-LINKS = [name for name, keys in KEYS.items() if "task" not in keys and name not in STATIC]
+TEMPORAL = {name: keys.get("task", {}) for name, keys in KEYS.items() if "kind" not in keys}
+LINKS = [name for name, task in TEMPORAL.items() if task.get("kind", "link") == "link"]
 # Enough to learn from and to train on in seconds.
 NUM_EVENTS, NUM_NODES, NUM_SNAPSHOTS = 4000, 1500, 30
 EVENTS, LIKES = "user.interacts.item", "user.likes.item"

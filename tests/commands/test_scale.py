@@ -10,7 +10,7 @@ import pytest
 from data_tools import convert
 from data_tools.partition.command import partition
 
-pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+pytestmark = pytest.mark.launcher
 
 # Every process has loaded Python, torch and MPI before it reads anything.
 BASE_MIB = 430

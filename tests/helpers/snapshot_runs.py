@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from kept import partition, result
 
-from data_tools.partition.command import partition
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.comm.together import together
@@ -99,7 +99,9 @@ def assert_like_one_rank(comm, parts, config, groups=1, epochs=1, context=nullco
     and metrics."""
     with context():
         found, metrics = run_epochs(comm, parts, config, groups, epochs)
-    alone = run_epochs(World.alone().mpi, parts, config, 1, epochs) if comm.rank == 0 else None
+    alone = None
+    if comm.rank == 0:
+        alone = result(lambda: run_epochs(World.alone().mpi, parts, config, 1, epochs), parts, config, epochs)
     expected, expected_metrics = comm.bcast(alone)
     assert np.allclose(found, expected, rtol=1e-9, atol=1e-11)
     assert metrics == pytest.approx(expected_metrics, rel=1e-9, nan_ok=True)

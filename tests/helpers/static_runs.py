@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from kept import partition
 from mpi4py import MPI
 from random_graphs import write_graph
 from training_runs import on_rank_0
 
-from data_tools.partition.command import partition
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.kinds import open_session

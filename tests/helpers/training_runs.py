@@ -8,9 +8,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import torch
+from kept import partition
 from random_graphs import write_graph
 
-from data_tools.partition.command import partition
 from hpcgnn import native
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
@@ -98,7 +98,7 @@ def on_rank_0(comm, make):
 
 def make_parts(comm, graph: Path, folder: Path, parts: int = 16, method: str = "metis") -> Path:
     """Collective. A partition set, made by rank 0."""
-    on_rank_0(comm, lambda: partition(graph, folder, parts, method) and None)
+    on_rank_0(comm, lambda: partition(graph, folder, parts, method))
     return folder
 
 

@@ -17,7 +17,7 @@ STAND_INS = {
     "bin/sbatch": "true",
     "bin/python": f'[[ $1 != *idle_timeout.py ]] || exec {sys.executable} "$@"',
 }  # fmt: skip
-TOOLS = ("bash", "dirname", "sleep")
+TOOLS = ("bash", "dirname", "sleep", "mktemp", "mkdir", "rm", "df", "tail", "cat")
 USER = {"bin/id": "echo 1000"}
 BROKEN_SLURM = {"tests/slurm/setup.sh": "exit 1"}
 
@@ -78,7 +78,7 @@ def test_a_failing_pytest_fails_its_stage(run):
     python = STAND_INS["bin/python"]
     assert run("slurm", {"bin/python": f"{python}\nexit 3"})[0] == 1
     assert run("unit", {"bin/python": f'{python}\n[[ "$*" != *-n*auto* ]]'})[0] == 1
-    assert run("unit", {"bin/python": f'{python}\n[[ "$*" == *-n*auto* ]]'})[0] == 1
+    assert run("launch", {"bin/python": f'{python}\n[[ "$*" != *launcher* ]]'})[0] == 1
 
 
 @pytest.mark.parametrize(("changes", "code"), [({}, 1), (USER, 0)], ids=["root", "user"])

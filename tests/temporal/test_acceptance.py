@@ -8,7 +8,7 @@ import pytest
 from data_tools import convert
 from data_tools.partition.command import partition
 
-pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.launcher, pytest.mark.timeout(1800)]
 
 # By number of ranks: partition sets to train one epoch on, and where memory is updated.
 FIRST_EPOCHS = {

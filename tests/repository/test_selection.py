@@ -1,0 +1,48 @@
+"""Which tests run on how many ranks, without starting any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import selection
+from places import TESTS
+
+pytestmark = pytest.mark.serial
+
+MARKS = {
+    "any": [], "several": [pytest.mark.several_ranks], "three or four": [pytest.mark.ranks(3, 4)],
+    "one of both": [pytest.mark.several_ranks, pytest.mark.ranks(1, 4)], "one": [pytest.mark.serial],
+    "a job": [pytest.mark.launcher],
+}  # fmt: skip
+NUMBERS = {"any": {1, 2, 3, 4}, "several": {2, 3, 4}, "three or four": {3, 4}, "one of both": {4}}
+
+
+def item_of(path, marks):
+    def iterate(name):
+        return (mark.mark for mark in marks if mark.name == name)
+
+    closest = lambda name: next(iterate(name), None)  # noqa: E731
+    return SimpleNamespace(path=path, nodeid=str(path), iter_markers=iterate, get_closest_marker=closest)
+
+
+def numbers_of(item) -> set[int]:
+    """Of ranks, on which an item runs once."""
+    return {
+        ranks for ranks in range(1, 9)
+        if selection.RankSelection(ranks, True, None, lambda _: True).why_not(item) is None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("marks", MARKS)
+def test_every_test_runs_once_on_a_number_of_ranks_that_it_is_for(marks):
+    found = Counter()
+    for path in sorted(TESTS.rglob("test_*.py")):
+        (ranks,) = numbers_of(item_of(path, MARKS[marks]))
+        found[ranks] += 1
+    assert set(found) == NUMBERS.get(marks, {1})
+
+
+def test_tests_for_more_ranks_than_a_suite_starts_are_left_to_others():
+    assert numbers_of(item_of(TESTS / "test_any.py", [pytest.mark.ranks(8)])) == set()
