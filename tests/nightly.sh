@@ -5,7 +5,7 @@
 #   properties   the properties of tests/properties on many more examples, other ones every day
 #   soak         kills, hangs and lost nodes at random moments
 #   long         the tests marked nightly: the commands of long pages of docs/, wikipedia on 1, 2, 4 and 8 ranks
-#   ranks        all tests on 2, 3 and 4 ranks; CI runs each on one of these
+#   ranks        all tests that know ranks on 1, 2, 3 and 4; CI runs each on one of these
 #   browser      the report page in a headless browser
 #   mpich        the tests under MPICH: those that start ranks themselves, and all on 2 ranks
 #   mpich_more   all on 3 and 4 ranks under MPICH, whose ranks wait busily for a core
@@ -34,7 +34,7 @@ properties() {
 }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
 long() { .venv/bin/python -m pytest -q -m nightly; }
-ranks() { bash tests/run.sh mpi2 mpi3 mpi4; }
+ranks() { bash tests/run.sh --all mpi1 mpi2 mpi3 mpi4; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
 mpich() { bash tests/second_mpi.sh 1 2; }
 mpich_more() { bash tests/second_mpi.sh 3 4; }

@@ -8,11 +8,10 @@
 #   slurm   the job scripts under a real Slurm, started when this is root on Debian or Ubuntu
 #   mpi1 mpi2 mpi3 mpi4   all tests that know ranks on so many
 #
-# Without a stage: the first five. Without --all, which CI runs, it is the short suite: of the tests that start ranks or
-# need Slurm those that tests/core.toml lists, and few examples of a property. CONTRIBUTING.md says what each of the two
-# proves. PYTEST_ADDOPTS reaches every pytest.
-# A stage may take as long as it takes, but one that says nothing for IDLE_MINUTES (default: 35) is ended and has failed.
-# tests/skips.toml has what may be skipped.
+# Without a stage: the first five. Without --all, which CI runs (by HPCGNN_SUITE=all), it is the short suite: of the tests
+# that start ranks or need Slurm those that tests/core.toml lists, and few examples of a property. CONTRIBUTING.md says
+# what each of the two proves. PYTEST_ADDOPTS reaches every pytest. A stage may take as long as it takes, but one that says
+# nothing for IDLE_MINUTES (default: 35) is ended and has failed. tests/skips.toml has what may be skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -157,6 +156,7 @@ run_stage() {
 }
 
 main() {
+    [[ ${HPCGNN_SUITE:-} != all ]] || SUITE=()
     if [[ ${1:-} == --all ]]; then
         SUITE=()
         shift
