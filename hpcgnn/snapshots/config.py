@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
 from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.snapshots.graph import WEIGHT
+from hpcgnn.snapshots.model import MODELS
+from hpcgnn.snapshots.model.batch_norm import NORMS
+from hpcgnn.snapshots.model.roland import UPDATES
 from hpcgnn.task.config import LINK, TaskConfig
 
 KEPT, FRESH = "kept", "fresh"
@@ -100,58 +104,50 @@ class SnapshotInputConfig:
             raise ValueError(f"inputs.unknown {self.unknown} is for inputs.lags, which are 0")
 
 
-ModelKind = Literal[
-    "gcn", "sage", "gat", "tgcn", "tgcn_joint", "a3tgcn", "gconv_gru", "gconv_lstm", "dcrnn", "mpnn_lstm",
-    "evolvegcn_o", "evolvegcn_h", "roland", "dysat",
-]  # fmt: skip
-MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-WINDOWED_KINDS = ("a3tgcn", "dysat")
-ATTENTION_KINDS = ("gat", "dysat")
-NORMED_KINDS = ("gcn", "sage", "gat", "mpnn_lstm", "roland")
-GRU, AVERAGE, CONCAT = "gru", "average", "concat"
-BATCH = "batch"
-
-
 @dataclass
 class SnapshotModelConfig:
     """The model.
 
-    Attributes: class_path: a model class of your own, such as package.module.Class; empty: the parts below. kind:
-        without memory of earlier snapshots: "gcn" (Kipf and Welling 2017), "sage" (Hamilton et al. 2017), "gat"
-        (Velickovic et al. 2018). Recurrent: "tgcn" (Zhao et al. 2019: GRU over graph convolutions of the inputs),
-        "tgcn_joint" (GRU over graph convolutions of inputs and hidden rows), "a3tgcn" (Zhu et al. 2020: attention over
-        the window's hidden rows of T-GCN), "gconv_gru" and "gconv_lstm" (Seo et al. 2018: GRU and LSTM of Chebyshev
-        filters), "dcrnn" (Li et al. 2018: GRU of random walks both ways), "mpnn_lstm" (Panagopoulos et al. 2021: two
-        LSTM layers over graph convolutions), "evolvegcn_o" and "evolvegcn_h" (Pareja et al. 2020: graph convolutions
-        whose matrices change by a GRU, of itself or of the best-scored rows), "roland" (You et al. 2022: the hidden
-        rows of every layer are updated). "dysat" (Sankar et al. 2020: graph attention, then attention over the window).
-        layers: graph convolutions, one behind the other; of tgcn_joint, gconv_gru, gconv_lstm and dcrnn: such units.
-        hidden: width of hidden rows. order: for gconv_gru, gconv_lstm and dcrnn: terms of a filter, steps along the
-        edges and one. heads: for gat and dysat; they divide hidden. update: for roland: "gru", "average" (old and new
-        rows, weighed by the node's edges), "concat" (two layers over both). dropout: of hidden rows between layers,
-        keyed by node, snapshot and column. norm: "batch": of gcn, sage, gat, mpnn_lstm and roland: batch normalisation
-        in every layer, over all nodes of a snapshot; "none"."""
+    Attributes:
+        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
+        kind: which model.
+        layers: graph convolutions, one behind the other; of models of filters: recurrent units.
+        hidden: width of hidden rows.
+        order: terms of a filter: the rows themselves, and 1, 2, .. steps along the edges.
+        heads: attention heads; they divide hidden.
+        update: of roland: what becomes of a layer's hidden rows.
+        dropout: share of hidden rows between layers that is dropped, keyed by node, snapshot and column.
+        norm: normalisation of hidden rows.
+    """
 
     class_path: str = ""
-    kind: ModelKind = "tgcn"
+    kind: Annotated[str, MODELS] = "tgcn"
     layers: int = 1
     hidden: int = 32
     order: int = 2
     heads: int = 4
-    update: Literal["gru", "average", "concat"] = "gru"
+    update: Annotated[str, UPDATES] = "gru"
     dropout: float = 0.0
-    norm: Literal["batch", "none"] = "none"
+    norm: Annotated[str, NORMS] = "none"
 
     def __post_init__(self):
         check_choices("model", self)
         if min(self.hidden, self.layers, self.order, self.heads) < 1:
             raise ValueError("model.hidden, model.layers, model.order and model.heads must be at least 1")
-        if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
-            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
-        if self.norm == BATCH and self.kind not in NORMED_KINDS and not self.class_path:
-            raise ValueError(f"model.norm batch is for model.kind {', '.join(NORMED_KINDS)}; got {self.kind}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")
+        if not self.class_path:
+            self._check_options()
+
+    def _check_options(self) -> None:
+        """Raise ValueError for keys that the model does not read, and heads that do not fit."""
+        options = MODELS[self.kind].options
+        if "heads" in options and self.hidden % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        for key in fields(self):
+            value, readers = getattr(self, key.name), [kind for kind in MODELS if key.name in MODELS[kind].options]
+            if readers and key.name not in options and value != key.default:
+                raise ValueError(f"model.{key.name} {value} is for model.kind {', '.join(readers)}; got {self.kind}")
 
 
 @dataclass
@@ -243,7 +239,6 @@ REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_re
 DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
 BOTH = "both"
 AUTO, TIME, NODES = "auto", "time", "nodes"
-WEIGHT = "weight"  # column of the edges that messages are multiplied by
 
 
 @dataclass
@@ -321,7 +316,7 @@ class SnapshotConfig(Sections):
         if self.train.drop_last and not self.sampling.history:
             raise ValueError("train.drop_last leaves snapshots out of the state that is carried on; set it false")
         self._check_known()
-        if self.model.kind in WINDOWED_KINDS and not self.model.class_path and not self.sampling.history:
+        if MODELS[self.model.kind].windowed and not self.model.class_path and not self.sampling.history:
             raise ValueError(
                 f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
             )

@@ -16,10 +16,10 @@ from hpcgnn.graph import files
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.snapshots.config import WEIGHT
 
 STAMPS = ("first", "last")
 DEGREE = "degree"
+WEIGHT = "weight"  # column of the edges that messages are multiplied by
 UNWEIGHTED = "write others, or set sampling.weighted false"
 
 

@@ -24,8 +24,8 @@ from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.snapshots.config import WEIGHT, SnapshotSamplingConfig
-from hpcgnn.snapshots.graph import open_snapshot_partition
+from hpcgnn.snapshots.config import SnapshotSamplingConfig
+from hpcgnn.snapshots.graph import WEIGHT, open_snapshot_partition
 from hpcgnn.snapshots.neighborhood import STEP_NUMBERS, Boundary, Builder
 from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
 

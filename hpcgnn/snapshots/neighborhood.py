@@ -24,8 +24,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_ghosts, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
-from hpcgnn.snapshots.config import WEIGHT
-from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
+from hpcgnn.snapshots.graph import WEIGHT, SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
 # 2 L / 2 - I of Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN),

@@ -20,12 +20,11 @@ from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
-from hpcgnn.snapshots.graph import DEGREE
+from hpcgnn.snapshots.graph import DEGREE, WEIGHT
 from hpcgnn.snapshots.link_goal import SnapshotLinkGoal
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
-from hpcgnn.snapshots.neighborhood import WEIGHT
 from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
@@ -117,7 +116,7 @@ def _build_model(
         sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.history)
         model = make_model(config.model, sizes)
         if model.weighs_edges and config.sampling.weighted and WEIGHT in partition.edge_columns:
-            raise ValueError("model.kind gat and dysat weigh edges themselves: set sampling.weighted to false")
+            raise ValueError(f"{config.model_name} weighs edges itself: set sampling.weighted false")
         if config.sampling.weighted and WEIGHT in partition.edge_columns and not config.model.class_path:
             partition.check_weights()
         whole: Any = goal.extend(model)

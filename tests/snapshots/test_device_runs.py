@@ -21,7 +21,7 @@ from static_runs import APART, make_static_parts, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn.comm.world import World
-from hpcgnn.snapshots.config import WINDOWED_KINDS
+from hpcgnn.snapshots.model import MODELS
 
 TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model__learn_phase": True})} | {
     name: test_temporal_models.CASES[name]
@@ -114,6 +114,6 @@ def test_links(comm, mpi_tmp_path, on_device, case):
 @pytest.mark.parametrize("case", SNAPSHOTS)
 def test_snapshots(comm, mpi_tmp_path, on_device, case):
     parts = snapshot_runs.make_parts(comm, mpi_tmp_path)
-    changes = {"sampling__history": 3} if case in WINDOWED_KINDS else {}
+    changes = {"sampling__history": 3} if case in MODELS and MODELS[case].windowed else {}
     config = snapshot_runs.make_config(inputs__lags=2, **SNAPSHOTS[case], **changes)
     snapshot_runs.assert_like_one_rank(comm, parts, config, context=on_device)

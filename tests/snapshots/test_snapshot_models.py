@@ -10,18 +10,19 @@ from snapshot_runs import assert_like_one_rank, make_config, open_session, rando
 
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.snapshots.config import ATTENTION_KINDS, MODEL_KINDS, NORMED_KINDS, WINDOWED_KINDS
+from hpcgnn.snapshots.model import MODELS
 from hpcgnn.snapshots.model.frame import SequenceModel
 
 NODES, SNAPSHOTS = 20, 7
-CASES = [(kind, {}) for kind in MODEL_KINDS] + [
+CARRIED = [kind for kind, row in MODELS.items() if not row.windowed]
+CASES = [(kind, {}) for kind in MODELS] + [
     ("gcn", {"layers": 2}), ("tgcn", {"layers": 3}), ("tgcn_joint", {"layers": 2}), ("mpnn_lstm", {"layers": 2}),
     ("dcrnn", {"order": 3}),
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
     ("sage", {"layers": 2}), ("gat", {"layers": 2}), ("dysat", {"layers": 2}), ("roland", {"layers": 2}),
     ("roland", {"update": "average", "layers": 2}), ("roland", {"update": "concat"}), ("evolvegcn_o", {"layers": 2}),
     ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
-] + [(kind, {"layers": 2, "norm": "batch"}) for kind in NORMED_KINDS]  # fmt: skip
+] + [(kind, {"layers": 2, "norm": "batch"}) for kind, row in MODELS.items() if "norm" in row.options]  # fmt: skip
 
 
 def make_graph(**changes):
@@ -106,7 +107,8 @@ def assert_near(found, expected):
 
 
 def configured(kind, history=0, batch_size=5, embedding=2, **changes):
-    model = {f"model__{name}": value for name, value in {"hidden": 4, "heads": 2, "kind": kind, **changes}.items()}
+    heads = {"heads": 2} if "heads" in MODELS[kind].options else {}
+    model = {f"model__{name}": value for name, value in {"hidden": 4, "kind": kind, **heads, **changes}.items()}
     return make_config(
         sampling__history=history, inputs__embedding=embedding, task__steps=2, data__val_snapshots=0,
         data__test_snapshots=0, train__batch_size=batch_size, **model,
@@ -115,12 +117,12 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
 
 @pytest.mark.parametrize(
     ("kind", "changes", "history"),
-    [(*case, history) for case in CASES for history in (0, 3) if history or case[0] not in WINDOWED_KINDS],
+    [(*case, history) for case in CASES for history in (0, 3) if history or case[0] in CARRIED],
     ids=str,
 )
 def test_model_is_the_dense_one(comm, parts, kind, changes, history):
     """Weighted edges, a snapshot without any, learnt inputs beside given ones; carried on and in windows."""
-    weighted = kind not in ATTENTION_KINDS
+    weighted = not MODELS[kind].make.weighs_edges
     config = configured(kind, history, **changes)
     session = open_session(comm, parts(weighted), config)
     ran = Ran(comm, session)
@@ -142,7 +144,7 @@ def scores(session, steps):
     return torch.cat([session.task.score(plan).output for plan in plans])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODEL_KINDS if kind not in WINDOWED_KINDS])
+@pytest.mark.parametrize("kind", CARRIED)
 def test_state_goes_on_from_step_to_step(comm, parts, kind):
     """Four snapshots in four steps are four in one, the second time with kept sums of the inputs."""
     found = []
@@ -211,13 +213,17 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"model\.order and model\.heads must be at least 1"):
         configured("dcrnn", order=0)
     with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, sage"):
-        configured("lstm")
+        make_config(model__kind="lstm")
     with pytest.raises(ValueError, match=r"model\.norm batch is for model\.kind gcn, sage, .*; got tgcn"):
         configured("tgcn", norm="batch")
+    with pytest.raises(ValueError, match=r"model\.order 3 is for model\.kind gconv_gru, gconv_lstm, dcrnn; got tgcn"):
+        configured("tgcn", order=3)
+    with pytest.raises(ValueError, match=r"model\.update concat is for model\.kind roland; got gcn"):
+        configured("gcn", update="concat")
 
 
 def test_attention_refuses_weights(comm, parts):
-    with pytest.raises(DistributedError, match="gat and dysat weigh edges themselves"):
+    with pytest.raises(DistributedError, match="gat weighs edges itself: set sampling.weighted false"):
         open_session(comm, parts(True), configured("gat"))
 
 

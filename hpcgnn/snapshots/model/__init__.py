@@ -1,28 +1,62 @@
-"""Models of snapshot graphs, by kind."""
+"""Models of snapshot graphs, and their table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from hpcgnn.choices import Part
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
-from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.evolving import EvolveGCNH, EvolveGCNO
 from hpcgnn.snapshots.model.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGCN
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.model.recurrent import A3TGCN, MPNNLSTM, TGCN
 from hpcgnn.snapshots.model.roland import ROLAND
-from hpcgnn.snapshots.model.stacks import DySAT, PlainModel
+from hpcgnn.snapshots.model.stacks import DySAT, PlainGAT, PlainGCN, PlainSAGE
 
-MODELS: dict[str, type[SequenceModel]] = {
-    "gcn": PlainModel, "sage": PlainModel, "gat": PlainModel, "tgcn": TGCN, "tgcn_joint": JointTGCN, "a3tgcn": A3TGCN,
-    "gconv_gru": GConvGRU, "gconv_lstm": GConvLSTM, "dcrnn": DCRNN, "mpnn_lstm": MPNNLSTM, "evolvegcn_o": EvolveGCNO,
-    "evolvegcn_h": EvolveGCNH, "roland": ROLAND, "dysat": DySAT,
+
+@dataclass(frozen=True)
+class ModelPart(Part):
+    """A model. make: of the section ``model`` and of SequenceSizes; options: the keys of the section that this model
+    reads and some others do not; windowed: it looks back over a window, which ``sampling.history`` must give."""
+
+    make: Callable[[Any, SequenceSizes], SequenceModel]
+    options: tuple[str, ...] = ()
+    windowed: bool = False
+
+
+MODELS = {
+    "gcn": ModelPart(PlainGCN, "graph convolutions, without memory (Kipf and Welling 2017)", ("norm",)),
+    "sage": ModelPart(PlainSAGE, "GraphSAGE, without memory (Hamilton et al. 2017)", ("norm",)),
+    "gat": ModelPart(PlainGAT, "graph attention, without memory (Velickovic et al. 2018)", ("heads", "norm")),
+    "tgcn": ModelPart(TGCN, "GRU over graph convolutions of the inputs (Zhao et al. 2019)"),
+    "tgcn_joint": ModelPart(JointTGCN, "GRU over graph convolutions of inputs and hidden rows (Zhao et al. 2019)"),
+    "a3tgcn": ModelPart(A3TGCN, "attention over a window's hidden rows of tgcn (Zhu et al. 2020)", windowed=True),
+    "gconv_gru": ModelPart(GConvGRU, "GRU of Chebyshev filters (Seo et al. 2018)", ("order",)),
+    "gconv_lstm": ModelPart(GConvLSTM, "LSTM of Chebyshev filters (Seo et al. 2018)", ("order",)),
+    "dcrnn": ModelPart(DCRNN, "GRU of random walks along in-edges and out-edges (Li et al. 2018)", ("order",)),
+    "mpnn_lstm": ModelPart(
+        MPNNLSTM, "two LSTM layers over graph convolutions (Panagopoulos et al. 2021)", ("norm",)
+    ),
+    "evolvegcn_o": ModelPart(
+        EvolveGCNO, "graph convolutions whose matrices change by a GRU of themselves (Pareja et al. 2020)"
+    ),
+    "evolvegcn_h": ModelPart(
+        EvolveGCNH, "graph convolutions whose matrices change by a GRU of the best-scored rows (Pareja et al. 2020)"
+    ),
+    "roland": ModelPart(
+        ROLAND, "GraphSAGE whose hidden rows of every layer are updated (You et al. 2022)", ("update", "norm")
+    ),
+    "dysat": ModelPart(
+        DySAT, "graph attention, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True
+    ),
 }  # fmt: skip
 
 
-def make_model(config: SnapshotModelConfig, sizes: SequenceSizes) -> SequenceModel:
-    """Make the configured model. Raises ValueError."""
-    kind: Any = own_class(config.class_path) if config.class_path else MODELS[config.kind]
+def make_model(config: Any, sizes: SequenceSizes) -> SequenceModel:
+    """Make the model that the section ``model`` names. Raises ValueError."""
+    kind: Any = own_class(config.class_path) if config.class_path else MODELS[config.kind].make
     with named_errors(config.class_path):
         model = kind(config, sizes)
     if config.class_path:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from hpcgnn.choices import Part
 from hpcgnn.snapshots.model.frame import Frame
 
 MOMENTUM, EPSILON = 0.1, 1e-5
@@ -63,6 +64,12 @@ class BatchNorm(nn.Module):
     def _scaled(self, rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         scale = self.weight * torch.rsqrt(variance + EPSILON)
         return torch.addcmul(self.bias - mean * scale, rows, scale)
+
+
+NORMS = {
+    "batch": Part(BatchNorm, "batch normalisation in every layer, over all nodes of a snapshot"),
+    "none": Part(None, "none"),
+}
 
 
 def _moments(frames: list[Frame], rows: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:

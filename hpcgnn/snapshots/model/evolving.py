@@ -7,12 +7,12 @@ n nodes of this rank, k sequences, I input, H hidden, C output, D columns, m row
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import nn
 
 from hpcgnn.nn.aggregation import glorot
-from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.recurrent import affine, perceptron, relu
 from hpcgnn.snapshots.model.spatial import Distinct, propagate_all, smooth_all
@@ -92,7 +92,7 @@ class EvolveGCN(SequenceModel):
     """Layers one behind the other: each forms the matrices of all frames, then the convolutions of all frames, their
     exchanges under way together."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         widths = list(itertools.pairwise([sizes.inputs, *[config.hidden] * config.layers]))
         self.initial = nn.ParameterList(glorot(*pair) for pair in widths)
@@ -167,7 +167,7 @@ class EvolveGCNH(EvolveGCN):
     """EvolveGCN-H: the GRU's input is the summary of a snapshot, the rows of all ranks that score best (Cangea et al.,
     Towards sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.score = nn.ParameterList(glorot(len(initial), 1) for initial in self.initial)
 

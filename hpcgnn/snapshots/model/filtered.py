@@ -5,11 +5,12 @@ n nodes of this rank, k sequences, H hidden columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from hpcgnn.nn.aggregation import glorot
-from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.recurrent import affine
 from hpcgnn.snapshots.model.spatial import Convolution, Distinct, Filter
@@ -66,7 +67,7 @@ class FilteredModel(SequenceModel):
 
     cell: type[FilterGRU] | type[FilterLSTM]
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         hidden, self.around = config.hidden, self.make_filter(config.order)
         self.node_state = {f"{part}{i}": hidden for i in range(config.layers) for part in self.cell.parts}

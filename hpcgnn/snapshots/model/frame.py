@@ -18,7 +18,6 @@ from torch import nn
 from hpcgnn.comm.halo import RankHalo, RankRows
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.aggregation import attend, product, score_columns
-from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term, propagate
 
 
@@ -177,14 +176,14 @@ class SequenceModel(nn.Module):
     and methods.
 
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; weighs_edges:
-    it does so itself, with no regard to a column weight.
+    it does so itself, with no regard to a column weight; config: the section ``model``.
     """
 
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
     with_out = False
     weighs_edges = False
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__()
         self.config, self.sizes = config, sizes
 

@@ -6,6 +6,8 @@ columns; of a product, n rows, I and O columns in and out.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
@@ -13,7 +15,6 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.native import empty_rows
 from hpcgnn.native.products import multiply_into
 from hpcgnn.nn.aggregation import glorot
-from hpcgnn.snapshots.config import SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.spatial import Distinct, smooth_all
 from hpcgnn.snapshots.model.stacks import GCNStack
@@ -196,7 +197,7 @@ class TGCN(SequenceModel):
     """T-GCN (Zhao et al., A temporal graph convolutional network for traffic prediction, 2019): a gated unit over graph
     convolutions of the inputs. The convolution's matrix and the gates' matrix for it, one behind the other, are one."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.node_state = {"hidden": config.hidden}
         self.below = GCNStack(config, sizes.inputs) if config.layers > 1 else None
@@ -221,7 +222,7 @@ class A3TGCN(TGCN):
     """A3T-GCN (Zhu et al., Attention temporal graph convolutional network for traffic forecasting, 2020): T-GCN whose
     hidden rows of a window are weighed by a learnt score of each, for every node."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.score = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.Linear(config.hidden, 1))
 
@@ -236,7 +237,7 @@ class MPNNLSTM(SequenceModel):
     graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Batch
     normalisation follows each activation, as in the authors' program."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         hidden = config.hidden
         self.node_state = {name: hidden for name in ("hidden0", "cell0", "hidden1", "cell1")}

@@ -6,11 +6,13 @@ n nodes of this rank, k sequences, H hidden columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
+from hpcgnn.choices import Part
 from hpcgnn.nn.aggregation import glorot
-from hpcgnn.snapshots.config import AVERAGE, CONCAT, GRU, SnapshotModelConfig
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine
 from hpcgnn.snapshots.model.spatial import Distinct
@@ -52,18 +54,22 @@ class ConcatUpdate(nn.Module):
         return self.layers(torch.cat([old, new], dim=2))
 
 
-UPDATES = {GRU: GRUUpdate, AVERAGE: AverageUpdate, CONCAT: ConcatUpdate}
+UPDATES = {
+    "gru": Part(GRUUpdate, "a GRU whose inputs are the new rows"),
+    "average": Part(AverageUpdate, "the mean of old and new rows, weighed by the node's edges"),
+    "concat": Part(ConcatUpdate, "two layers over both"),
+}
 
 
 class ROLAND(SequenceModel):
     """Layers of GraphSAGE, each over the updated rows of the one below; a layer's exchanges of all frames are under way
     together."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.node_state = {f"hidden{number}": config.hidden for number in range(config.layers)} | {"edges": 1}
         self.stack = SAGEStack(config, sizes.inputs)
-        self.updates = nn.ModuleList(UPDATES[config.update](config.hidden) for _ in range(config.layers))
+        self.updates = nn.ModuleList(UPDATES[config.update].make(config.hidden) for _ in range(config.layers))
         self.output = nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:

@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from hpcgnn.nn.aggregation import glorot
-from hpcgnn.snapshots.config import BATCH, SnapshotModelConfig
-from hpcgnn.snapshots.model.batch_norm import BatchNorm
+from hpcgnn.snapshots.model.batch_norm import NORMS
 from hpcgnn.snapshots.model.frame import Frame, SequenceModel, SequenceSizes, State
 from hpcgnn.snapshots.model.spatial import Distinct, attend_all, propagate_all, smooth_all
 
@@ -30,13 +29,14 @@ class Stack(nn.Module):
 
     activate = staticmethod(torch.relu)
 
-    def __init__(self, config: SnapshotModelConfig, inputs: int, norm_last: bool = False):
+    def __init__(self, config: Any, inputs: int, norm_last: bool = False):
         super().__init__()
         self.widths = list(itertools.pairwise([inputs, *[config.hidden] * config.layers]))
         self.weight = nn.ParameterList(glorot(*pair) for pair in self.widths)
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(after)) for _, after in self.widths)
         self.p, self._norm_last = config.dropout, norm_last
-        self.norm = nn.ModuleList(BatchNorm(config.hidden) for _ in self.widths) if config.norm == BATCH else None
+        make_norm = NORMS[config.norm].make
+        self.norm = None if make_norm is None else nn.ModuleList(make_norm(config.hidden) for _ in self.widths)
 
     def first(self, frames: list[Frame]) -> list[torch.Tensor]:
         """Collective. Form the first layer's rows [n, k, H] of every frame from its inputs, without the bias."""
@@ -86,7 +86,7 @@ class SAGEStack(Stack):
     """GraphSAGE: a node's own row and the mean of its neighbours', each times a matrix (Hamilton et al., Inductive
     representation learning on large graphs, 2017); edge weights weigh the mean."""
 
-    def __init__(self, config: SnapshotModelConfig, inputs: int):
+    def __init__(self, config: Any, inputs: int):
         super().__init__(config, inputs)
         self.around = nn.ParameterList(glorot(*pair) for pair in self.widths)
 
@@ -105,7 +105,7 @@ class GATStack(Stack):
 
     activate = staticmethod(functional.elu)
 
-    def __init__(self, config: SnapshotModelConfig, inputs: int):
+    def __init__(self, config: Any, inputs: int):
         super().__init__(config, inputs)
         shape = config.heads, config.hidden // config.heads
         self.source, self.target = (nn.ParameterList(glorot(*shape) for _ in self.widths) for _ in range(2))
@@ -115,27 +115,44 @@ class GATStack(Stack):
         return attend_all(frames, values, self.source[number], self.target[number])
 
 
-STACKS: dict[str, type[Stack]] = {"gcn": GCNStack, "sage": SAGEStack, "gat": GATStack}
-
-
 class PlainModel(SequenceModel):
-    """A stack's rows of every snapshot, with no memory of those before: graph convolutions, GraphSAGE or attention."""
+    """A stack's rows of every snapshot, with no memory of the snapshots before. Kinds fill in ``stack``."""
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    stack: type[Stack]
+
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
-        self.weighs_edges = config.kind == "gat"
-        self.layers, self.output = STACKS[config.kind](config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
+        self.layers, self.output = self.stack(config, sizes.inputs), nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
         every = Distinct(self.asked(frames))
         return every.spread([self.output(rows) for rows in self.layers(every.frames)]), state
 
 
+class PlainGCN(PlainModel):
+    """Graph convolutions of every snapshot by itself."""
+
+    stack = GCNStack
+
+
+class PlainSAGE(PlainModel):
+    """GraphSAGE in every snapshot by itself."""
+
+    stack = SAGEStack
+
+
+class PlainGAT(PlainModel):
+    """Graph attention in every snapshot by itself."""
+
+    stack = GATStack
+    weighs_edges = True
+
+
 class TemporalAttention(nn.Module):
     """Lets the newest row of every node attend to its rows of the window, each marked with a learnt row of its place;
     then a layer with a residual connection."""
 
-    def __init__(self, config: SnapshotModelConfig, history: int):
+    def __init__(self, config: Any, history: int):
         super().__init__()
         hidden, self.heads = config.hidden, config.heads
         self.position = glorot(history, hidden)
@@ -157,7 +174,7 @@ class DySAT(SequenceModel):
 
     weighs_edges = True
 
-    def __init__(self, config: SnapshotModelConfig, sizes: SequenceSizes):
+    def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
         self.structural = GATStack(config, sizes.inputs)
         self.temporal, self.output = TemporalAttention(config, sizes.history), nn.Linear(config.hidden, sizes.outputs)
