@@ -25,7 +25,7 @@ FACT = ("subject", "relation", "object", "time")
 
 def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: int | None = None) -> SnapshotGraph:
     """Read facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as
-    in RE-Net's files: relations are the column ``type``, the sets ranges of snapshots.
+    in RE-Net's files: relations are the column ``rel``, the sets ranges of snapshots.
 
     num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
     next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
@@ -61,9 +61,9 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
     if num_nodes is None:
         num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     names = _relation_names(_text_in(folder, "relation2id.txt"))
-    attributes = {"type": {"names": json.dumps(names)}} if names else {}
+    attributes = {"rel": {"names": json.dumps(names)}} if names else {}
     return SnapshotGraph(
-        num_nodes, count, src, dst, first, edges={"type": kind}, edge_attributes=attributes, splits=splits
+        num_nodes, count, src, dst, first, edges={"rel": kind}, edge_attributes=attributes, splits=splits
     )
 
 

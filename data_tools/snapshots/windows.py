@@ -19,7 +19,7 @@ from data_tools.source.edge_rows import both_directions
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
-TYPE = "type"  # column of nodes and of edges, where there are several types
+TYPE, RELATION = "type", "rel"  # columns of nodes and of edges, where there are several of them
 FEATURES = "feat"  # of nodes
 
 
@@ -72,9 +72,9 @@ class WindowEvents:
 
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
-    """Read a temporal graph file as a snapshot graph. Node types are numbered one after the other, with a column
-    ``type`` where there are several, and so are relations; ids, features and further columns of nodes stay; both: edges
-    in both directions. Raises FileFormatError.
+    """Read a temporal graph file as a snapshot graph. Several node types are numbered one after the other, with a
+    column ``type``, and several relations have a column ``rel``; ids, features and further columns of nodes stay; both:
+    edges in both directions. Raises FileFormatError.
     """
     with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as file:
         if file.attrs.get("kind") != "temporal":
@@ -143,8 +143,8 @@ def _read_events(file: h5py.File) -> WindowEvents:
         attributes = {key: {"names": group[key].attrs["names"]} for key in columns if "names" in group[key].attrs}
         layouts.append({key: _layout_of(group[key]) for key in columns})
         if len(names) > 1:
-            columns[TYPE], layouts[-1][TYPE] = np.full(len(group["src"]), number, np.int64), ()
-            attributes[TYPE] = {"names": json.dumps(list(names))}
+            columns[RELATION], layouts[-1][RELATION] = np.full(len(group["src"]), number, np.int64), ()
+            attributes[RELATION] = {"names": json.dumps(list(names))}
         ends = group["src"][:] + base[src_type], group["dst"][:] + base[dst_type]
         src, dst = (end.astype(np.int64) for end in ends)
         tables.append(WindowEvents(src, dst, group["time"][:], columns, attributes))

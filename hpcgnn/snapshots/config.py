@@ -9,34 +9,35 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
 from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
+from hpcgnn.snapshots.link_goal import GOALS, RANKINGS
 from hpcgnn.snapshots.model import MODELS
 from hpcgnn.snapshots.model.batch_norm import NORMS
 from hpcgnn.snapshots.model.roland import UPDATES
+from hpcgnn.snapshots.plan import REFUSE
 from hpcgnn.task.config import LINK, TaskConfig
-
-KEPT, FRESH = "kept", "fresh"
-REFUSE, LAST = "refuse", "last"
 
 
 @dataclass
 class SnapshotSamplingConfig:
-    """Which snapshots a prediction sees, and how neighbours in other ranks are reached.
+    """Which snapshots a prediction sees, and how neighbors in other ranks are reached.
 
     Attributes:
-        history: snapshots that a prediction sees, its own last; 0: all before it, the model's state is carried on from
-            step to step (truncated backpropagation: gradients end where a step begins).
-        horizon: a prediction is for so many snapshots later; 0: for its own.
+        history: snapshots that a prediction sees, the one that it is made from last; 0: all before it, the model's
+            state is carried on from step to step (truncated backpropagation: gradients end where a step begins).
+        horizon: number of snapshots between the one that a prediction is made from and the one that it is for; 0: the
+            same snapshot.
         shuffle: for history above 0: training takes targets in random order.
-        updates: training steps on the same snapshots, one after the other, before it goes on to the next ones; what
-            train.train_metrics tells is of the first of them. With train.batch_size 1 and train.epochs 1 every snapshot
-            is predicted by a model that has learnt from all before it: the live update of ROLAND.
+        updates: training steps on the same snapshots, one after the other, before training goes on to the next ones;
+            train.train_metrics measures the first of them. With train.batch_size 1 and train.epochs 1 every snapshot is
+            predicted by a model that has learnt from all before it: the live update of ROLAND.
         weighted: messages are multiplied by the edges' column weight, where there is one.
-        boundary: share of the neighbours in other parts that a training step sees, drawn anew for every step (BNS-GCN;
-            what is known of nodes without learning is always added up whole); 1: all.
-        halo_staleness: hidden rows of neighbours in other parts are brought in one epoch, and used, without gradient,
-            in so many epochs that follow; 0: brought in every step.
-        routes: "kept": neighbourhoods and routes of all snapshots stay in memory; "fresh": they are made for every
+        boundary: share of the neighbors in other parts that a training step sees, drawn anew for every step (BNS-GCN;
+            sums of inputs that are not learnt always have all neighbors); 1: all.
+        halo_staleness: number of epochs in which hidden rows of neighbors in other parts are used, without gradient,
+            after the epoch that brought them; 0: they are brought in every step.
+        routes: "kept": neighborhoods and routes of all snapshots stay in memory; "fresh": they are made for every
             step.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, or lie on several nodes, else none.
@@ -70,22 +71,22 @@ class SnapshotSamplingConfig:
 
     @property
     def by_part(self) -> bool:
-        """Whether a step treats neighbours in other parts unlike neighbours in the same part, on whatever rank they
+        """Whether a step treats neighbors in other parts unlike neighbors in the same part, on whatever rank they
         are."""
         return self.boundary < 1 or self.halo_staleness > 0
 
 
 @dataclass
 class SnapshotInputConfig:
-    """What is known of a node in a snapshot: its features (column ``feat``), and the following.
+    """Inputs of a node in a snapshot: its features (column ``feat``), and the following.
 
     Attributes:
-        lags: the newest values of its target, so many snapshots' (up to the snapshot's own).
-        unknown: what lags are where the target is not known: "refuse"; "last": the node's last known value, 0 before
-            the first; "zero".
-        degrees: its in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
-        degree_classes: for onehot: degrees above are the last class.
-        embedding: learnt numbers of the node, so many; -1: model.hidden of them where nothing else is known, else none.
+        lags: number of snapshots, up to this one, whose values of the target are inputs.
+        unknown: a lag whose target is missing: "refuse" it, take the node's "last" known value (0 before the first), or
+            "zero".
+        degrees: in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
+        degree_classes: for onehot: number of classes; higher degrees are in the last one.
+        embedding: width of the node's learnable embedding; -1: model.hidden where there are no other inputs, else 0.
     """
 
     lags: int = 0
@@ -191,7 +192,7 @@ class SnapshotDataConfig:
         self._check_splits()
 
     def _check_splits(self) -> None:
-        """Raise ValueError for shares that nothing would read."""
+        """Raise ValueError for a share beside a number of snapshots, or beside the graph's own splits."""
         for split in ("val", "test"):
             share, count = getattr(self, f"{split}_fraction"), getattr(self, f"{split}_snapshots")
             if share is not None and count >= 0:
@@ -208,7 +209,7 @@ class SnapshotDataConfig:
         )
 
     def refuse_shares(self, reason: str) -> None:
-        """Raise ValueError for shares or numbers of snapshots, which nothing would read for that reason."""
+        """Raise ValueError for shares or numbers of snapshots that are set, but not read for a reason."""
         for name, unset in (
             ("val_fraction", None), ("test_fraction", None), ("val_snapshots", -1), ("test_snapshots", -1),
         ):  # fmt: skip
@@ -235,61 +236,75 @@ class SnapshotDataConfig:
         }  # fmt: skip
 
 
-REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
-DRAWN, ALL, FILTERED = "drawn", "all", "filtered"
-BOTH = "both"
-AUTO, TIME, NODES = "auto", "time", "nodes"
-
-
 @dataclass
 class SnapshotTaskConfig(TaskConfig):
     """What is learnt of the snapshots, each from those before it.
 
     Attributes:
-        kind: "regression": a number of every node (column of every snapshot; NaN: not known); "node": the class of
-            every node (a column of every snapshot, or one for all; negative: not known); "link": whether two nodes
-            have an edge; "edge": the class of every edge, "edge_regression": a number of it (a column of the edges).
-        target: name of that column; "degree", where the graph has no such: of regression, log of 1 + in-degree.
-        steps: for regression: so many snapshots at once: sampling.horizon later, and those that follow.
-        split: for node: "time": training, validation and test follow each other; "nodes": the nodes' column ``split``
-            says which is whose, in all snapshots; "auto": nodes where no node's class changes, else time.
-        undirected: for link: the graph has every edge in both directions; one of them is learnt, as a coin falls for
-            each pair and snapshot.
-        new_links: for link: only edges that the snapshot that predictions are made from does not have.
-        negatives: for link: drawn for every edge in training.
-        eval_negatives: for link: drawn for every edge in evaluation.
-        negative_ends: for link: negatives are of the edge's source and a drawn "destination", or "both" are drawn.
+        kind: what is predicted.
+        target: name of the column that holds it; "degree", where the graph has no such: of regression, log of 1 +
+            in-degree.
+        steps: for regression: number of snapshots predicted at once, the first one sampling.horizon later.
+        split: for node: "time": training, validation and test follow each other; "nodes": the column ``split`` divides
+            the nodes, in all snapshots; "auto": nodes where no node's class changes, else time.
+        undirected: for link: the graph has every edge in both directions; one of them, drawn for each pair and
+            snapshot, is learnt.
+        new_links: for link: leave out edges that the snapshot has from which predictions are made.
+        negatives: for link: number of negatives drawn for every edge in training.
+        negative_ends: for link: a negative has the edge's source and a drawn "destination", or "both" ends are drawn.
         strict: for link: no negative is an edge of the snapshot, nor a node with itself.
-        eval_pairs: for link: evaluation against "drawn" negatives; or ranks edges among "all" pairs of nodes (a score
-            of every pair is in memory); or "filtered": both ends of an edge among all nodes, the snapshot's other edges
-            left out.
     """
 
-    kind: Literal["regression", "node", "link", "edge", "edge_regression"] = "regression"
+    kind: Annotated[str, GOALS] = "regression"
     target: str = "target"
     steps: int = 1
     split: Literal["auto", "time", "nodes"] = "auto"
     undirected: bool = False
     new_links: bool = False
     negatives: int = 1
-    eval_negatives: int = 1
     negative_ends: Literal["destination", "both"] = "destination"
     strict: bool = False
-    eval_pairs: Literal["drawn", "all", "filtered"] = "drawn"
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("steps", "negatives", "eval_negatives"):
+        for name in ("steps", "negatives"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
         if DECODERS[self.decoder].compares_neighbors:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.split == NODES and self.kind != NODE:
             raise ValueError(f"task.split nodes is for task.kind node, not {self.kind}")
-        if self.eval_pairs == ALL and self.is_typed:
-            raise ValueError(f"task.decoder {self.decoder} ranks edges by their types: use task.eval_pairs filtered")
-        if self.eval_pairs == ALL and (self.undirected or self.new_links):
-            raise ValueError("task.eval_pairs all ranks all edges: leave task.undirected and task.new_links off")
+
+
+@dataclass
+class SnapshotTrainConfig(TrainConfig):
+    """The loop.
+
+    Attributes:
+        epochs: passes over the snapshots of training.
+        batch_size: snapshots that a step predicts from, on all ranks together, one after the other in time; where state
+            is carried on gradients go back no further. As many as there are, or more, make an epoch one step.
+    """
+
+    batch_size: int = 8
+
+
+@dataclass
+class SnapshotEvalConfig:
+    """Validation and test.
+
+    Attributes:
+        negatives: for link: number of negatives drawn for every edge, the same in all epochs.
+        ranking: for link: what edges are ranked among.
+    """
+
+    negatives: int = 1
+    ranking: Annotated[str, RANKINGS] = ""
+
+    def __post_init__(self):
+        check_choices("eval", self)
+        if self.negatives < 1:
+            raise ValueError(f"eval.negatives must be at least 1, got {self.negatives}")
 
 
 @dataclass
@@ -303,7 +318,8 @@ class SnapshotConfig(Sections):
     sampling: SnapshotSamplingConfig = field(default_factory=SnapshotSamplingConfig)
     inputs: SnapshotInputConfig = field(default_factory=SnapshotInputConfig)
     model: SnapshotModelConfig = field(default_factory=SnapshotModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: SnapshotTrainConfig = field(default_factory=SnapshotTrainConfig)
+    eval: SnapshotEvalConfig = field(default_factory=SnapshotEvalConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
@@ -316,13 +332,14 @@ class SnapshotConfig(Sections):
         if self.train.drop_last and not self.sampling.history:
             raise ValueError("train.drop_last leaves snapshots out of the state that is carried on; set it false")
         self._check_known()
+        self._check_ranking()
         if MODELS[self.model.kind].windowed and not self.model.class_path and not self.sampling.history:
             raise ValueError(
                 f"model.kind {self.model.kind} looks back over a window: set sampling.history to its length, 2 or more"
             )
 
     def _check_known(self) -> None:
-        """Raise ValueError where what is to be predicted is known."""
+        """Raise ValueError for settings whose inputs would contain the target."""
         task, horizon = self.task, self.sampling.horizon
         if self.inputs.lags and task.kind in (REGRESSION, NODE) and not horizon:
             raise ValueError("inputs.lags are the target's values up to a snapshot's own: set sampling.horizon above 0")
@@ -338,6 +355,16 @@ class SnapshotConfig(Sections):
                 "sampling.horizon 0: messages are multiplied by the task.target weight that is asked for; set "
                 "sampling.weighted false, or sampling.horizon above 0"
             )
+
+    def _check_ranking(self) -> None:
+        """Raise ValueError for a ranking that does not fit the task."""
+        task, ranking = self.task, self.eval.ranking
+        if ranking and task.kind != LINK:
+            raise ValueError(f"eval.ranking needs task.kind link, not {task.kind}")
+        if RANKINGS[ranking].whole and task.is_typed:
+            raise ValueError(f"task.decoder {task.decoder} ranks edges by their types: use eval.ranking filtered")
+        if RANKINGS[ranking].whole and (task.undirected or task.new_links):
+            raise ValueError(f"eval.ranking {ranking} ranks all edges: leave task.undirected and task.new_links off")
 
     @property
     def num_groups(self) -> int:

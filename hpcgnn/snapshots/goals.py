@@ -1,4 +1,4 @@
-"""The goals of runs on snapshots, and how results are measured: numbers and classes of nodes and edges, later on.
+"""Goals of runs on snapshots: numbers and classes of nodes and edges in later snapshots, and their metrics.
 
 n nodes of this rank, S snapshots, C output columns or classes, r labels of a target.
 """
@@ -6,7 +6,9 @@ n nodes of this rank, S snapshots, C output columns or classes, r labels of a ta
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +20,6 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.snapshots.config import (
-    EDGE,
-    KEPT,
-    NODES,
-    TIME,
-    SnapshotConfig,
-    SnapshotDataConfig,
-    SnapshotTaskConfig,
-)
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
@@ -34,24 +27,26 @@ from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, 
 from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 
+REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
+TIME, NODES = "time", "nodes"
+KEPT = "kept"
+
 
 class SnapshotGoal(Goal):
-    """What a run on snapshots learns: says what a step needs, and makes its loss. Collective to create; planning: the
-    channel of ``want``, channel: that of ``score``.
+    """A task on snapshots: plans the targets of a step, scores outputs and makes the loss. Collective to create;
+    planning: the channel that ``want`` uses, channel: the one that ``score`` uses.
 
-    Kinds of tasks fill in: roots [S] int64: how many predictions of training are made from every snapshot on all ranks;
-    last: the last snapshot that predictions can be made from; restarts: every split begins without state.
+    Kinds of tasks fill in: roots [S] int64: number of training predictions made from every snapshot, on all ranks;
+    last: the last snapshot that predictions can be made from; restarts: state is reset at the start of every split.
     """
 
     roots: np.ndarray
     last: int
     restarts = False
 
-    def splits(
-        self, data: SnapshotDataConfig, first: int, named: dict[str, tuple[int, int]], horizon: int
-    ) -> dict[str, range]:  # fmt: skip
-        """Split the snapshots from ``first`` on that predictions are made from, so many snapshots earlier than what is
-        predicted; named: the first and the last snapshot of the graph's own splits. Raises ValueError."""
+    def splits(self, data: Any, first: int, named: dict[str, tuple[int, int]], horizon: int) -> dict[str, range]:
+        """Return the ranges of input snapshots by split, from ``first`` on: with the graph's own splits, ``horizon``
+        before the targets; named: first and last snapshot of these. Raises ValueError."""
         if data.splits == "shares":
             return data.split(first, self.last)
         if not named:
@@ -66,11 +61,11 @@ class SnapshotGoal(Goal):
 
     @abstractmethod
     def want(self, split: str, epoch: int, number: int):
-        """Collective. Plan what a step needs of one target."""
+        """Collective. Plan the targets that are predicted from snapshot ``number``, as ``score`` needs them."""
 
     @abstractmethod
     def score(self, outputs: torch.Tensor, targets, chain: HaloChain):
-        """Collective. Make scores from the outputs [n, C] at one target."""
+        """Collective. Score the outputs [n, C] of one snapshot against its targets, which ``want`` planned."""
 
     @abstractmethod
     def loss(self, scores) -> torch.Tensor:
@@ -78,25 +73,31 @@ class SnapshotGoal(Goal):
 
     @abstractmethod
     def join(self, scores: list, training: bool):
-        """Join scores of several targets, or of none, to those of one step."""
+        """Concatenate the scores of a step's targets; the list may be empty."""
+
+    def count_roots(self, count: Callable[[int], int], partition: SnapshotPartition, world: World) -> np.ndarray:
+        """Collective. Count the predictions made from every snapshot up to ``last`` on all ranks, [S]; count: on this
+        rank."""
+        own = [count(number) if number <= self.last else 0 for number in range(partition.num_snapshots)]
+        return world.reduce_array(np.array(own, np.int64))
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Turn outputs [n, C] back into the source's numbers, where these were scaled."""
+        """Return outputs [n, C] in the units of the source, which conversion may have scaled."""
         return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What is to be predicted for some nodes: values [r] of the rows [r] that have any; of numbers, of the places [r]
-    among all outputs one after the other."""
+    """Labels: value [r], and row [r], the rows that they belong to; rows without a label are absent. Of numbers, row
+    counts through the flattened outputs [n * C]."""
 
     row: torch.Tensor
     value: torch.Tensor
 
 
 class LabelGoal(SnapshotGoal):
-    """What goals of classes and of numbers have in common. Kinds fill in classes: C, or 0: labels are numbers; sum: the
-    loss, a sum over labels; scale: what the source's numbers were divided by."""
+    """Base of the goals that predict classes or numbers. Kinds fill in classes: C, or 0: labels are numbers; sum: the
+    loss, a sum over labels; scale: by which the source's numbers were divided."""
 
     classes = 0
     sum: Loss
@@ -128,7 +129,7 @@ class LabelGoal(SnapshotGoal):
             return measure_classes(scores, world)
         return regression_metrics(scores["output"].reshape(scores["label"].shape), scores["label"], world, self.scale)
 
-    def _set_classes(self, label: np.ndarray, config: SnapshotConfig, world: World) -> None:
+    def _set_classes(self, label: np.ndarray, config: Any, world: World) -> None:
         """Collective. Count the classes, and weigh them, from all labels of this rank."""
         self.classes = count_classes(label.ravel(), config.task.classes, world)
         with together(world, "read task.class_weights"):
@@ -137,11 +138,9 @@ class LabelGoal(SnapshotGoal):
 
 
 class RegressionGoal(LabelGoal):
-    """Predicts numbers of nodes in later snapshots; those that are NaN are left out."""
+    """Predicts numbers of nodes in later snapshots; NaN are left out."""
 
-    def __init__(
-        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
-    ):  # fmt: skip
+    def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.sampling.horizon
         if task.target not in partition.series:
@@ -159,13 +158,10 @@ class RegressionGoal(LabelGoal):
         self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
         self.num_outputs = task.steps * self._series.shape[2]
         self._dtype = config.train.dtype
-        counts = [
-            len(self._values(number)[0]) if number <= self.last else 0 for number in range(partition.num_snapshots)
-        ]
-        self.roots = world.reduce_array(np.array(counts, np.int64))
+        self.roots = self.count_roots(lambda number: len(self._values(number)[0]), partition, world)
 
     def _values(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the places [r] among outputs [n * C] whose values are not missing; returns them and the values [r]."""
+        """Return the positions [r] in the flattened outputs [n * C] whose values are known, and these values [r]."""
         begin = number + self._first
         values = self._series[:, begin : begin + self._steps].reshape(-1)
         places = np.flatnonzero(np.isfinite(values))
@@ -199,12 +195,10 @@ class RegressionGoal(LabelGoal):
 
 
 class NodeLabelGoal(LabelGoal):
-    """Predicts classes of nodes, which may differ by snapshot. Snapshots are split, or nodes, by their column
-    ``split``."""
+    """Predicts classes of nodes, which may change from snapshot to snapshot. Either time is split, or the nodes are, by
+    their column ``split``."""
 
-    def __init__(
-        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
-    ):  # fmt: skip
+    def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
         self._horizon, self._device = config.sampling.horizon, world.device
         with together(world, "read the labels"):
             self._label = _node_labels(partition, config.task)
@@ -214,12 +208,11 @@ class NodeLabelGoal(LabelGoal):
         self._set_classes(self._label, config, world)
         self.num_outputs, self.restarts = self.classes, self._split is not None
         self.last = partition.num_snapshots - 1 - self._horizon
-        counts = [self._rows(SPLITS[0], n).size if n <= self.last else 0 for n in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(counts, np.int64))
+        self.roots = self.count_roots(lambda number: self._rows(SPLITS[0], number).size, partition, world)
 
     def splits(self, data, first: int, named, horizon: int) -> dict[str, range]:
-        """Split the snapshots; every split has all of them where nodes are split. Raises ValueError for shares of
-        snapshots then."""
+        """Return the ranges of input snapshots by split, all snapshots for each where nodes are split. Raises
+        ValueError for shares of snapshots then."""
         if self._split is None:
             return super().splits(data, first, named, horizon)
         data.refuse_shares("the nodes' column split divides the nodes, and every split sees all snapshots")
@@ -228,12 +221,12 @@ class NodeLabelGoal(LabelGoal):
         return {name: range(first, self.last + 1) for name in SPLITS}
 
     def _rows(self, split: str, number: int) -> np.ndarray:
-        """Find the local rows [r] with a label that the split may see."""
+        """Return the local rows [r] with a label that belong to the split."""
         labelled = self._at(number) >= 0
         return np.flatnonzero(labelled if self._split is None else labelled & (self._split == SPLITS.index(split)))
 
     def _at(self, number: int) -> np.ndarray:
-        """Return the labels [n] that are predicted from a snapshot."""
+        """Return the labels [n] that are predicted from snapshot ``number``."""
         return self._label if self._label.ndim == 1 else self._label[:, number + self._horizon]
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
@@ -250,8 +243,8 @@ class NodeLabelGoal(LabelGoal):
 
 @dataclass(frozen=True, slots=True)
 class EdgeTargets:
-    """What is to be predicted for some edges: value [r]; source, destination [r]: places of their ends in what
-    ``reach`` brings."""
+    """Labels of edges: value [r]; source, destination [r]: positions of their ends in the rows that ``reach``
+    brings."""
 
     reach: Reach
     source: torch.Tensor
@@ -262,9 +255,7 @@ class EdgeTargets:
 class EdgeLabelGoal(LabelGoal):
     """Predicts classes or numbers of the edges ``sampling.horizon`` snapshots later, from the outputs at both ends."""
 
-    def __init__(
-        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
-    ):  # fmt: skip
+    def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
         self._horizon, self._world, self._partition = config.sampling.horizon, world, partition
         self._planning, self._channel = planning, channel
         self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
@@ -275,19 +266,16 @@ class EdgeLabelGoal(LabelGoal):
         if config.task.kind == EDGE:
             self._set_classes(label, config, world)
         self.num_outputs, self.last = config.model.hidden, partition.num_snapshots - 1 - self._horizon
-        counts = [len(self._edges(n)[2]) if n <= self.last else 0 for n in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(counts, np.int64))
+        self.roots = self.count_roots(lambda number: len(self._edges(number)[2]), partition, world)
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Add the head that labels edges to the model."""
         self._head = model.head = Head(2 * self.num_outputs, self.num_outputs, self.classes or 1)
         return model
 
-    def splits(
-        self, data: SnapshotDataConfig, first: int, named: dict[str, tuple[int, int]], horizon: int
-    ) -> dict[str, range]:  # fmt: skip
-        """Collective. Split the snapshots. Raises ValueError where validation and test ask for nothing new: edges that
-        stay, with what they were in training."""
+    def splits(self, data: Any, first: int, named: dict[str, tuple[int, int]], horizon: int) -> dict[str, range]:
+        """Collective. Return the ranges of input snapshots by split. Raises ValueError where every edge of validation
+        and test was in training with the same label."""
         found = super().splits(data, first, named, horizon)
         train = range(found["train"].start + horizon, found["train"].stop + horizon)
         later = range(found["val"].start + horizon, found["test"].stop + horizon)
@@ -299,7 +287,7 @@ class EdgeLabelGoal(LabelGoal):
         return found
 
     def _edges(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the edges with a label: sources, destinations (global ids) and labels [r]."""
+        """Return the edges with a label: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
         labelled = is_known(label)
@@ -327,8 +315,8 @@ SEEN = "a later test would be of what was trained on; take a column that changes
 
 
 def never_change(values: np.ndarray, world: World) -> bool:
-    """Collective. Say whether nodes have values [n, S, ...] (NaN: not known; [n]: one for all snapshots) that no
-    snapshot changes."""
+    """Collective. Return whether no node's value [n, S, ...] (NaN: not known; [n]: one for all snapshots) changes from
+    snapshot to snapshot."""
     if values.ndim == 1:
         return True
     changes = (np.fmin.reduce(values, axis=1) < np.fmax.reduce(values, axis=1)).any()
@@ -342,14 +330,14 @@ def _unknown_as_nan(label: np.ndarray) -> np.ndarray:
 
 
 def _check_unseen(partition: SnapshotPartition, target: str, horizon: int) -> None:
-    """Raise ValueError for a target that the edges of the snapshot tell that predictions are made from."""
+    """Raise ValueError for a target that can be counted from the edges of the input snapshot."""
     if target == DEGREE and partition.counts_degrees and not horizon:
         raise ValueError(
             "sampling.horizon 0: task.target degree counts the very edges that messages travel on; set it above 0"
         )
 
 
-def _node_split(partition: SnapshotPartition, config: SnapshotConfig, is_fixed: bool) -> np.ndarray | None:
+def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np.ndarray | None:
     """Read the nodes' splits [n], None where time is split; is_fixed: no node's class changes. Raises ValueError."""
     task = config.task
     if task.split == TIME and is_fixed:
@@ -370,7 +358,7 @@ def _node_split(partition: SnapshotPartition, config: SnapshotConfig, is_fixed: 
     return partition.columns["split"].astype(np.int64)
 
 
-def _node_labels(partition: SnapshotPartition, task: SnapshotTaskConfig) -> np.ndarray:
+def _node_labels(partition: SnapshotPartition, task: Any) -> np.ndarray:
     """Read the nodes' labels [n, S], or [n] where all snapshots have the same. Raises ValueError."""
     columns = {**partition.columns, **partition.series}
     if task.target not in columns:

@@ -1,4 +1,4 @@
-"""What a rank holds of a snapshot graph: its nodes with their columns, and the in-edges of every snapshot.
+"""A rank's share of a snapshot graph: its nodes with their columns, and the in-edges of every snapshot.
 
 n nodes of this rank, S snapshots, m rows of edges, each of them in one snapshot or in several that follow each other.
 """
@@ -35,13 +35,11 @@ class SnapshotEdges:
 
 
 class SnapshotPartition:
-    """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: those [n, ...]
-    that are the same in all snapshots, features among them. scales: by series, what its numbers were divided by;
-    names: by column of nodes what its numbers are called;
-    splits: by name the first and the last snapshot, where the graph has splits of its own; counts_degrees: the series
-    ``degree`` was counted here;
-    all_sources [m]: global ids of the sources of all rows of edges; unread: columns of the edges that were left in the
-    file."""
+    """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: columns [n, ...]
+    of the nodes that are the same in all snapshots, features among them. scales: by series, the number that its values
+    were divided by; names: by column of nodes, the names of its classes; splits: first and last snapshot of the splits
+    that the graph names; counts_degrees: whether the series ``degree`` was counted here; all_sources [m]: global ids of
+    the sources of all rows of edges; unread: columns of the edges that were left in the file."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
@@ -73,7 +71,7 @@ class SnapshotPartition:
 
     @property
     def edge_columns(self) -> tuple[str, ...]:
-        """Names of the edges' columns, without those that say in which snapshots they are."""
+        """Names of the edges' columns, except the first and last snapshot of an edge."""
         return tuple(name for name in self._edges.columns if name not in STAMPS)
 
     def edge_column(self, name: str) -> np.ndarray:
@@ -119,8 +117,8 @@ class SnapshotPartition:
         return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], taken)
 
     def count_repeated(self, value: np.ndarray, known: np.ndarray, before: range, after: range) -> np.ndarray:
-        """Count the edges of the snapshots ``after`` whose ends and value were an edge in those ``before``, and all of
-        them, int64 [2]; value [m], known [m] bool: of all rows of edges."""
+        """Count the edges of the snapshots ``after``: those that are in a snapshot of ``before`` with the same value,
+        and all, int64 [2]; value [m], known [m] bool: of all rows of edges."""
         first, ends = self._first, self._ends
         key = np.unique(self._edges.src * max(1, self.num_nodes) + self._dst, return_inverse=True)[1]
         values = np.unique(value, return_inverse=True)[1]
@@ -146,7 +144,7 @@ class SnapshotPartition:
             self.series[DEGREE] = np.log1p(np.cumsum(change, axis=1)[:, :-1]).astype(np.float32)
 
     def changes(self) -> np.ndarray:
-        """Tell whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""
+        """Return whether edges into this rank's nodes begin with a snapshot, or ended with the one before, bool [S]."""
         changed = np.zeros(self.num_snapshots + 1, bool)
         changed[0] = True
         changed[self._first] = True

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.snapshots.config import ALL, BOTH, DRAWN, FILTERED, SnapshotConfig
-from hpcgnn.snapshots.goals import SnapshotGoal
+from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.pairs import ALL_PAIRS, ANSWERS, TYPE, Answers, PairPlanner, Pairs, TargetEdges, score_pairs
+from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs, score_pairs
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
@@ -42,141 +42,66 @@ from hpcgnn.task.metrics import (
 from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
+BOTH = "both"
 ELEMENTS = 1 << 24  # of what is compared at once
 SCORES = 1 << 18  # of pairs at once: they stay in a cache
 
 
 @dataclass(slots=True)
-class RankedPairs:
-    """How well edges rank among all pairs. values [t, 3] of t targets, the same on all ranks: average precision of
-    edges against all other pairs; mean over sources of the mean reciprocal rank of their edges among all destinations,
-    other edges too; ROC AUC. Infinite where a score is not finite."""
+class Ranked:
+    """How well edges rank: columns by name, with a row for each of t targets, the same on all ranks, or of r ranks.
 
-    values: np.ndarray
+    Among all pairs, of a target: "map", average precision of edges against all other pairs; "mrr", mean over sources of
+    the mean reciprocal rank of their edges among all destinations, other edges too; "auc"; infinite where a score is
+    not finite. Of ends among all nodes: "rank" of this rank's edges.
+    """
 
-    @classmethod
-    def join(cls, ranked: list[RankedPairs]) -> RankedPairs:
-        """Join the ranks of several targets."""
-        return cls(np.concatenate([r.values for r in ranked]))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the values by name [t]."""
-        return dict(zip(ALL_NAMES, self.values.T, strict=True))
-
-
-@dataclass(slots=True)
-class AnswerRanks:
-    """Where right answers rank among all nodes: rank [r] for this rank's edges."""
-
-    rank: np.ndarray
+    columns: dict[str, np.ndarray]
 
     @classmethod
-    def join(cls, ranks: list[AnswerRanks]) -> AnswerRanks:
-        """Join the ranks of several targets."""
-        return cls(np.concatenate([r.rank for r in ranks]))
+    def join(cls, ranked: list[Ranked]) -> Ranked:
+        """Join the columns of several targets."""
+        return cls({name: np.concatenate([r.columns[name] for r in ranked]) for name in ranked[0].columns})
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the ranks [r] by name."""
-        return {"rank": self.rank}
+        """Return the columns by name."""
+        return self.columns
 
 
-class SnapshotLinkGoal(SnapshotGoal):
-    """Predicts whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of
-    its destination."""
-
-    def __init__(
-        self, config: SnapshotConfig, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel
-    ):  # fmt: skip
-        task, horizon = config.task, config.sampling.horizon
-        self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
-        self.num_outputs = config.model.hidden
-        self._loss = make_loss(task)
-        self.last = partition.num_snapshots - 1 - horizon
-        self._types = _count_types(partition, world) if task.is_typed else 0
-        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
-        negatives = task.negatives, {DRAWN: task.eval_negatives, ALL: ALL_PAIRS, FILTERED: ANSWERS}[task.eval_pairs]
-        seed, both_ends = config.train.seed, task.negative_ends == BOTH
-        self._pairs = PairPlanner(partition, edges, negatives, both_ends, task.strict, seed, world, planning)
-        counts = [len(edges.at(n).row) if n <= self.last else 0 for n in range(partition.num_snapshots)]
-        self.roots = world.reduce_array(np.array(counts, np.int64))
-
-    def extend(self, model: nn.Module) -> nn.Module:
-        """Add the decoder that scores links to the model."""
-        sizes = DecoderSizes(self.num_outputs, self._types, self._task.temperature)
-        self._decoder = model.decoder = DECODERS[self._task.decoder].make(sizes)
-        return model
-
-    def want(self, split: str, epoch: int, number: int) -> Pairs:
-        return self._pairs(split, epoch, number)
-
-    def score(self, outputs: torch.Tensor, pairs: Pairs, chain: HaloChain):
-        if pairs.answers is not None:
-            return rank_answers(self._decoder, outputs, pairs.answers, self._channel, self._world)
-        if pairs.negative is None:
-            return rank_all_pairs(self._decoder, outputs, pairs, self._channel, self._world)
-        assert pairs.reach is not None
-        return score_pairs(self._decoder, pairs.reach.bring(outputs, chain, self._channel), pairs)
-
-    def loss(self, scores: LinkScores) -> torch.Tensor:
-        return scores.loss(self._loss)
-
-    def join(self, scores: list, training: bool):
-        if scores:
-            return type(scores[0]).join(scores)
-        if self._task.eval_pairs == ALL and not training:
-            return RankedPairs(np.empty((0, len(ALL_NAMES))))
-        if self._task.eval_pairs == FILTERED and not training:
-            return AnswerRanks(np.empty(0))
-        negatives = self._task.negatives if training else self._task.eval_negatives
-        none = torch.empty(0, dtype=torch.int64)
-        return LinkScores(torch.empty(0), torch.empty((negatives, 0)), number=none)
-
-    def collector(self) -> Collected:
-        return Collected(MEASURES[self._task.eval_pairs][1])
-
-    def metric_names(self) -> tuple[str, ...]:
-        return MEASURES[self._task.eval_pairs][0]()
-
-    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
-        """Measure pairs against their negatives."""
-        return names_of(PAIRS) + names_of(RANKS), lambda s, world: drawn_metrics(s["positive"], s["negative"], world)
-
-    def describe(self) -> str:
-        task = self._task
-        kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
-        drawn = f"{task.eval_negatives} negatives each"
-        against = {DRAWN: drawn, ALL: "all pairs", FILTERED: "all nodes at both ends"}[task.eval_pairs]
-        return (
-            f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
-            f"each, in evaluation {against}"
-        )
+def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain, channel: Channel, world):
+    """Collective. Score edges and the negatives that were drawn for them, from outputs [n, Z]."""
+    assert pairs.reach is not None
+    return score_pairs(decoder, pairs.reach.bring(outputs, chain, channel), pairs)
 
 
-def rank_answers(decoder: Any, outputs: torch.Tensor, answers: Answers, channel: Channel, world: World) -> AnswerRanks:
+def rank_answers(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):
     """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
-    most, ranks = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), []
+    most, ranks, answers = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), [], pairs.answers
+    assert answers is not None
     types = answers.edges[:, 2]
     for asks, ((reached, place), known_edges) in enumerate(zip(answers.rows, answers.known, strict=True)):
         rows = reached.bring(outputs, HaloChain(), channel)[place]
         candidates = Candidates(known_edges, most, reverse=asks == 1)
         query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
         ranks.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
-    return AnswerRanks(np.concatenate(ranks))
+    return Ranked({"rank": np.concatenate(ranks)})
 
 
-def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: Pairs, channel: Channel, world: World):
+def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):
     """Collective. Rank edges among all pairs, from outputs [n, Z]; pairs: sources as global ids, destinations as local
     rows."""
     everyone = channel.everyone(outputs)  # in order of global id
     score = score_matrix(decoder, everyone, outputs)
     positive = score[pairs.destination, pairs.source]
     if world.reduce_array(np.array([bool(torch.isfinite(score).all())], np.int64), "min")[0] == 0:
-        return RankedPairs(np.full((1, len(ALL_NAMES)), np.inf))  # told by all ranks later: others may rank nothing now
+        # Raised when the split is measured, by all ranks together: other groups may be at another snapshot now.
+        return Ranked(dict.fromkeys(ALL_NAMES, np.array([np.inf])))
     levels = MatrixLevels(positive.cpu().numpy(), world)
     levels.add(score)
     levels.add(positive, -1)
     ap, auc = levels.measure()
-    return RankedPairs(np.array([[ap, _mean_reciprocal_rank(score, pairs.source, positive, channel, world), auc]]))
+    values = ap, _mean_reciprocal_rank(score, pairs.source, positive, channel, world), auc
+    return Ranked({name: np.array([value]) for name, value in zip(ALL_NAMES, values, strict=True)})
 
 
 def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
@@ -233,11 +158,107 @@ def _drawn_names() -> tuple[str, ...]:
     return names_of(PAIRS) + names_of(RANKS) + tuple(name + PER_SNAPSHOT for name in names_of(PAIRS))
 
 
-# Names of the metrics and the function that computes them.
-MEASURES: dict[str, tuple[Callable[[], tuple[str, ...]], SplitMeasure]] = {
-    DRAWN: (_drawn_names, measure_drawn),
-    ALL: (lambda: ALL_NAMES, measure_all_pairs),
-    FILTERED: (lambda: names_of(RANKS), lambda scores, batches, world: ranking_metrics(scores["rank"], world)),
+@dataclass(frozen=True)
+class RankingPart(Part):
+    """How links are evaluated. make: collective, scores a target, from the decoder, outputs [n, Z], pairs, a chain, a
+    channel and the world; plan: collective, plans the pairs, as ``PairPlanner.drawn`` does; none: makes the scores of
+    no target, for a number of negatives; names: of the metrics that measure, collective, computes from all scores;
+    against: what edges are compared with, for the log; whole: it ranks all edges of a snapshot at once, whatever their
+    type."""
+
+    make: Callable[..., Any]
+    plan: Callable[[PairPlanner, str, int, int, int], TargetPairs]
+    none: Callable[[int], Any]
+    names: Callable[[], tuple[str, ...]]
+    measure: SplitMeasure
+    against: str
+    whole: bool = False
+
+
+RANKINGS = {
+    "": RankingPart(
+        score_drawn, "edges against eval.negatives drawn for each", PairPlanner.drawn,
+        lambda count: LinkScores(torch.empty(0), torch.empty((count, 0)), number=torch.empty(0, dtype=torch.int64)),
+        _drawn_names, measure_drawn, "{} negatives each",
+    ),
+    "all": RankingPart(
+        rank_all_pairs, "edges among all pairs of nodes, with a score of every pair in memory", PairPlanner.all_pairs,
+        lambda count: Ranked(dict.fromkeys(ALL_NAMES, np.empty(0))),
+        lambda: ALL_NAMES, measure_all_pairs, "all pairs", whole=True,
+    ),
+    "filtered": RankingPart(
+        rank_answers, "both ends of an edge among all nodes, other edges of the snapshot left out", PairPlanner.ends,
+        lambda count: Ranked({"rank": np.empty(0)}), lambda: names_of(RANKS),
+        lambda scores, batches, world: ranking_metrics(scores["rank"], world), "all nodes at both ends",
+    ),
+}  # fmt: skip
+DRAWN = RANKINGS[""]
+
+
+class SnapshotLinkGoal(SnapshotGoal):
+    """Predicts whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of
+    its destination."""
+
+    def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
+        task, horizon, self._eval = config.task, config.sampling.horizon, config.eval
+        self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
+        self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
+        self._loss = make_loss(task)
+        self.last = partition.num_snapshots - 1 - horizon
+        self._types = _count_types(partition, world) if task.is_typed else 0
+        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
+        seed, both_ends = config.train.seed, task.negative_ends == BOTH
+        self._pairs = PairPlanner(partition, edges, both_ends, task.strict, seed, world, planning)
+        self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """Add the decoder that scores links to the model."""
+        sizes = DecoderSizes(self.num_outputs, self._types, self._task.temperature)
+        self._decoder = model.decoder = DECODERS[self._task.decoder].make(sizes)
+        return model
+
+    def want(self, split: str, epoch: int, number: int) -> TargetPairs:
+        row, section = (DRAWN, self._task) if split == TRAIN else (self._ranking, self._eval)
+        return row.plan(self._pairs, split, epoch, number, section.negatives)
+
+    def score(self, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain):
+        row = self._ranking if pairs.negative is None else DRAWN
+        return row.make(self._decoder, outputs, pairs, chain, self._channel, self._world)
+
+    def loss(self, scores: LinkScores) -> torch.Tensor:
+        return scores.loss(self._loss)
+
+    def join(self, scores: list, training: bool):
+        if scores:
+            return type(scores[0]).join(scores)
+        return DRAWN.none(self._task.negatives) if training else self._ranking.none(self._eval.negatives)
+
+    def collector(self) -> Collected:
+        return Collected(self._ranking.measure)
+
+    def metric_names(self) -> tuple[str, ...]:
+        return self._ranking.names()
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Measure pairs against their negatives."""
+        return names_of(PAIRS) + names_of(RANKS), lambda s, world: drawn_metrics(s["positive"], s["negative"], world)
+
+    def describe(self) -> str:
+        task = self._task
+        kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
+        against = self._ranking.against.format(self._eval.negatives)
+        return (
+            f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
+            f"each, in evaluation {against}"
+        )
+
+
+GOALS = {
+    "regression": Part(RegressionGoal, "a number of every node (a column of every snapshot; NaN: missing)"),
+    "node": Part(NodeLabelGoal, "the class of every node (a column of every snapshot, or of all; negative: missing)"),
+    "link": Part(SnapshotLinkGoal, "whether two nodes have an edge"),
+    "edge": Part(EdgeLabelGoal, "the class of every edge (a column of the edges)"),
+    "edge_regression": Part(EdgeLabelGoal, "a number of every edge (a column of the edges)"),
 }
 
 

@@ -31,7 +31,7 @@ from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner
 
 
 class SnapshotSequence:
-    """Collective to create. This rank's part of a partition set (``partition``)."""
+    """This rank's part of a partition set (``partition``), and a channel over it. Collective to create."""
 
     def __init__(
         self, path: str | os.PathLike, world: World, check_hash: bool = True, degrees: bool = False, stage_to: str = "",
@@ -59,10 +59,10 @@ class SnapshotSequence:
 
 
 class SnapshotLoader:
-    """Collective to create and to iterate. The steps of one split, planned ahead in the background: which snapshots are
-    followed, and how rows of neighbours in other ranks are reached.
+    """Plans the steps of one split ahead, in the background: the snapshots that they follow, and the exchanges that
+    bring rows of neighbors from other ranks. Collective to create and to iterate.
 
-    snapshots: those that predictions are made from; batches: the steps of the current epoch; planner: makes the plans.
+    snapshots: the ones that predictions are made from; batches: the steps of the current epoch; planner: makes plans.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class SnapshotLoader:
         dtype: torch.dtype = torch.float32, channel: Channel | None = None, timers: Timers | None = None,
     ):  # fmt: skip
         """split: "train" for steps that may be shuffled, sampled and repeated as ``sampling`` says; batch_size:
-        snapshots of a step, 0: all; want(split, epoch, number): what the loss needs of a snapshot that a prediction is
-        made from, collective; roots [S]: what every snapshot predicts on all ranks, by default one number a node;
-        with_out: whether the model sees out-neighbours too; channel: of planning. Raises DistributedError."""
+        snapshots of a step, 0: all; want(split, epoch, number): plans the targets that are predicted from a snapshot,
+        collective; roots [S]: number of predictions made from every snapshot on all ranks, by default one a node;
+        with_out: whether the model sees out-neighbors too; channel: of planning. Raises DistributedError."""
         world, partition = graph.world, graph.partition
         self._graph, self._split, self.snapshots, self._size = graph, split, snapshots, batch_size
         self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
@@ -97,8 +97,8 @@ class SnapshotLoader:
             self.check_keys("sampling.boundary", 1)
 
     def check_keys(self, key: str, off: int) -> None:
-        """Raise DistributedError for more steps or snapshots than the random numbers of ``key`` tell apart, which its
-        value ``off`` has no need of."""
+        """Raise DistributedError for more steps or snapshots than the random numbers of ``key`` tell apart; with its
+        value ``off`` nothing is drawn."""
         steps, last = self.batches.num_steps, self.snapshots.stop
         if max(steps, last) > STEP_NUMBERS:
             raise DistributedError(
@@ -108,7 +108,7 @@ class SnapshotLoader:
             )
 
     def beside(self, split: str, snapshots: range, batch_size: int) -> SnapshotLoader:
-        """Make a loader of another split, which shares neighbourhoods and routes with this one."""
+        """Make a loader of another split, which shares neighborhoods and routes with this one."""
         other = copy.copy(self)
         other._split, other.snapshots, other._size = split, snapshots, batch_size
         other.start_epoch(0)

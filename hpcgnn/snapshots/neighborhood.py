@@ -1,4 +1,4 @@
-"""The neighbours of all nodes of a rank in one snapshot, and sums over them that reach other ranks.
+"""The neighbors of all nodes of a rank in one snapshot, and sums over them that reach other ranks.
 
 n nodes of this rank (*own* rows), g *ghosts*: nodes of other ranks, or, by part, of other parts, that have edges to
 them, whose rows a halo exchange brings while the own rows are added up. What depends on ghosts being remote must not
@@ -28,7 +28,7 @@ from hpcgnn.snapshots.graph import WEIGHT, SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
 # 2 L / 2 - I of Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN),
-# 2018, along the direction of the neighbourhood's edges; of in-edges it is the neighbours' weighted mean.
+# 2018, along the direction of the neighborhood's edges; of in-edges it is the neighbors' weighted mean.
 GCN, CHEBYSHEV, WALK, MEAN, SUM = "gcn", "chebyshev", "walk", "mean", "sum"
 RESOLUTION = 1 << 24  # of the share of ghosts that a step sees
 SNAPSHOT_BITS = 16  # of the step in a random key: the number of the snapshot; above it is the step
@@ -70,7 +70,7 @@ class Operator:
 
 @dataclass(slots=True)
 class Neighborhood:
-    """The in-neighbours of a rank's nodes. own: edges from own rows; ghost: edges from ghosts; degree [n] and
+    """The in-neighbors of a rank's nodes. own: edges from own rows; ghost: edges from ghosts; degree [n] and
     ghost_degree [g]: sums of the weights of the in-edges in the whole snapshot; looped [n] and ghost_looped [g]: bool,
     nodes that have an edge to themselves; route: brings the ghosts' rows, None on one rank whose ghosts are of other
     ranks; ghost_row [g] flat row ids; signed: some weight is below 0, on any rank."""
@@ -124,6 +124,7 @@ def propagate(
     operator, edges = neighborhood.operator(name), neighborhood.ghost
     if halo is not None and exchange is None:
         exchange = halo.start(rows)
+    # Own rows are added up while the ghosts' rows are under way.
     total = segment_sum(rows, operator.lists, operator.own)
     if halo is None:
         return total
@@ -141,7 +142,7 @@ def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> 
 
 
 def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
-    """Form the operator of a neighbourhood, A its matrix of weights and D its in-degrees: sum A, mean and walk D^-1 A,
+    """Form the operator of a neighborhood, A its matrix of weights and D its in-degrees: sum A, mean and walk D^-1 A,
     chebyshev -D^-1/2 A D^-1/2, and gcn D^-1/2 A D^-1/2, there with a loop of weight 1 at every node that has none."""
     own, ghost, lists, loop = neighborhood.own, neighborhood.ghost, neighborhood.own.lists, None
     degree, ghost_degree = neighborhood.degree, neighborhood.ghost_degree
@@ -188,7 +189,7 @@ class Builder:
     signed: bool = False
 
     def build(self, number: int, reverse: bool = False) -> Neighborhood:
-        """Collective. Build the in-neighbours of all nodes in a snapshot; reverse: out-neighbours."""
+        """Collective. Build the in-neighbors of all nodes in a snapshot; reverse: out-neighbors."""
         partition, device = self.partition, self.device
         columns = (WEIGHT,) if self.weighted and WEIGHT in partition.edge_columns else ()
         edges = partition.edges_at(number, columns)
@@ -253,10 +254,11 @@ class Boundary:
     flat_row: np.ndarray
 
     def sample(self, whole: Neighborhood, epoch: int, step: int, number: int) -> Neighborhood:
-        """Sample the neighbourhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights
+        """Sample the neighborhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights
         divided by the share. No collective calls."""
         random = Random(self.seed, Stream.BOUNDARY, (step << SNAPSHOT_BITS) + number, epoch)
         assert whole.route is not None
+        # The owner draws for the same row ids as the ranks that see its nodes as ghosts: both know the rows to send.
         is_taken = self._take(random, whole.ghost_row)
         requested = self._take(random, self.flat_row[whole.route.requests.cpu().numpy()])
         lists, weight = whole.ghost.lists, whole.ghost.weight

@@ -1,12 +1,12 @@
-"""Plans what links of snapshots are learnt from: the edges of a target, and pairs drawn against them.
+"""Plans the pairs that links of snapshots are learnt from: the edges of a target, and negatives drawn for them.
 
-s edges of this rank, k negatives each, w different nodes wanted. All of it is a function of random key, edges and
-nodes: no number of ranks changes it.
+s edges of this rank, k negatives each, w different nodes wanted. Pairs depend on the random key, the edges and the
+nodes alone: the number of ranks does not change them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ from hpcgnn.task.links import LinkScores
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Brings rows of the wanted nodes; route None on one rank: then places are rows of the table itself."""
+    """Brings rows of wanted nodes to this rank. route: None on a single rank, where positions are rows of the table
+    itself."""
 
     route: Route | None
 
@@ -42,8 +43,8 @@ class Reach:
 def reach(
     nodes: list[np.ndarray], book: Book, channel: Channel, device: torch.device
 ) -> tuple[Reach, list[torch.Tensor]]:
-    """Collective. Plan the reach to all nodes among arrays of global ids; returns the places of each array in what it
-    brings, too."""
+    """Collective. Plan one exchange that brings the rows of all nodes in arrays of global ids; returns it, and for each
+    array the positions of its nodes in the rows that it brings."""
     if channel.size == 1:
         return Reach(None), [
             torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in nodes
@@ -54,17 +55,17 @@ def reach(
     return Reach(Route.plan(book, ids, channel).to(device)), places
 
 
-ALL_PAIRS, ANSWERS = 0, -1
 SOURCE, DESTINATION, ORIENTATION = 1, 0, 2  # part of the random key
 TRAIN = "train"
-TYPE = "type"  # column of the edges
+TYPE = "rel"  # column of the edges that holds their types
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Edges whose ends are ranked among all nodes: source, destination (global ids) and type of those of all ranks
-    [S, 3], ``own`` those of this rank; rows: by the end that asks (source, destination) the reach to their nodes, and
-    places [S] in what it brings; known: all edges of the snapshot, answers of sources, and of destinations."""
+    """Edges whose ends are ranked among all nodes. edges [S, 3]: source, destination (global ids) and type of the edges
+    of all ranks; own: the slice of this rank. Twice, with the source as query and with the destination: rows, the reach
+    to the queries' rows and the position [S] of each edge's query in them; known, all edges of the snapshot by query,
+    which are left out of the ranking."""
 
     edges: np.ndarray
     own: slice
@@ -73,11 +74,13 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """Pairs to score for one target, as places in what ``reach`` brings: source, destination [s] of edges, negatives
-    [k, s]; negative_source None: the edge's own. number: of the snapshot that predictions are made from. All pairs of
-    nodes instead: negative None, source [s] global ids, destination [s] local rows. relation [s]: types of the edges,
-    where decoders ask for them; answers: where an edge's ends are ranked among all nodes."""
+class TargetPairs:
+    """Pairs to score for one target, as positions in the rows that ``reach`` brings: source, destination [s] of edges,
+    negative [k, s]: destinations of negatives, negative_source: their sources, None: those of the edges; relation [s]:
+    types of the edges, None: they have none. number: the snapshot that predictions are made from.
+
+    Where edges are ranked among all pairs of nodes, reach and negative are None, source [s] holds global ids and
+    destination [s] local rows. answers: the edges, where their ends are ranked among all nodes."""
 
     number: int
     reach: Reach | None
@@ -90,10 +93,10 @@ class Pairs:
 
 
 class TargetEdges:
-    """Finds the edges of later snapshots that are learnt: every pair of nodes once. Collective to create. ``horizon``:
-    predictions are for so many snapshots later; undirected: of both directions one, as a coin falls for the pair and
-    the snapshot (were it the one from the lower row id, negatives to any node would tell which is asked for);
-    new_only: none that the snapshot that predictions are made from has, too; types: of edges, 0: they have none."""
+    """Finds the edges that are learnt, ``horizon`` snapshots after the input snapshot: every pair of nodes once.
+    Collective to create. undirected: one of both directions, drawn for the pair and the snapshot (if it were always the
+    one from the lower row id, drawn negatives would give it away); new_only: leave out edges that the input snapshot
+    already has; types: number of edge types, 0: edges have none."""
 
     def __init__(
         self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int,
@@ -107,7 +110,7 @@ class TargetEdges:
             self._source_rows = rows.numpy()
 
     def at(self, number: int) -> SnapshotEdges:
-        """Return the edges that predictions from a snapshot are about."""
+        """Return the edges to predict from snapshot ``number``."""
         edges = self.all_at(number)
         place = np.sort(np.unique(self._key(edges), return_index=True)[1])  # the first of each of equal keys
         if self._undirected:
@@ -119,7 +122,8 @@ class TargetEdges:
         return SnapshotEdges(edges.src[place], edges.dst[place], edges.row[place], columns)
 
     def _is_asked(self, number: int, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Say which of the edges [e] are learnt, of both directions one. The owners of both ends toss the same coin."""
+        """Return which of the edges [e], given in both directions, are learnt, bool [e]."""
+        # The owner of each end sees one direction: both draw the same number, keyed by the pair, and need no message.
         source, destination = self._source_rows[np.searchsorted(self._source_ids, src)], self._partition.flat_row[dst]
         lower, higher = np.minimum(source, destination), np.maximum(source, destination)
         key = Random(0, Stream.NEGATIVE, number + self._horizon, relation=ORIENTATION)
@@ -127,7 +131,7 @@ class TargetEdges:
         return (source == destination) | ((source < destination) == (coin == 0))
 
     def all_at(self, number: int) -> SnapshotEdges:
-        """Return all edges of the snapshot that predictions from ``number`` are for."""
+        """Return all edges of the snapshot that is predicted from ``number``."""
         return self._partition.edges_at(number + self._horizon, (TYPE,) if self._types else ())
 
     def _key(self, edges: SnapshotEdges) -> np.ndarray:
@@ -138,16 +142,15 @@ class TargetEdges:
 class PairPlanner:
     """Plans the pairs of a target: its edges, and negatives. Collective to create and to call, over ``channel``.
 
-    counts: negatives of an edge, in training and in evaluation (ALL_PAIRS, or ANSWERS: its ends are ranked among all
-    nodes); both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn one; strict: none is
-    an edge of the same snapshot, nor a node with itself.
+    both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge
+    of the same snapshot, nor a node with itself.
     """
 
     def __init__(
-        self, partition: SnapshotPartition, targets: TargetEdges, counts: tuple[int, int], both_ends: bool,
-        strict: bool, seed: int, world: World, channel: Channel,
+        self, partition: SnapshotPartition, targets: TargetEdges, both_ends: bool, strict: bool, seed: int,
+        world: World, channel: Channel,
     ):  # fmt: skip
-        self._partition, self._targets, self._counts = partition, targets, counts
+        self._partition, self._targets = partition, targets
         self._ends = (DESTINATION, SOURCE) if both_ends else (DESTINATION,)
         self._strict, self._seed, self._channel, self._device = strict, seed, channel, world.device
         self._ids = partition.global_ids
@@ -157,28 +160,35 @@ class PairPlanner:
             message = "no negatives: they take the place of the end of an edge, and there is only one node"
             raise DistributedError(message, user_error=True)
 
-    def __call__(self, split: str, epoch: int, number: int) -> Pairs:
-        """Collective. Plan a target's pairs, with other negatives in every epoch of training."""
-        edges, (training, evaluation) = self._targets.at(number), self._counts
-        if split != TRAIN and evaluation <= 0:
-            source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
-            answers = self._answers(number, edges) if evaluation == ANSWERS else None
-            return Pairs(number, None, source, destination, None, answers=answers)
-        random = Random(self._seed, Stream.NEGATIVE, number, epoch)
-        count = training
-        if split != TRAIN:
-            random, count = Random(self._seed, Stream.EVAL_NEGATIVE, number), evaluation
+    def drawn(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
+        """Collective. Plan a target's edges and ``count`` negatives of each: others in every epoch of training, the
+        same whenever a split is evaluated."""
+        random = Random(self._seed, Stream.EVAL_NEGATIVE, number)
+        if split == TRAIN:
+            random = Random(self._seed, Stream.NEGATIVE, number, epoch)
+        edges = self._targets.at(number)
         drawn = self._drawn(number, edges, count, random)
         nodes = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
         to_nodes, places = reach(nodes, self._partition.book, self._channel, self._device)
         source, destination, negative, *others = places
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
-        return Pairs(number, to_nodes, source, destination, negative, negative_source, relation)
+        return TargetPairs(number, to_nodes, source, destination, negative, negative_source, relation)
+
+    def all_pairs(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
+        """Plan a target's edges, to rank them among all pairs of nodes."""
+        edges = self._targets.at(number)
+        source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
+        return TargetPairs(number, None, source, destination, None)
+
+    def ends(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
+        """Collective. Plan a target's edges, to rank each of their ends among all nodes."""
+        answers = self._answers(number, self._targets.at(number))
+        return replace(self.all_pairs(split, epoch, number, count), answers=answers)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
-        """Collective. Draw global ids [1 or 2, s, count], destinations first, by seed, epoch, snapshot and edge alone;
-        none is the edge itself. Strict ones that are an edge are drawn again."""
+        """Collective. Draw the global ids [1 or 2, s, count] of negatives, destinations first, by seed, epoch, snapshot
+        and edge alone. No negative is its own edge; strict ones that are another edge are drawn again."""
 
         def places(chosen: np.ndarray | slice, attempt: int, size: int) -> np.ndarray:
             keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
@@ -210,7 +220,7 @@ class PairPlanner:
         return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
 
     def _answers(self, number: int, edges: SnapshotEdges) -> Answers:
-        """Collective. Plan how both ends of the edges are ranked among all nodes."""
+        """Collective. Plan the ranking of both ends of every edge among all nodes."""
         partition, channel = self._partition, self._channel
         back = reversed_edges(self._targets.all_at(number), partition, channel)
         ownership = partition.book.of_type(0)
@@ -229,8 +239,8 @@ def _types_of(edges: SnapshotEdges) -> np.ndarray:
     return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
 
 
-def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: Pairs) -> LinkScores:
-    """Score pairs from the rows [w, Z] that their places point to."""
+def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: TargetPairs) -> LinkScores:
+    """Score edges and their negatives, from the rows [w, Z] that the pairs' positions refer to."""
     source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
     assert pairs.negative is not None
     drawn = functional.embedding(pairs.negative, rows)

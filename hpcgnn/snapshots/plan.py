@@ -1,4 +1,4 @@
-"""Plans of the steps on snapshots: which are followed, from where, their input rows, and what predictions are for.
+"""Plans of the steps on snapshots: the snapshots that a step follows, their neighbors, inputs and targets.
 
 k sequences followed at once, L frames of each; n nodes of this rank, F columns.
 """
@@ -16,15 +16,17 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.native import Random
-from hpcgnn.snapshots.config import FRESH, LAST, REFUSE, SnapshotInputConfig, SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.neighborhood import Boundary, Builder, Neighborhood, reversed_edges
+
+FRESH = "fresh"
+REFUSE, LAST = "refuse", "last"
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBatches:
-    """The steps of a split: targets [S] of lists of snapshots that predictions are made from; sizes [S]: what is
-    predicted in each on all ranks; updates: so many steps in a row have the same targets."""
+    """The steps of a split. targets [S]: the snapshots that each step predicts from; sizes [S]: number of predictions
+    of each step on all ranks; updates: number of consecutive steps with the same targets."""
 
     name: str
     targets: list[list[int]]
@@ -33,7 +35,7 @@ class SnapshotBatches:
 
     @property
     def num_steps(self) -> int:
-        """S."""
+        """Number of steps S."""
         return len(self.targets)
 
 
@@ -42,7 +44,7 @@ def make_batches(
     drop_last: bool = False, updates: int = 1,
 ) -> SnapshotBatches:  # fmt: skip
     """Make steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times;
-    roots: what every snapshot of the graph predicts on all ranks."""
+    roots: number of predictions made from every snapshot of the graph, on all ranks."""
     numbers = np.arange(snapshots.start, snapshots.stop)
     if shuffle is not None:
         numbers = numbers[np.argsort(permute(np.arange(len(numbers)), len(numbers), shuffle))]
@@ -56,10 +58,11 @@ def make_batches(
 
 @dataclass(slots=True)
 class SnapshotPlan:
-    """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: those
-    that predictions are made from; needs: by target, what the goal wants of it; blocks: by snapshot, in-neighbours and
-    out-neighbours (None: not asked for), those that the step sees; whole: all of them. begins, ends: whether it is the
-    first, the last of the steps in a row on the same targets: that tells scores, that hands the state on."""
+    """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: the
+    snapshots that predictions are made from; needs: for each target, the goal's plan; blocks: by snapshot, the
+    in-neighbors and out-neighbors (None: the model sees none) that the step sees; whole: the same with all neighbors.
+    begins, ends: whether it is the first (which reports scores) or the last (which hands the state on) of consecutive
+    steps on the same targets."""
 
     split: str
     epoch: int
@@ -76,32 +79,32 @@ class SnapshotPlan:
 
 
 class SnapshotPlanner:
-    """Collective to create and to plan. changed [S] bool: whether a snapshot's edges differ, on any rank, from those of
-    the one before; want(split, epoch, number): what the goal wants of a target, collective."""
+    """Plans steps. Collective to create and to plan. changed [S] bool: whether a snapshot's edges differ, on any rank,
+    from the snapshot before; want(split, epoch, number): plans the goal's targets for a snapshot, collective."""
 
     def __init__(
-        self, config: SnapshotSamplingConfig, builder: Builder, changed: np.ndarray, with_out: bool,
+        self, config: Any, builder: Builder, changed: np.ndarray, with_out: bool,
         want: Callable[[str, int, int], Any], share: tuple[int, int] = (0, 1), boundary: Boundary | None = None,
     ):  # fmt: skip
-        """share: of all groups that split time between them, the number of this one; boundary: what training leaves of
-        the ghosts, None: all."""
+        """share: number of this group, and of all groups that split time; boundary: samples the ghosts that training
+        sees, None: it sees all."""
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
         (self._group, self._groups), self._boundary = share, boundary
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))
         self._built: dict[int, tuple[Neighborhood, Neighborhood | None]] = {}
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
-        """Collective. Plan a step with what the goal needs of its targets."""
+        """Collective. Plan a step with its targets."""
         return self._plan(
             batches, epoch, step, [self._want(batches.name, epoch, n) for n in self.targets(batches, step)]
         )
 
     def forecast(self, batches: SnapshotBatches, step: int) -> SnapshotPlan:
-        """Collective. Plan a step whose predictions are compared with nothing."""
+        """Collective. Plan a step without targets, of which outputs alone are wanted."""
         return self._plan(batches, 0, step, [])
 
     def targets(self, batches: SnapshotBatches, step: int) -> list[int]:
-        """Return this group's part of the targets of a step, which follow each other."""
+        """Return this group's part of a step's targets, consecutive ones."""
         targets = batches.targets[step]
         first, last = (len(targets) * place // self._groups for place in (self._group, self._group + 1))
         return targets[first:last]
@@ -110,6 +113,7 @@ class SnapshotPlanner:
         """Collective."""
         targets = self.targets(batches, step)
         frames = self.frames(targets) if targets else []
+        # Sorted, and a dictionary below: building is collective, so all ranks must come in the same order.
         numbers = sorted({number for frame in frames for number in frame})
         blocks = whole = self._blocks(numbers)
         if self._boundary is not None and batches.name == "train":
@@ -126,13 +130,14 @@ class SnapshotPlanner:
         )  # fmt: skip
 
     def frames(self, targets: list[int]) -> list[list[int]]:
-        """Return windows that end at the targets, side by side, or the targets one after the other."""
+        """Return the frames of windows that end at the targets, side by side, or, where state is carried on, a frame
+        for each target."""
         if not self._config.history:
             return [[number] for number in targets]
         return [[number - back for number in targets] for back in reversed(range(self._config.history))]
 
     def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
-        """Collective. Build neighbourhoods, by the first snapshot with the same edges."""
+        """Collective. Build the neighborhoods of snapshots, one for all with the same edges; by the first of these."""
         blocks, built = {}, {} if self._config.routes == FRESH else self._built
         for like in dict.fromkeys(int(self._like[number]) for number in numbers):
             if like not in built:
@@ -143,8 +148,8 @@ class SnapshotPlanner:
 
 
 def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.ndarray:
-    """Return the series [n, S, ...] of a target, numbers that are not known filled in as ``unknown`` says: never by
-    later ones. Raises ValueError for such numbers where it refuses them."""
+    """Return the series [n, S, ...] of a target, missing numbers filled in as ``unknown`` says, never by later ones.
+    Raises ValueError where missing numbers are refused."""
     series = partition.series[target]
     known = np.isfinite(series)
     if known.all():
@@ -165,53 +170,48 @@ def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.n
 
 
 class SnapshotInputs:
-    """What is known of the nodes without learning. target: the column that lags are taken of, or empty."""
+    """Input features that are not learnt: columns of nodes, lags of the target, degrees. target: the column that lags
+    are taken from, or empty."""
 
     def __init__(
-        self, config: SnapshotInputConfig, partition: SnapshotPartition, target: str, dtype: torch.dtype,
-        device: torch.device,
+        self, config: Any, partition: SnapshotPartition, target: str, dtype: torch.dtype, device: torch.device
     ):  # fmt: skip
         """Raises ValueError for lags without a target."""
         if config.lags and target not in partition.series:
             raise ValueError(f"inputs.lags needs a column {target or 'target'} of every snapshot, the graph has none")
-        self._known = _known_lags(partition, target, config.unknown) if config.lags else None
         self._config, self._partition = config, partition
         self._dtype, self._device = dtype, device
-        self._fixed = partition.columns.get(FEATURES)
-        self._changing = partition.series.get(FEATURES)
+        self._fixed, self._changing = partition.columns.get(FEATURES), partition.series.get(FEATURES)
+        self._known = _known_lags(partition, target, config.unknown) if config.lags else None
 
     @property
     def first(self) -> int:
-        """The first snapshot whose inputs are known."""
+        """The first snapshot with as many lags before it as inputs need."""
         return max(0, self._config.lags - 1)
 
     @property
     def width(self) -> int:
-        """F."""
-        widths = [self._fixed.shape[1]] if self._fixed is not None else []
-        widths += [self._changing.shape[2]] if self._changing is not None else []
-        if self._known is not None:
-            widths.append(self._config.lags * int(np.prod(self._known.shape[2:], dtype=int)))
-        widths.append({"none": 0, "log": 2, "onehot": 2 * self._config.degree_classes}[self._config.degrees])
-        return sum(widths)
+        """Number of columns F."""
+        columns = 0 if self._config.degrees == "none" else 2
+        columns *= self._config.degree_classes if self._config.degrees == "onehot" else 1
+        return columns + sum(piece.shape[1] for piece in self._read(self.first))
 
     def at(self, number: int, channel: Channel) -> torch.Tensor:
         """Collective where degrees are among the inputs. Form the inputs [n, F] of a snapshot."""
-        nodes, pieces = self._partition.num_nodes, []
-        if self._fixed is not None:
-            pieces.append(self._fixed)
-        if self._changing is not None:
-            pieces.append(self._changing[:, number])
-        if self._known is not None:
-            lagged = self._known[:, number - self._config.lags + 1 : number + 1]
-            pieces.append(lagged.reshape(nodes, int(np.prod(lagged.shape[1:], dtype=np.int64))))
+        pieces = self._read(number)
         if self._config.degrees != "none":
             pieces.append(self._degrees(number, channel))
-        if not pieces:
-            return torch.empty((nodes, 0), dtype=self._dtype, device=self._device)
-        return torch.cat([torch.from_numpy(np.ascontiguousarray(p)).to(self._dtype) for p in pieces], 1).to(
-            self._device
-        )
+        known = [torch.from_numpy(np.ascontiguousarray(piece)).to(self._dtype) for piece in pieces]
+        return torch.cat([torch.empty((self._partition.num_nodes, 0), dtype=self._dtype), *known], 1).to(self._device)
+
+    def _read(self, number: int) -> list[np.ndarray]:
+        """Read the columns and lags of a snapshot."""
+        pieces = [] if self._fixed is None else [self._fixed]
+        pieces += [] if self._changing is None else [self._changing[:, number]]
+        if self._known is not None:
+            lagged = self._known[:, number - self._config.lags + 1 : number + 1]
+            pieces.append(lagged.reshape(len(lagged), int(np.prod(lagged.shape[1:], dtype=np.int64))))
+        return pieces
 
     def _degrees(self, number: int, channel: Channel) -> np.ndarray:
         """Collective."""

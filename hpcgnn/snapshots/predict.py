@@ -14,9 +14,11 @@ from jsonargparse import Namespace
 from hpcgnn.comm.together import together
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
 from hpcgnn.loop.session import Session
-from hpcgnn.snapshots.config import NODE, REGRESSION, SnapshotConfig
-from hpcgnn.snapshots.pairs import TYPE
+from hpcgnn.snapshots.config import SnapshotConfig
+from hpcgnn.snapshots.goals import NODE, REGRESSION
 from hpcgnn.snapshots.session import follow
+
+TYPE = "type"  # column of the nodes that holds their types
 
 
 def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:

@@ -1,4 +1,4 @@
-"""Opens runs on snapshots: the rank's graph, goal, model, and loaders that share their plans' neighbourhoods."""
+"""Opens runs on snapshots: the rank's graph, goal, model, and loaders that share their plans' neighborhoods."""
 
 from __future__ import annotations
 
@@ -17,25 +17,17 @@ from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
-from hpcgnn.snapshots import config as tasks
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
+from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.graph import DEGREE, WEIGHT
-from hpcgnn.snapshots.link_goal import SnapshotLinkGoal
+from hpcgnn.snapshots.link_goal import GOALS
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
-
-GOALS: dict[str, Callable[..., SnapshotGoal]] = {
-    tasks.REGRESSION: RegressionGoal,
-    tasks.NODE: NodeLabelGoal,
-    tasks.LINK: SnapshotLinkGoal,
-    tasks.EDGE: EdgeLabelGoal,
-    tasks.EDGE_REGRESSION: EdgeLabelGoal,
-}
+from hpcgnn.task.config import LINK
 
 
 def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watchdog) -> Session:
@@ -45,13 +37,13 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     timers, plan_timers, dtype = prepare(train, world)
     graph = SnapshotSequence(
         path, world, config.data.check_hash, config.task.target == DEGREE, config.data.stage_to,
-        {config.task.target, *[WEIGHT] * sampling.weighted, *[TYPE] * (config.task.kind == "link")},
+        {config.task.target, *[WEIGHT] * sampling.weighted, *[TYPE] * (config.task.kind == LINK)},
     )  # fmt: skip
     partition, channel = graph.partition, world.channel(polite=world.plans_ahead(sampling.prefetch) > 0)
     with together(world, "open the partition set"):
         inputs = SnapshotInputs(config.inputs, partition, config.task.target, dtype, world.device)
     with together(world, "read the task"):
-        goal = GOALS[config.task.kind](config, partition, world, channel, graph.channel)
+        goal = GOALS[config.task.kind].make(config, partition, world, channel, graph.channel)
     with together(world, "split the snapshots"):
         first = inputs.first + max(0, sampling.history - 1)
         splits = goal.splits(config.data, first, partition.splits, sampling.horizon)
@@ -90,7 +82,7 @@ def follow(session: Session, numbers: range) -> Iterator[tuple[int, torch.Tensor
 
 def _renew(session: Session, stop: Callable[[], bool]) -> bool:
     """Collective. Form the state after the snapshots of training by the weights of now: what training carries on was
-    formed by older weights, and maybe by fewer neighbours. False where ``stop`` says so, asked after every step."""
+    formed by older weights, and maybe by fewer neighbors. False where ``stop`` says so, asked after every step."""
     session.memory.reset()
     train = session.loaders["train"].snapshots
     size = session.config.train.batch_size or len(train)
@@ -109,6 +101,7 @@ def _build_model(
     world, partition, train, extra = graph.world, graph.partition, config.train, config.inputs.embedding
     if extra < 0:
         extra = 0 if width else config.model.hidden
+    # The same weights on all ranks, which draw them in one order: those of the model, then those that the goal adds.
     torch.manual_seed(train.seed % (1 << 63))
     with together(world, "build the model"):
         if width + extra == 0:

@@ -20,7 +20,7 @@ from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
-from hpcgnn.snapshots.model.frame import Frame, Graph, SequenceModel, Snapshot, State
+from hpcgnn.snapshots.model.frame import Frame, Neighbors, SequenceModel, Snapshot, State
 from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
 
@@ -56,7 +56,7 @@ class SequenceRows:
         """Do nothing: no write waits."""
 
     def saved(self) -> list[SavedRows]:
-        """Copy all rows of this rank, and into ``saved_shared`` what all ranks share at this moment."""
+        """Copy all rows of this rank, and into ``saved_shared`` the state that all ranks share now."""
         self.saved_shared = {name: value.clone() for name, value in self.shared.items()}
         columns = self._columns()
         if not columns:
@@ -82,7 +82,7 @@ class SequenceRows:
         self.fresh = False
 
     def put_shared(self, shared: dict[str, torch.Tensor]) -> None:
-        """Set what all ranks share, as ``saved_shared`` was."""
+        """Set the state that all ranks share, from a copy of ``saved_shared``."""
         self.shared = {name: value.to(self._like.device, self._like.dtype) for name, value in shared.items()}
         self.fresh = self.fresh and not shared
 
@@ -103,8 +103,8 @@ STATE = "state."
 
 class SnapshotTask(Task):
     """Runs planned steps; collective to create, and so are ``train``, ``score`` and ``evaluate``. inputs(number):
-    features of the nodes in a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands it
-    from group to group where groups split time, None: there is but one."""
+    features of the nodes in a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands state
+    from group to group where groups split time, None: there is one group only."""
 
     def __init__(
         self, model: SequenceModel, goal: SnapshotGoal, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
@@ -126,10 +126,12 @@ class SnapshotTask(Task):
         with self.timers("compute"):
             scores, tokens = self._run(plan, chain, learnt)
             loss = sum((self._goal.loss(score) for score in scores), self._rows.zero()) / max(1, plan.batch_size)
+            # Halo exchanges are collective backward, too: the loss is tied to all of them, so that a rank without
+            # predictions takes part, and all ranks run them in one order.
             tied = sum((0 * token for token in tokens), chain.tie(loss))
             if tied.requires_grad:
                 tied.backward()
-        for norm in self._norms:
+        for norm in self._norms:  # in the order of the modules, the same in all groups: their sum is collective
             norm.settle(None if self._relay is None else self._relay.sum)
         if learnt is not None:
             assert self._rows.learnt is not None
@@ -154,21 +156,21 @@ class SnapshotTask(Task):
         return self._outputs(plan, self._chain(), self._learnt())[0]
 
     def can_resume(self, epoch: int, step: int) -> bool:
-        """Whether a run can go on exactly from before a step: with stale rows, only where they are brought anew."""
+        """Whether a run can resume exactly before a step: with stale rows, only where they are brought anew."""
         period = self._staleness + 1
         return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """Return what the newest ``saved`` of the rows shares between ranks."""
+        """Return the state that all ranks share, as of the newest ``saved`` of the rows."""
         return {STATE + name: value for name, value in self._rows.saved_shared.items()}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Restore what ``run_state`` returned."""
+        """Restore the tensors of ``run_state``."""
         shared = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
         self._rows.put_shared(shared)
 
     def close(self) -> None:
-        """Collective. Free what groups that split time have together."""
+        """Collective. Free the relay between groups that split time."""
         if self._relay is not None:
             self._relay.close()
 
@@ -176,14 +178,14 @@ class SnapshotTask(Task):
         return HaloChain(self.timers, self._overlap)
 
     def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
-        """Collective. Score the plan's targets; returns tokens, too, that must be part of the loss."""
+        """Collective. Score the plan's targets. Also returns a scalar for each send to the next group: add 0 times each
+        to the loss, so that the backward pass receives the gradient of what was sent."""
         outputs, tokens = self._outputs(plan, chain, learnt)
         pairs = zip(outputs, plan.needs, strict=True)
         return [self._goal.score(rows, needs, chain) for rows, needs in pairs], tokens
 
     def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
-        """Collective. Compute outputs [n, C] at the targets, and tokens that must be part of the loss; the state moves
-        on."""
+        """Collective. Compute outputs [n, C] at the targets, and the scalars of ``_run``; the state moves on."""
         frames = self._frames(plan, chain, learnt)
         tokens: list = []
         if self._carries:
@@ -198,7 +200,7 @@ class SnapshotTask(Task):
         """Collective. Compute outputs [n, C] of the frames, one sequence, and the state that the next step begins
         with."""
         state = self._state()
-        relay = self._relay if state else None  # nothing is remembered: nothing is handed on
+        relay = self._relay if state else None  # a model without state has nothing to hand on
         if relay is not None and not relay.is_first:
             state = Handed(relay, state, tokens)
         outputs, after = self.model(frames, state) if frames else ([], dict(state))
@@ -227,9 +229,9 @@ class SnapshotTask(Task):
         """Collective. Make the frames of a step from its plan."""
         stale = self._stale if self.model.training else None
         if stale is not None:
-            stale.begin(plan.epoch, plan.step)
-        graphs = {id(pair): self._graph(pair, chain, stale) for pair in plan.blocks.values()}
-        whole = {id(pair): self._graph(pair, chain) for pair in plan.whole.values()}
+            stale.begin(plan.epoch, plan.step)  # before any halo: it decides which of them exchange rows in this step
+        seen = {id(pair): self._neighbors(pair, chain, stale) for pair in plan.blocks.values()}
+        whole = {id(pair): self._neighbors(pair, chain) for pair in plan.whole.values()}
         key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
         snapshots = {}
         for number, pair in plan.blocks.items():
@@ -237,20 +239,20 @@ class SnapshotTask(Task):
             if learnt is not None:
                 inputs = torch.cat([inputs, learnt], dim=1)
             smoothed = self._smoothed.setdefault(number, {}) if learnt is None else None
-            graph, whole_graph = graphs[id(pair)], whole[id(plan.whole[number])]
-            snapshots[number] = Snapshot(number, graph, inputs, self._identity, smoothed, whole_graph)
+            neighbors, all_neighbors = seen[id(pair)], whole[id(plan.whole[number])]
+            snapshots[number] = Snapshot(number, neighbors, inputs, self._identity, smoothed, all_neighbors)
         everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None
         shared = key, everyone, self._counts
         return [Frame([snapshots[number] for number in frame], *shared) for frame in plan.frames]
 
-    def _graph(
+    def _neighbors(
         self, pair: tuple[Neighborhood, Neighborhood | None], chain: HaloChain, stale: StaleRows | None = None
-    ) -> Graph:
-        """Bring to the device a snapshot's neighbours along in-edges and out-edges, with the halos that bring their
+    ) -> Neighbors:
+        """Bring to the device a snapshot's neighbors along in-edges and out-edges, with the halos that bring their
         ghosts."""
         into, out = pair
         halos = [
             RankHalo(chain, side.route.over(self._channel), stale) if side is not None and side.route else None
             for side in pair
         ]
-        return Graph(into, halos[0], out, halos[1])
+        return Neighbors(into, halos[0], out, halos[1])

@@ -83,13 +83,13 @@ def test_facts_without_names_or_numbers(tmp_path):
         (tmp_path / f"{name}.txt").write_text(line + "\n")
     made = read_quadruples(tmp_path)
     assert (made.num_nodes, made.num_snapshots, made.edge_attributes) == (6, 3, {})
-    assert made.edges["type"].tolist() == [0, 1, 0]
+    assert made.edges["rel"].tolist() == [0, 1, 0]
 
 
 def test_windows_of_several_relations_and_of_no_events(tmp_path):
     made = read_windows(random_graph(tmp_path / "g.h5", 1), WindowOptions(windows=3, merge=False))
     assert made.num_nodes == 16
-    assert np.bincount(made.edges["type"]).tolist() == [40, 20]
+    assert np.bincount(made.edges["rel"]).tolist() == [40, 20]
     nodes, none = {"a": {"id": np.arange(3)}}, {"src": NONE, "dst": NONE, "time": NONE}
     write_graph(tmp_path / "none.h5", nodes, {("a", "to", "a"): none})
     with pytest.raises(FileFormatError, match=r"none\.h5: no events, so no windows"):

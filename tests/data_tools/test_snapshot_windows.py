@@ -172,7 +172,7 @@ def test_names_of_classes_and_relations_stay(tmp_path, capsys):
             (edges,) = file["edges"].values()
             assert class_names(edges["paid"]) == expected
             if expected:
-                assert class_names(edges["type"]) == ["buyer.buys.item", "buyer.returns.item"]
+                assert class_names(edges["rel"]) == ["buyer.buys.item", "buyer.returns.item"]
 
 
 def test_ids_that_no_two_types_share_stay(tmp_path):

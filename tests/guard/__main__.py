@@ -98,7 +98,7 @@ BENCHES = {
     "temporal": ("wikipedia", "--comm.threads 1"),
     "temporal built-in": ("", "--comm.threads 1 --repeat 9"),
     "static": ("", "sage --comm.threads 1 --steps 50"),
-    "snapshots": ("", "snapshots --comm.threads 1 --epochs 50"),
+    "snapshots": ("", "snapshots --train.batch_size 600 --comm.threads 1 --epochs 50"),
 }
 
 

@@ -78,7 +78,7 @@ def write_sequence(path: Path, row: dict, rng: np.random.Generator) -> None:
     count = len(first) // (1 + row["task.undirected"])
     edges = {
         "weight": rng.uniform(0.5, 2, count).astype(np.float32), "label": rng.integers(0, 2, count),
-        "target": rng.standard_normal(count).astype(np.float32), "type": rng.integers(0, 3, count).astype(np.int16),
+        "target": rng.standard_normal(count).astype(np.float32), "rel": rng.integers(0, 3, count).astype(np.int16),
     }  # fmt: skip
     edges = {name: np.tile(values, len(first) // count) for name, values in edges.items()}
     nodes: dict = {"split": rng.choice(3, PLACES, p=[0.5, 0.1, 0.4]).astype(np.int8)}

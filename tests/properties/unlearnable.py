@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from hpcgnn.choices import tables_of
 from hpcgnn.kinds import KINDS
 
 ROWS = Path(__file__).resolve().with_name("leak_rows.json")
@@ -25,7 +26,7 @@ PERMUTATIONS = 200
 LINKS = 90  # edges of a snapshot
 SWITCH = (False, True)
 
-# Of settings that are a Literal, those that change neither what is asked nor what is known of it.
+# Of settings that take one of a few words, those that change neither what is asked nor what is known of it.
 SAME_ANSWER = {
     "temporal": {
         "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement",
@@ -39,7 +40,7 @@ SAME_ANSWER = {
 }  # fmt: skip
 ALWAYS_SAME = ("train.", "comm.", "output.", "embedding.")
 
-# Factors that are no Literal, or not a setting at all; those that are one come from the configuration.
+# Factors that are no such settings, or not settings at all; those that are come from the configuration.
 FURTHER: dict[str, dict[str, tuple]] = {
     "temporal": {
         "eval": ("random", "historical", "inductive", "all", "tgb"), "sampling.in_batch_neighbors": SWITCH,
@@ -58,20 +59,21 @@ FURTHER: dict[str, dict[str, tuple]] = {
 }  # fmt: skip
 
 
-def literals(wing: str) -> dict[str, tuple]:
-    """Settings of a wing's configuration that are a Literal, with their choices."""
+def worded(wing: str) -> dict[str, tuple]:
+    """Settings of a wing's configuration that take one of a few words, with these: of a Literal, or of a table."""
     found = {}
     for section, kind in KINDS[wing].config.sections().items():
         for name, hint in get_type_hints(kind).items():
             if get_origin(hint) is Literal:
                 found[f"{section}.{name}"] = get_args(hint)
+        found |= {f"{section}.{name}": tuple(table) for name, table in tables_of(kind).items()}
     return found
 
 
 def factors(wing: str) -> dict[str, tuple]:
     """All factors of a wing: a new choice of a setting enters by itself."""
     own = {
-        name: choices for name, choices in literals(wing).items()
+        name: choices for name, choices in worded(wing).items()
         if name not in SAME_ANSWER[wing] and not name.startswith(ALWAYS_SAME)
     }  # fmt: skip
     return own | FURTHER[wing]

@@ -14,7 +14,7 @@ from hpcgnn.task.levels import ap_auc
 
 LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
 VARIANTS = {
-    "drawn": {"task__negatives": 3, "task__eval_negatives": 4, "task__loss": "softmax"},
+    "drawn": {"task__negatives": 3, "eval__negatives": 4, "task__loss": "softmax"},
     "both ends": {"task__negative_ends": "both", "task__strict": True, "task__decoder": "mlp", "task__negatives": 2},
     "undirected": {"task__undirected": True, "task__new_links": True, "task__strict": True, "task__loss": "margin"},
     "windows": {
@@ -23,10 +23,10 @@ VARIANTS = {
         "task__positive_weight": 3.0,
         "inputs__embedding": 4,
     },
-    "all pairs": {"task__eval_pairs": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
-    "answers": {"task__eval_pairs": "filtered", "task__decoder": "complex", "task__strict": True},
-    "answers, both drawn": {"task__eval_pairs": "filtered", "task__decoder": "distmult", "task__negative_ends": "both"},
-    "answers of an mlp": {"task__eval_pairs": "filtered", "task__decoder": "mlp"},
+    "all pairs": {"eval__ranking": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
+    "answers": {"eval__ranking": "filtered", "task__decoder": "complex", "task__strict": True},
+    "answers, both drawn": {"eval__ranking": "filtered", "task__decoder": "distmult", "task__negative_ends": "both"},
+    "answers of an mlp": {"eval__ranking": "filtered", "task__decoder": "mlp"},
 }
 
 
@@ -39,7 +39,7 @@ def both_directions(graph):
     ends = np.unique(np.sort(np.stack([graph.src, graph.dst]), axis=0) + 1000 * graph.first, axis=1)
     first, (low, high) = ends[0] // 1000, ends % 1000
     graph.src, graph.dst = np.concatenate([low, high]), np.concatenate([high, low])
-    graph.first, graph.edges = np.tile(first, 2), {"type": (graph.src * graph.dst % 3).astype(np.int16)}
+    graph.first, graph.edges = np.tile(first, 2), {"rel": (graph.src * graph.dst % 3).astype(np.int16)}
     return graph
 
 
@@ -144,10 +144,11 @@ def test_undirected_and_new_links(comm, mpi_tmp_path):
 def test_all_pairs_are_ranked_as_defined(comm, mpi_tmp_path):
     """Against matrices of scores and edges, row by row, as EvolveGCN's evaluation."""
     graph = random_graph(9, 20, 8, 25, weighted=False)
-    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__eval_pairs="all"))
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(eval__ranking="all"))
     outputs = torch.randn(20, session.goal.num_outputs, generator=torch.Generator().manual_seed(1)).double()
     wanted = session.goal.want("val", 0, 4)
-    ((mean_ap, mrr, auc),) = session.goal.score(outputs[session.partition.flat_row], wanted, None).values
+    found = session.goal.score(outputs[session.partition.flat_row], wanted, None).columns
+    mean_ap, mrr, auc = (found[name][0] for name in ("map", "mrr", "auc"))
     session.close()
     score, edge = (outputs @ outputs.T).float().numpy(), np.zeros((20, 20), bool)
     edge[graph.src[graph.first == 5], graph.dst[graph.first == 5]] = True
@@ -162,14 +163,14 @@ def test_answers_are_ranked_among_all_nodes(comm, mpi_tmp_path, decoder):
     """By type, if the decoder knows any, other edges of the snapshot left out, at both ends; against one loop over
     edges and nodes."""
     graph = random_graph(9, 20, 8, 60, weighted=False)
-    graph.edges["type"] = (np.arange(len(graph.src)) % 2).astype(np.int8)
-    types = graph.edges["type"] * (decoder == "distmult")
-    config = links(task__eval_pairs="filtered", task__decoder=decoder)
+    graph.edges["rel"] = (np.arange(len(graph.src)) % 2).astype(np.int8)
+    types = graph.edges["rel"] * (decoder == "distmult")
+    config = links(eval__ranking="filtered", task__decoder=decoder)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     outputs = torch.randn(20, session.goal.num_outputs, generator=torch.Generator().manual_seed(1)).double()
     with torch.no_grad():
         wanted = session.goal.want("val", 0, 4)
-        ranks = session.goal.score(outputs[session.partition.flat_row], wanted, None).rank
+        ranks = session.goal.score(outputs[session.partition.flat_row], wanted, None).columns["rank"]
         score = score_by_hand(session.model.decoder, decoder, outputs).float().numpy()
     found = np.sort(np.concatenate(comm.allgather(ranks)))
     session.close()
@@ -207,11 +208,11 @@ def test_counted_metrics_are_those_of_sklearn(comm):
     ("changes", "described", "names"),
     [
         ({}, "links 1 snapshots later, 1 negatives each, in evaluation 1 negatives each", ("ap", "auc", "mrr")),
-        ({"task__strict": True, "task__undirected": True, "task__new_links": True, "task__eval_negatives": 4},
+        ({"task__strict": True, "task__undirected": True, "task__new_links": True, "eval__negatives": 4},
          "new undirected links 1 snapshots later, strict, 1 negatives each, in evaluation 4 negatives each",
          ("ap", "auc", "mrr")),
-        ({"task__eval_pairs": "all"}, "in evaluation all pairs", ("map", "mrr", "auc")),
-        ({"task__eval_pairs": "filtered"}, "in evaluation all nodes at both ends", ("mrr", "hits@1", "hits@10")),
+        ({"eval__ranking": "all"}, "in evaluation all pairs", ("map", "mrr", "auc")),
+        ({"eval__ranking": "filtered"}, "in evaluation all nodes at both ends", ("mrr", "hits@1", "hits@10")),
     ],
 )  # fmt: skip
 def test_what_is_learnt_is_described(comm, mpi_tmp_path, changes, described, names):
@@ -233,21 +234,20 @@ def test_what_is_learnt_is_described(comm, mpi_tmp_path, changes, described, nam
 @pytest.mark.parametrize("types", [np.array([0.5, 1.5]), np.array([-1, 2], np.int8)], ids=["fractions", "negative"])
 def test_types_of_edges_that_are_none_are_refused(comm, mpi_tmp_path, types):
     graph = random_graph(8, 15, 6, 40, weighted=False)
-    graph.edges["type"] = np.resize(types, len(graph.src))
-    with pytest.raises(DistributedError, match="column type of edges must hold types, integers from 0 on"):
+    graph.edges["rel"] = np.resize(types, len(graph.src))
+    with pytest.raises(DistributedError, match="column rel of edges must hold types, integers from 0 on"):
         open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__decoder="distmult"))
 
 
 def test_scores_that_are_not_finite_are_told_of_all_pairs(comm, mpi_tmp_path):
     """A snapshot without edges has no rank; a score that is not finite ends the run, on all ranks alike."""
     graph = random_graph(9, 20, 8, 25, weighted=False, empty=(6,))
-    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__eval_pairs="all"))
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(eval__ranking="all"))
     outputs = torch.ones(session.partition.num_nodes, session.goal.num_outputs, dtype=torch.float64)
-    ((_, mrr, _),) = session.goal.score(outputs, session.goal.want("val", 0, 5), None).values
-    assert np.isnan(mrr)
+    assert np.isnan(session.goal.score(outputs, session.goal.want("val", 0, 5), None).columns["mrr"])
     outputs[session.partition.flat_row == 3] = np.nan
     ranked = session.goal.score(outputs, session.goal.want("val", 0, 4), None)
-    assert np.isinf(ranked.values).all()
+    assert all(np.isinf(values).all() for values in ranked.columns.values())
     with pytest.raises(DistributedError, match="not finite"):
         measure_all_pairs(ranked.arrays(), None, session.world)
     session.close()
@@ -268,8 +268,8 @@ def test_decoders_score_all_pairs_alike(kind):
 def test_wrong_settings_are_refused():
     for changes, reason in (
         ({"task__loss": "mse"}, "task.loss of kind link"),
-        ({"task__eval_pairs": "all", "task__undirected": True}, "task.eval_pairs all"),
-        ({"task__eval_pairs": "all", "task__decoder": "distmult"}, "task.decoder distmult ranks edges by their types"),
+        ({"eval__ranking": "all", "task__undirected": True}, "eval.ranking all"),
+        ({"eval__ranking": "all", "task__decoder": "distmult"}, "task.decoder distmult ranks edges by their types"),
         ({"task__classes": 3}, "no classes"),
         ({"task__negatives": 0}, "task.negatives"),
         ({"task__split": "nodes"}, "task.split nodes"),

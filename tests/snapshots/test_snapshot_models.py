@@ -8,10 +8,12 @@ import torch
 from dense_models import DENSE
 from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
 
+from hpcgnn import train
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.snapshots.model import MODELS
+from hpcgnn.snapshots.model import MODELS, ModelPart
 from hpcgnn.snapshots.model.frame import SequenceModel
+from hpcgnn.snapshots.model.stacks import GCNStack, PlainModel
 
 NODES, SNAPSHOTS = 20, 7
 CARRIED = [kind for kind, row in MODELS.items() if not row.windowed]
@@ -180,7 +182,7 @@ def test_a_model_of_ones_own_may_sum_and_attend_over_several_snapshots(comm, par
     session = open_session(comm, parts(True), config)
     plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
     frame = session.task._frames(plan, HaloChain(), None)[0]
-    assert len(frame.graphs) > 1
+    assert len(frame.distinct) > 1
     sums = frame.propagate("sum", frame.inputs, frame.start(frame.inputs))
     everyone = torch.from_numpy(make_graph().series["feat"]).double()
     dense = matrices(make_graph(weighted=True))
@@ -191,7 +193,7 @@ def test_a_model_of_ones_own_may_sum_and_attend_over_several_snapshots(comm, par
     attended = frame.attend(frame.inputs, frame.start(frame.inputs), source, target)
     for place, snapshot in enumerate(frame.snapshots):
         piece = frame.inputs[:, place : place + 1].contiguous()
-        alone = snapshot.graph.attend(piece, snapshot.graph.start(piece.flatten(1)), source, target)
+        alone = snapshot.neighbors.attend(piece, snapshot.neighbors.start(piece.flatten(1)), source, target)
         assert_near(attended[:, place : place + 1], alone)
     session.close()
 
@@ -222,8 +224,55 @@ def test_what_does_not_fit_is_refused():
         configured("gcn", update="concat")
 
 
+class Halved(PlainModel):
+    """Half of what graph convolutions give."""
+
+    stack = GCNStack
+
+    def forward(self, frames, state):
+        """As in SequenceModel."""
+        rows, state = super().forward(frames, state)
+        return [0.5 * some for some in rows], state
+
+
+@pytest.fixture
+def halved(monkeypatch):
+    """The name of a model that is a class of this file and a row of the table, no more."""
+    monkeypatch.setitem(MODELS, "halved", ModelPart(Halved, "half of gcn", ("norm",)))
+    return "halved"
+
+
+@pytest.mark.serial
+def test_a_row_makes_choices_help_and_checks(halved, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        train._parse(["--kind", "snapshots", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "dysat,halved}" in text
+    assert '"halved": half of gcn' in text
+    with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, .*, dysat, halved, got 'halve'"):
+        make_config(model__kind="halve")
+    with pytest.raises(ValueError, match=r"model\.heads 2 is for model\.kind gat, dysat; got halved"):
+        make_config(model__kind=halved, model__heads=2)
+
+
+@pytest.mark.serial
+def test_help_has_a_line_for_every_key(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        train._parse(["--kind", "snapshots", "--help"])
+    text = capsys.readouterr().out
+    for section, keys in make_config().to_dict().items():
+        for key in keys if isinstance(keys, dict) else ():
+            said = text.partition(f"--{section}.{key} ")[2].partition("  --")[0]
+            words = [word for word in said.split() if word.isalpha()]
+            assert len(words) > 4, f"{section}.{key}: {said}"
+
+
+def test_a_row_trains(comm, parts, halved):
+    assert_like_one_rank(comm, parts(True), configured(halved, norm="batch"))
+
+
 def test_attention_refuses_weights(comm, parts):
-    with pytest.raises(DistributedError, match="gat weighs edges itself: set sampling.weighted false"):
+    with pytest.raises(DistributedError, match=r"gat weighs edges itself: set sampling\.weighted false"):
         open_session(comm, parts(True), configured("gat"))
 
 

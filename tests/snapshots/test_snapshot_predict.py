@@ -68,7 +68,7 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
 @pytest.mark.parametrize("kind", ["tgcn", "gconv_lstm", "evolvegcn_o", "evolvegcn_h"])
 def test_answers_need_the_weights_and_the_graph_alone(comm, mpi_tmp_path, kind):
     """Validation, test and forecast from a state that is carried on are those of one pass over all snapshots by the
-    best weights, one snapshot a step: nothing is left of the weights, or of the sample of neighbours, that the state
+    best weights, one snapshot a step: nothing is left of the weights, or of the sample of neighbors, that the state
     was formed by as they were learnt."""
     parts = make_parts(comm, mpi_tmp_path)
     changes = {"train__batch_size": 3, "train__log_every": 0, "train__lr": 0.05, "sampling__boundary": 0.6}

@@ -183,7 +183,7 @@ def test_settings_that_show_or_lose_what_they_should_not_are_refused(changes, re
         make_config(**changes)
 
 
-LINKS = {"task__kind": "link", "task__negatives": 2, "task__eval_negatives": 3}
+LINKS = {"task__kind": "link", "task__negatives": 2, "eval__negatives": 3}
 TIMED = {
     "roland": {"model__kind": "roland", "model__layers": 2, "train__batch_size": 3},
     "gconv_lstm": {"model__kind": "gconv_lstm", "model__layers": 2, "train__batch_size": 4},
@@ -191,8 +191,8 @@ TIMED = {
     "mpnn_lstm": {"model__kind": "mpnn_lstm", "train__batch_size": 4},
     "links": {**LINKS, "train__batch_size": 3, "inputs__lags": 0},
     "links, one snapshot a step": {**LINKS, "train__batch_size": 1, "inputs__lags": 0},
-    "links among all": {"task__kind": "link", "task__eval_pairs": "all", "train__batch_size": 1, "inputs__lags": 0},
-    "answers": {"task__kind": "link", "task__eval_pairs": "filtered", "train__batch_size": 1, "inputs__lags": 0},
+    "links among all": {"task__kind": "link", "eval__ranking": "all", "train__batch_size": 1, "inputs__lags": 0},
+    "answers": {"task__kind": "link", "eval__ranking": "filtered", "train__batch_size": 1, "inputs__lags": 0},
     "carried": {"train__batch_size": 3, "inputs__embedding": 4},
     "one snapshot a step": {"train__batch_size": 1},
     "no state": {"train__batch_size": 4, "model__kind": "gcn"},

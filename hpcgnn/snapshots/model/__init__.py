@@ -36,22 +36,12 @@ MODELS = {
     "gconv_gru": ModelPart(GConvGRU, "GRU of Chebyshev filters (Seo et al. 2018)", ("order",)),
     "gconv_lstm": ModelPart(GConvLSTM, "LSTM of Chebyshev filters (Seo et al. 2018)", ("order",)),
     "dcrnn": ModelPart(DCRNN, "GRU of random walks along in-edges and out-edges (Li et al. 2018)", ("order",)),
-    "mpnn_lstm": ModelPart(
-        MPNNLSTM, "two LSTM layers over graph convolutions (Panagopoulos et al. 2021)", ("norm",)
-    ),
-    "evolvegcn_o": ModelPart(
-        EvolveGCNO, "graph convolutions whose matrices change by a GRU of themselves (Pareja et al. 2020)"
-    ),
-    "evolvegcn_h": ModelPart(
-        EvolveGCNH, "graph convolutions whose matrices change by a GRU of the best-scored rows (Pareja et al. 2020)"
-    ),
-    "roland": ModelPart(
-        ROLAND, "GraphSAGE whose hidden rows of every layer are updated (You et al. 2022)", ("update", "norm")
-    ),
-    "dysat": ModelPart(
-        DySAT, "graph attention, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True
-    ),
-}  # fmt: skip
+    "mpnn_lstm": ModelPart(MPNNLSTM, "two LSTM layers over graph convolutions (Panagopoulos et al. 2021)", ("norm",)),
+    "evolvegcn_o": ModelPart(EvolveGCNO, "graph convolutions whose matrices change by a GRU (Pareja et al. 2020)"),
+    "evolvegcn_h": ModelPart(EvolveGCNH, "evolvegcn_o with a GRU of the best-scored rows (Pareja et al. 2020)"),
+    "roland": ModelPart(ROLAND, "GraphSAGE with updates of all hidden rows (You et al. 2022)", ("update", "norm")),
+    "dysat": ModelPart(DySAT, "gat, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True),
+}
 
 
 def make_model(config: Any, sizes: SequenceSizes) -> SequenceModel:

@@ -55,11 +55,12 @@ def _choose(keys: torch.Tensor, rows: torch.Tensor, everyone) -> torch.Tensor:
     rank's."""
     if everyone is None:
         return rows
-    exchanges = everyone.start(keys.flatten(0, 1)), everyone.start(rows.flatten(0, 1))
+    exchanges = everyone.start(keys.flatten(0, 1)), everyone.start(rows.flatten(0, 1))  # both before one is awaited
     keys, candidates = (
         everyone.finish(exchange).view(-1, *sent.shape).transpose(0, 1).flatten(1, 2)  # [R p m, .] as [p, R m, .]
         for exchange, sent in zip(exchanges, (keys, rows), strict=True)
     )
+    # By row id first, then stable by score: equal scores stay in order of row id, wherever the nodes are.
     order = keys[..., 1].argsort(dim=1)
     order = order.gather(1, keys[..., 0].gather(1, order).argsort(dim=1, descending=True, stable=True))
     order = order[:, : rows.shape[1], None].expand(-1, -1, rows.shape[2])

@@ -129,5 +129,5 @@ class JointTGCN(FilteredModel):
 
     @staticmethod
     def make_filter(order: int) -> Convolution:
-        """Make sums over neighbours, without a term of a node's own."""
+        """Make sums over neighbors, without a term of a node's own."""
         return Convolution()

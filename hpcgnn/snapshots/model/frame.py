@@ -22,9 +22,9 @@ from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term
 
 
 @dataclass(slots=True)
-class Graph:
-    """One snapshot's neighbours: ``into`` along in-edges, ``out`` along out-edges where the model asks for them, each
-    with its halo (None: no ghosts)."""
+class Neighbors:
+    """The neighbors of all nodes in one snapshot: ``into`` along in-edges, ``out`` along out-edges where the model asks
+    for them, each with its halo (None: no ghosts)."""
 
     into: Neighborhood
     halo: RankHalo | None = None
@@ -32,12 +32,12 @@ class Graph:
     out_halo: RankHalo | None = None
 
     def propagate(self, name: str, rows: torch.Tensor, exchange=None, out: bool = False) -> torch.Tensor:
-        """Collective. Sum rows [n, D] over neighbours."""
+        """Collective. Sum rows [n, D] over neighbors."""
         side, halo = (self.out, self.out_halo) if out else (self.into, self.halo)
         return propagate(side, halo, name, rows, exchange)
 
     def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. Sum rows [n, k, H], whose exchange was started, over neighbours by attention."""
+        """Collective. Sum rows [n, k, H], whose exchange was started, over neighbors by attention."""
         if self.halo is not None:
             ghosts = self.halo.finish(exchange)
             rows = torch.cat([rows, ghosts.view(len(ghosts), *rows.shape[1:])])
@@ -54,22 +54,22 @@ class Graph:
 @dataclass(slots=True)
 class Snapshot:
     """One snapshot as a step sees it. inputs [n, F]; smoothed: terms of the inputs' series by operator, direction and
-    number, kept from step to step, None where inputs are learnt; identity [n] row ids, the keys of dropout; whole: the
-    graph that inputs are smoothed over where they are not learnt, of which a step may see a part."""
+    number, kept from step to step, None where inputs are learnt; identity [n] row ids, the keys of dropout; whole: all
+    neighbors, over which inputs that are not learnt are smoothed, where the step sees a part of them."""
 
     number: int
-    graph: Graph
+    neighbors: Neighbors
     inputs: torch.Tensor
     identity: torch.Tensor
     smoothed: dict[tuple[str, bool, int], torch.Tensor] | Any = None
-    whole: Graph | None = None
+    whole: Neighbors | None = None
 
 
 @dataclass(slots=True)
 class Frame:
-    """k snapshots; their graphs may be one and the same. everyone: brings the rows of all ranks [R m, D], m of each;
-    None: there is but one rank. counts [R]: nodes of every rank. uses [k]: how many places of the step's frames each
-    snapshot stands for, empty: one each."""
+    """k snapshots, some with the same neighbors. everyone: brings the rows of all ranks [R m, D], m of each; None on a
+    single rank. counts [R]: nodes of every rank. uses [k]: number of places in the step's frames that each snapshot
+    takes, empty: one each."""
 
     snapshots: list[Snapshot]
     key: StepKey = field(default_factory=StepKey)
@@ -89,41 +89,41 @@ class Frame:
 
     @property
     def learnt(self) -> bool:
-        """Whether inputs are learnt, so that nothing of them is kept."""
+        """Whether inputs are learnt: their sums over neighbors change with every step and are not kept."""
         return self.snapshots[0].smoothed is None
 
     @property
     def degree(self) -> torch.Tensor:
         """Sums of the weights of all in-edges [n, k, 1]."""
-        return side_by_side([snapshot.graph.into.degree for snapshot in self.snapshots]).unsqueeze(2)
+        return side_by_side([snapshot.neighbors.into.degree for snapshot in self.snapshots]).unsqueeze(2)
 
     @property
-    def graphs(self) -> list[Graph]:
-        """The different graphs, in order of their first snapshot."""
-        return list({id(snapshot.graph): snapshot.graph for snapshot in self.snapshots}.values())
+    def distinct(self) -> list[Neighbors]:
+        """The different neighbors of the snapshots, in order of the first snapshot with them."""
+        return list({id(snapshot.neighbors): snapshot.neighbors for snapshot in self.snapshots}.values())
 
     def start(self, rows: torch.Tensor, out: bool = False) -> list:
         """Collective. Begin the exchanges of rows [n, k, D] for a ``propagate`` to come."""
-        if len(self.graphs) == 1:
-            return [self.graphs[0].start(rows.flatten(1), out)]
-        return [s.graph.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
+        if len(self.distinct) == 1:
+            return [self.distinct[0].start(rows.flatten(1), out)]
+        return [s.neighbors.start(piece, out) for s, piece in zip(self.snapshots, rows.unbind(1), strict=True)]
 
     def propagate(self, name: str, rows: torch.Tensor, exchanges: list | None = None, out: bool = False):
         """Collective. Return operator (``make_operator``) @ rows of every snapshot [n, k, D]."""
-        if len(self.graphs) == 1:
-            return self.graphs[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out).view(rows.shape)
+        if len(self.distinct) == 1:
+            return self.distinct[0].propagate(name, rows.flatten(1), exchanges and exchanges[0], out).view(rows.shape)
         exchanges = exchanges or [None] * len(self.snapshots)
         pieces = zip(self.snapshots, rows.unbind(1), exchanges, strict=True)
-        return side_by_side([s.graph.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
+        return side_by_side([s.neighbors.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
 
     def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. Sum neighbours' and own rows [n, k, H] of every snapshot, weighed by attention
+        """Collective. Sum neighbors' and own rows [n, k, H] of every snapshot, weighed by attention
         (``attend``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
         rows, started before."""
-        if len(self.graphs) == 1:
-            return self.graphs[0].attend(rows, exchanges[0], source, target)
+        if len(self.distinct) == 1:
+            return self.distinct[0].attend(rows, exchanges[0], source, target)
         pieces = zip(self.snapshots, rows.split(1, dim=1), exchanges, strict=True)
-        return torch.cat([s.graph.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
+        return torch.cat([s.neighbors.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
 
     def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
         """Collective. Return a term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
@@ -145,12 +145,13 @@ class Frame:
     def _smooth(self, snapshot: Snapshot, name: str, out: bool, power: int) -> torch.Tensor:
         if power <= 0:
             return snapshot.inputs
-        learnt = snapshot.smoothed is None
-        terms, graph = ({}, snapshot.graph) if learnt else (snapshot.smoothed, snapshot.whole or snapshot.graph)
+        terms, neighbors = {}, snapshot.neighbors
+        if snapshot.smoothed is not None:
+            terms, neighbors = snapshot.smoothed, snapshot.whole or neighbors
         if (name, out, power) not in terms:
             last = self._smooth(snapshot, name, out, power - 1)
             before = self._smooth(snapshot, name, out, power - 2) if power > 1 else None
-            terms[name, out, power] = next_term(name, graph.propagate(name, last, out=out), before)
+            terms[name, out, power] = next_term(name, neighbors.propagate(name, last, out=out), before)
         return terms[name, out, power]
 
 
@@ -175,8 +176,8 @@ class SequenceModel(nn.Module):
     """Base of the models of snapshots. A model of one's own is made as Class(config, sizes) and has these attributes
     and methods.
 
-    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbours; weighs_edges:
-    it does so itself, with no regard to a column weight; config: the section ``model``.
+    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors; weighs_edges:
+    whether the model weighs edges itself and cannot use their column weight; config: the section ``model``.
     """
 
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
@@ -194,7 +195,8 @@ class SequenceModel(nn.Module):
         return state | {name: value.expand(sequences, *value.shape) for name, value in self.shared_state().items()}
 
     def asked(self, sequence: list) -> list:
-        """Choose what outputs are formed of, out of one thing a frame: the last of a window, else all."""
+        """Select, from a list with an item a frame, the items that outputs are formed of: the last one of a window, all
+        where state is carried on."""
         return sequence[-1:] if self.sizes.history else sequence
 
     def shared_state(self) -> State:

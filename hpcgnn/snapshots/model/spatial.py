@@ -1,4 +1,4 @@
-"""Computes what does not depend on state for all snapshots of a step at once, so that their exchanges overlap.
+"""Sums over neighbors that do not depend on state, for all snapshots of a step at once, so that exchanges overlap.
 
 n nodes of this rank, k sequences, D columns.
 """
@@ -15,17 +15,17 @@ from hpcgnn.snapshots.neighborhood import next_term
 
 
 class Distinct:
-    """The snapshots of several frames, each once. frames: one a graph, of all snapshots with that graph."""
+    """The snapshots of several frames, each once. frames: those with the same neighbors in one frame."""
 
     def __init__(self, frames: list[Frame]):
         self._numbers = [[snapshot.number for snapshot in frame.snapshots] for frame in frames]
-        by_graph: dict[int, list] = {}
+        by_neighbors: dict[int, list] = {}
         for snapshot in {s.number: s for frame in frames for s in frame.snapshots}.values():
-            by_graph.setdefault(id(snapshot.graph), []).append(snapshot)
+            by_neighbors.setdefault(id(snapshot.neighbors), []).append(snapshot)
         uses = Counter(number for numbers in self._numbers for number in numbers)
         self.frames = [
             replace(frames[0], snapshots=snapshots, uses=tuple(uses[s.number] for s in snapshots))
-            for snapshots in by_graph.values()
+            for snapshots in by_neighbors.values()
         ]
         self._place = {
             snapshot.number: (group, place)
@@ -52,8 +52,8 @@ def start_all(frames: list[Frame], rows: list[torch.Tensor], out: bool = False) 
 
 
 def propagate_all(frames: list[Frame], name: str, rows: list[torch.Tensor], ahead=None, out: bool = False) -> list:
-    """Collective. Return operator @ rows of every frame; all exchanges are under way before the first is waited for, or
-    were started ``ahead``."""
+    """Collective. Return operator @ rows of every frame. ahead: the exchanges, where they were started before."""
+    # All exchanges start before the first is waited for: started frame by frame, none would hide behind another's sums.
     ahead = start_all(frames, rows, out) if ahead is None else ahead
     trios = zip(frames, rows, ahead, strict=True)
     return [frame.propagate(name, frame_rows, exchanges, out) for frame, frame_rows, exchanges in trios]
@@ -62,7 +62,7 @@ def propagate_all(frames: list[Frame], name: str, rows: list[torch.Tensor], ahea
 def attend_all(
     frames: list[Frame], rows: list[torch.Tensor], source: torch.Tensor, target: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Collective. Sum neighbours' rows by attention (``Frame.attend``) in every frame, all exchanges under way at
+    """Collective. Sum neighbors' rows by attention (``Frame.attend``) in every frame, all exchanges under way at
     once."""
     trios = zip(frames, rows, start_all(frames, rows), strict=True)
     return [frame.attend(frame_rows, exchanges, source, target) for frame, frame_rows, exchanges in trios]
@@ -76,7 +76,7 @@ def smooth_all(frames: list[Frame], name: str) -> list[torch.Tensor]:
 
 
 class Filter:
-    """Forms polynomials of an operator: rows, and what 1, 2, .. order - 1 steps along the edges make of them, side by
+    """Forms polynomials of an operator: rows, and their sums over 1, 2, .. order - 1 steps along the edges, side by
     side [n, k, num_terms D]; both: along out-edges, too."""
 
     def __init__(self, name: str, order: int, both: bool = False):
@@ -110,9 +110,9 @@ class Convolution:
     num_terms = 1
 
     def of_inputs(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. Sum the inputs of every frame over neighbours."""
+        """Collective. Sum the inputs of every frame over neighbors."""
         return smooth_all(frames, "gcn")
 
     def of_rows(self, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Sum rows of every frame over neighbours."""
+        """Collective. Sum rows of every frame over neighbors."""
         return propagate_all(frames, "gcn", rows)

@@ -23,7 +23,7 @@ class Stack(nn.Module):
     layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last: batch
     normalisation follows the activation.
 
-    Sums over neighbours and attention are those of static graphs (``nn.aggregation``). Parameters are not: a product
+    Sums over neighbors and attention are those of static graphs (``nn.aggregation``). Parameters are not: a product
     comes before its rows travel, where a block's are fused with the sums, and checkpoints know both by their names.
     """
 
@@ -83,7 +83,7 @@ class GCNStack(Stack):
 
 
 class SAGEStack(Stack):
-    """GraphSAGE: a node's own row and the mean of its neighbours', each times a matrix (Hamilton et al., Inductive
+    """GraphSAGE: a node's own row and the mean of its neighbors', each times a matrix (Hamilton et al., Inductive
     representation learning on large graphs, 2017); edge weights weigh the mean."""
 
     def __init__(self, config: Any, inputs: int):
@@ -100,7 +100,7 @@ class SAGEStack(Stack):
 
 
 class GATStack(Stack):
-    """Attention over a node's neighbours and itself (Velickovic et al., Graph attention networks, 2018), the rows of
+    """Attention over a node's neighbors and itself (Velickovic et al., Graph attention networks, 2018), the rows of
     all heads side by side."""
 
     activate = staticmethod(functional.elu)
