@@ -210,11 +210,9 @@ class SnapshotDataConfig:
 
     def refuse_shares(self, reason: str) -> None:
         """Raise ValueError for shares or numbers of snapshots that are set, but not read for a reason."""
-        for name, unset in (
-            ("val_fraction", None), ("test_fraction", None), ("val_snapshots", -1), ("test_snapshots", -1),
-        ):  # fmt: skip
-            if getattr(self, name) != unset:
-                raise ValueError(f"data.{name} has no effect: {reason}; leave it unset")
+        for key in fields(self):
+            if key.name.startswith(("val_", "test_")) and getattr(self, key.name) != key.default:
+                raise ValueError(f"data.{key.name} has no effect: {reason}; leave it unset")
 
     def split(self, first: int, last: int) -> dict[str, range]:
         """Divide the snapshots ``first`` .. ``last`` that predictions are made from into splits, in order of time.

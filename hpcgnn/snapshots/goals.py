@@ -107,10 +107,13 @@ class LabelGoal(SnapshotGoal):
         return self.sum(scores.output, scores.label)
 
     def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
-        if not scores:
-            none = torch.empty((0, max(1, self.classes)))
-            return LabelScores(none, torch.empty(0, dtype=torch.int64 if self.classes else none.dtype))
+        scores = scores or [self.no_scores()]
         return LabelScores(torch.cat([s.output for s in scores]), torch.cat([s.label for s in scores]))
+
+    def no_scores(self) -> LabelScores:
+        """Make the scores of no target."""
+        none = torch.empty((0, max(1, self.classes)))
+        return LabelScores(none, torch.empty(0, dtype=torch.int64 if self.classes else none.dtype))
 
     def collector(self) -> Collected:
         return Collected(lambda scores, batches, world: self._measure(scores, world))
@@ -181,11 +184,9 @@ class RegressionGoal(LabelGoal):
         known = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
         return LabelScores(known, targets.value)
 
-    def join(self, scores: list[LabelScores], training: bool) -> LabelScores:
+    def no_scores(self) -> LabelScores:
         none = torch.empty(0, dtype=self._dtype, device=self._world.device)
-        return LabelScores(
-            torch.cat([none, *(s.output for s in scores)]), torch.cat([none, *(s.label for s in scores)])
-        )
+        return LabelScores(none, none)
 
     def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
         return self.scale * outputs

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel
@@ -23,7 +24,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs, score_pairs
+from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
@@ -71,7 +72,19 @@ class Ranked:
 def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain, channel: Channel, world):
     """Collective. Score edges and the negatives that were drawn for them, from outputs [n, Z]."""
     assert pairs.reach is not None
-    return score_pairs(decoder, pairs.reach.bring(outputs, chain, channel), pairs)
+    assert pairs.negative is not None
+    rows = pairs.reach.bring(outputs, chain, channel)
+    source, destination, drawn = (
+        functional.embedding(place, rows) for place in (pairs.source, pairs.destination, pairs.negative)
+    )
+    if pairs.negative_source is not None:
+        against = functional.embedding(pairs.negative_source, rows)
+        relation = None if pairs.relation is None else pairs.relation.repeat(len(drawn))
+        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1), relation).view(pairs.negative.shape)
+    else:
+        negative = decoder(source, drawn, pairs.relation)
+    positive = decoder(source, destination, pairs.relation)
+    return LinkScores(positive, negative, number=torch.full_like(pairs.source, pairs.number))
 
 
 def rank_answers(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):

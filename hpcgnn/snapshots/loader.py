@@ -76,22 +76,21 @@ class SnapshotLoader:
         collective; roots [S]: number of predictions made from every snapshot on all ranks, by default one a node;
         with_out: whether the model sees out-neighbors too; channel: of planning. Raises DistributedError."""
         world, partition = graph.world, graph.partition
-        self._graph, self._split, self.snapshots, self._size = graph, split, snapshots, batch_size
+        self._split, self.snapshots, self._size = split, snapshots, batch_size
         self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
         self._sampling, self._drop_last, self._seed = sampling or SnapshotSamplingConfig(), drop_last, seed
         self.prefetch = world.plans_ahead(self._sampling.prefetch)
         self._channel = channel or world.channel(polite=self.prefetch > 0)
         self._timers = timers or Timers()
-        boundary = None
-        if self._sampling.boundary < 1:
-            boundary = Boundary(self._sampling.boundary, seed, partition.flat_row)
+        share = self._sampling.boundary
+        boundary = Boundary(share, seed, partition.flat_row) if share < 1 else None
         weighted = self._sampling.weighted and WEIGHT in partition.edge_columns
         below = weighted and bool((partition.edge_column(WEIGHT) < 0).any())
         signed = world.reduce_array(np.array([below], np.int64), "max")[0] > 0
         builder = Builder(partition, self._channel, dtype, world.device, weighted, self._sampling.by_part, bool(signed))
         changed = world.reduce_array(partition.changes().astype(np.int64)) > 0
-        share = (world.group, world.num_groups)
-        self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, share, boundary)
+        groups = (world.group, world.num_groups)
+        self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, groups, boundary)
         self.start_epoch(0)
         if boundary is not None and split == SPLITS[0]:
             self.check_keys("sampling.boundary", 1)

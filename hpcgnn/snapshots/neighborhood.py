@@ -171,8 +171,8 @@ def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:
     return torch.where(values > 0, values.clamp(min=torch.finfo(values.dtype).tiny) ** power, torch.zeros_like(values))
 
 
-def _int64_on(device: torch.device, values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.int64)).to(device)
+def _int64_on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
+    return [torch.from_numpy(values.astype(np.int64)).to(device) for values in arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +212,12 @@ class Builder:
         own_indptr = np.searchsorted(edges.dst[own], np.arange(partition.num_nodes + 1))
         rows, counts = np.unique(edges.dst[ghost], return_counts=True)
         ghost_indptr = np.concatenate([[0], np.cumsum(counts)])
-        lists = [
-            EdgeLists(_int64_on(device, indptr), _int64_on(device, place), num_sources)
-            for indptr, place, num_sources in (
-                (own_indptr, source[own], partition.num_nodes),
-                (ghost_indptr, source[ghost] - partition.num_nodes, len(ids)),
-            )
-        ]
+        own_lists = EdgeLists(*_int64_on(device, own_indptr, source[own]), partition.num_nodes)
+        ghost_lists = EdgeLists(*_int64_on(device, ghost_indptr, source[ghost] - partition.num_nodes), len(ids))
         weights = [None if weight is None else weight[torch.from_numpy(place)].to(device) for place in (own, ghost)]
         return Neighborhood(
-            partition.num_nodes, Edges(lists[0], weights[0]),
-            Edges(lists[1], weights[1], torch.from_numpy(rows).to(device)),
+            partition.num_nodes, Edges(own_lists, weights[0]),
+            Edges(ghost_lists, weights[1], torch.from_numpy(rows).to(device)),
             degree.to(device), ghost_degree.to(device), looped.to(device), ghost_looped.to(device), route, ghost_row,
             self.signed,
         )  # fmt: skip

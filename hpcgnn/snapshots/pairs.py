@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
@@ -25,7 +23,6 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
 from hpcgnn.task.known_edges import KnownAnswers, draw_strict
-from hpcgnn.task.links import LinkScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,7 @@ class TargetEdges:
     already has; types: number of edge types, 0: edges have none."""
 
     def __init__(
-        self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int,
-        channel: Channel,
+        self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int, channel: Channel
     ):  # fmt: skip
         self._partition, self._horizon, self._new_only, self._types = partition, horizon, new_only, types
         self._undirected = undirected
@@ -183,7 +179,16 @@ class PairPlanner:
 
     def ends(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
         """Collective. Plan a target's edges, to rank each of their ends among all nodes."""
-        answers = self._answers(number, self._targets.at(number))
+        edges, every, channel = self._targets.at(number), self._targets.all_at(number), self._channel
+        own = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
+        counts = channel.counts(np.full(channel.size, len(own)))
+        everyone = channel.everyone(torch.from_numpy(own), counts).numpy()
+        reached = [reach([ids], self._partition.book, channel, self._device) for ids in everyone.T[:2]]
+        first = int(counts[: channel.rank].sum())
+        answers = Answers(
+            everyone, slice(first, first + len(own)), [(to_nodes, place) for to_nodes, (place,) in reached],
+            (self._answers_of(every), self._answers_of(reversed_edges(every, self._partition, channel))),
+        )  # fmt: skip
         return replace(self.all_pairs(split, epoch, number, count), answers=answers)
 
     def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
@@ -204,7 +209,7 @@ class PairPlanner:
             is_own, others = (drawn == own).all(axis=0), self._nodes.size - 1
             drawn[0] = self._nodes.draw_others(drawn[0], is_own, place[0], lambda chosen: places(chosen, 1, others)[0])
             return drawn
-        known_edges, types = self._known_edges(number), _types_of(edges)
+        known_edges, types = self._answers_of(self._targets.all_at(number)), _types_of(edges)
 
         def is_edge(chosen: np.ndarray, nodes: np.ndarray) -> np.ndarray:
             destinations = nodes[0]
@@ -214,41 +219,11 @@ class PairPlanner:
 
         return draw_strict(draw, is_edge, self._channel)
 
-    def _known_edges(self, number: int) -> KnownAnswers:
-        edges, partition = self._targets.all_at(number), self._partition
-        ownership = partition.book.of_type(0)
-        return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
-
-    def _answers(self, number: int, edges: SnapshotEdges) -> Answers:
-        """Collective. Plan the ranking of both ends of every edge among all nodes."""
-        partition, channel = self._partition, self._channel
-        back = reversed_edges(self._targets.all_at(number), partition, channel)
-        ownership = partition.book.of_type(0)
-        sources = KnownAnswers(ownership, partition.rank, back.src, _types_of(back), self._ids[back.dst])
-        own = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
-        counts = channel.counts(np.full(channel.size, len(own)))
-        everyone = channel.everyone(torch.from_numpy(own), counts).numpy()
-        reached = [reach([ids], partition.book, channel, self._device) for ids in everyone.T[:2]]
-        rows = [(to_nodes, place) for to_nodes, (place,) in reached]
-        first = int(counts[: channel.rank].sum())
-        return Answers(everyone, slice(first, first + len(own)), rows, (self._known_edges(number), sources))
+    def _answers_of(self, edges: SnapshotEdges) -> KnownAnswers:
+        ownership = self._partition.book.of_type(0)
+        return KnownAnswers(ownership, self._partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
 
 
 def _types_of(edges: SnapshotEdges) -> np.ndarray:
     """Return the types of edges [e] int64; 0 where they have none."""
     return edges.columns[TYPE].astype(np.int64) if edges.columns else np.zeros_like(edges.src)
-
-
-def score_pairs(decoder: nn.Module, rows: torch.Tensor, pairs: TargetPairs) -> LinkScores:
-    """Score edges and their negatives, from the rows [w, Z] that the pairs' positions refer to."""
-    source, destination = functional.embedding(pairs.source, rows), functional.embedding(pairs.destination, rows)
-    assert pairs.negative is not None
-    drawn = functional.embedding(pairs.negative, rows)
-    if pairs.negative_source is not None:
-        against = functional.embedding(pairs.negative_source, rows)
-        relation = None if pairs.relation is None else pairs.relation.repeat(len(drawn))
-        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1), relation).view(pairs.negative.shape)
-    else:
-        negative = decoder(source, drawn, pairs.relation)
-    positive = decoder(source, destination, pairs.relation)
-    return LinkScores(positive, negative, number=torch.full_like(pairs.source, pairs.number))

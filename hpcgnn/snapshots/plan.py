@@ -95,9 +95,8 @@ class SnapshotPlanner:
 
     def plan(self, batches: SnapshotBatches, epoch: int, step: int) -> SnapshotPlan:
         """Collective. Plan a step with its targets."""
-        return self._plan(
-            batches, epoch, step, [self._want(batches.name, epoch, n) for n in self.targets(batches, step)]
-        )
+        needs = [self._want(batches.name, epoch, number) for number in self.targets(batches, step)]
+        return self._plan(batches, epoch, step, needs)
 
     def forecast(self, batches: SnapshotBatches, step: int) -> SnapshotPlan:
         """Collective. Plan a step without targets, of which outputs alone are wanted."""
@@ -175,7 +174,7 @@ class SnapshotInputs:
 
     def __init__(
         self, config: Any, partition: SnapshotPartition, target: str, dtype: torch.dtype, device: torch.device
-    ):  # fmt: skip
+    ):
         """Raises ValueError for lags without a target."""
         if config.lags and target not in partition.series:
             raise ValueError(f"inputs.lags needs a column {target or 'target'} of every snapshot, the graph has none")

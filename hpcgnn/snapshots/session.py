@@ -57,15 +57,14 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         loader.check_keys("model.dropout", 0)
     loaders = {"train": loader} | {name: loader.beside(name, splits[name], train.batch_size) for name in SPLITS[1:]}
     task = SnapshotTask(
-        model, goal, memory, cache(partial(inputs.at, channel=graph.channel)),
-        torch.from_numpy(partition.flat_row).to(world.device), not sampling.history, train.seed, graph.channel, timers,
-        Relay(world) if world.num_groups > 1 else None, sampling.halo_staleness, config.comm.overlap,
+        model, goal, memory, cache(partial(inputs.at, channel=graph.channel)), graph.channel, timers,
+        sampling=sampling, seed=train.seed, relay=Relay(world) if world.num_groups > 1 else None,
+        overlap=config.comm.overlap,
     )  # fmt: skip
     carries = not sampling.history and bool(model.node_state or model.shared_state())
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, _describe,
-        world.job, "predictions", forgets=goal.restarts,
-        renew=_renew if carries and not goal.restarts else None,
+        world.job, "predictions", forgets=goal.restarts, renew=_renew if carries and not goal.restarts else None,
     )  # fmt: skip
 
 
@@ -85,7 +84,7 @@ def _renew(session: Session, stop: Callable[[], bool]) -> bool:
     formed by older weights, and maybe by fewer neighbors. False where ``stop`` says so, asked after every step."""
     session.memory.reset()
     train = session.loaders["train"].snapshots
-    size = session.config.train.batch_size or len(train)
+    size = session.config.train.batch_size
     for first in range(train.start, train.stop, size):
         for _ in follow(session, range(first, min(first + size, train.stop))):
             pass
@@ -119,9 +118,7 @@ def _build_model(
         partition.flat_row, extra, EmbeddingConfig(), train.lr, train.seed, dtype, world.device
     ) if extra else None  # fmt: skip
     widths = {} if config.sampling.history else model.node_state
-    return model, SequenceRows(
-        partition.num_nodes, widths, learnt, torch.empty(0, dtype=dtype, device=world.device)
-    )  # fmt: skip
+    return model, SequenceRows(torch.from_numpy(partition.flat_row).to(world.device), widths, learnt, dtype)
 
 
 def _describe(session: Session) -> list[str]:

@@ -15,9 +15,10 @@ from hpcgnn.comm.halo import HaloChain, RankHalo, RankRows, StaleRows
 from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import SparseEmbedding
-from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
+from hpcgnn.snapshots.config import SnapshotSamplingConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
 from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Neighbors, SequenceModel, Snapshot, State
@@ -25,19 +26,22 @@ from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
 
 
-class SequenceRows:
-    """Keeps rows of nodes from step to step (a ``NodeRowStore``). state: rows [n, W] by name; shared: further state,
-    equal on all ranks; both begin anew with every epoch. learnt: learnable embeddings, or None."""
+class SequenceRows(NodeRowStore):
+    """Keeps rows of nodes from step to step. identity [n]: row ids of this rank's nodes, on the device; state: rows [n,
+    W] by name; shared: further state, equal on all ranks; both begin anew with every epoch. learnt: learnable
+    embeddings, or None."""
 
-    def __init__(self, num_nodes: int, widths: dict[str, int], learnt: SparseEmbedding | None, like: torch.Tensor):
-        self.learnt, self._like = learnt, like
-        self._num_nodes, self._widths = num_nodes, widths
+    def __init__(
+        self, identity: torch.Tensor, widths: dict[str, int], learnt: SparseEmbedding | None, dtype: torch.dtype
+    ):
+        self.identity, self.learnt, self._widths = identity, learnt, widths
+        self._like = torch.empty(0, dtype=dtype, device=identity.device)
         self.saved_shared: dict[str, torch.Tensor] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget the state."""
-        self.state = {name: self._like.new_zeros(self._num_nodes, width) for name, width in self._widths.items()}
+        self.state = {name: self._like.new_zeros(len(self.identity), width) for name, width in self._widths.items()}
         self.shared: dict[str, torch.Tensor] = {}  # empty: as the model begins
         self.fresh = True
 
@@ -52,16 +56,12 @@ class SequenceRows:
         """Return the number 0, of the type and device of the rows."""
         return self._like.new_zeros(())
 
-    def settle(self) -> None:
-        """Do nothing: no write waits."""
-
     def saved(self) -> list[SavedRows]:
         """Copy all rows of this rank, and into ``saved_shared`` the state that all ranks share now."""
         self.saved_shared = {name: value.clone() for name, value in self.shared.items()}
         columns = self._columns()
-        if not columns:
-            return []
-        return [SavedRows(torch.arange(self._num_nodes), {name: value.clone() for name, value in columns.items()})]
+        rows = torch.arange(len(self.identity))
+        return [SavedRows(rows, {name: value.clone() for name, value in columns.items()})] if columns else []
 
     def between_epochs(self) -> list[SavedRows]:
         """Copy the learnable embeddings; the state begins anew."""
@@ -86,9 +86,6 @@ class SequenceRows:
         self.shared = {name: value.to(self._like.device, self._like.dtype) for name, value in shared.items()}
         self.fresh = self.fresh and not shared
 
-    def share(self, channel: Channel) -> None:
-        """Do nothing: no rank keeps copies."""
-
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Refuse saved writes that wait: a run on snapshots saves none."""
         raise ValueError("the checkpoint holds writes that wait, which a run on snapshots has none of")
@@ -103,20 +100,20 @@ STATE = "state."
 
 class SnapshotTask(Task):
     """Runs planned steps; collective to create, and so are ``train``, ``score`` and ``evaluate``. inputs(number):
-    features of the nodes in a snapshot [n, F], collective; carries: state goes on from step to step; relay: hands state
-    from group to group where groups split time, None: there is one group only."""
+    features of the nodes in a snapshot [n, F], collective; sampling: the section, None: its defaults; relay: hands
+    state from group to group where groups split time, None: there is one group only."""
 
     def __init__(
         self, model: SequenceModel, goal: SnapshotGoal, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
-        identity: torch.Tensor, carries: bool, seed: int, channel: Channel, timers: Timers,
-        relay: Relay | None = None, staleness: int = 0, overlap: bool = True,
+        channel: Channel, timers: Timers, *, sampling: SnapshotSamplingConfig | None = None, seed: int = 0,
+        relay: Relay | None = None, overlap: bool = True,
     ):  # fmt: skip
         self.model, self._goal, self._rows, self.inputs = model, goal, rows, inputs
-        self._identity, self._carries, self._seed, self._channel = identity, carries, seed, channel
-        self.timers, self._relay, self._overlap = timers, relay, overlap
-        self._staleness, self._stale = staleness, StaleRows(staleness) if staleness else None
+        self._seed, self._channel, self.timers, self._relay, self._overlap = seed, channel, timers, relay, overlap
+        self._sampling = sampling or SnapshotSamplingConfig()
+        self._stale = StaleRows(self._sampling.halo_staleness) if self._sampling.halo_staleness else None
         self._smoothed: dict[int, dict] = {}
-        self._counts = tuple(channel.everyone(torch.tensor([len(identity)])).tolist())
+        self._counts = tuple(channel.everyone(torch.tensor([len(rows.identity)])).tolist())
         self._norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
@@ -157,7 +154,7 @@ class SnapshotTask(Task):
 
     def can_resume(self, epoch: int, step: int) -> bool:
         """Whether a run can resume exactly before a step: with stale rows, only where they are brought anew."""
-        period = self._staleness + 1
+        period = self._sampling.halo_staleness + 1
         return period == 1 or (epoch % period == 0 and step == 0)
 
     def run_state(self) -> dict[str, torch.Tensor]:
@@ -188,7 +185,7 @@ class SnapshotTask(Task):
         """Collective. Compute outputs [n, C] at the targets, and the scalars of ``_run``; the state moves on."""
         frames = self._frames(plan, chain, learnt)
         tokens: list = []
-        if self._carries:
+        if not self._sampling.history:
             outputs, state = self._carry(frames, tokens)
             if plan.ends:
                 self._rows.remember(state)
@@ -219,7 +216,7 @@ class SnapshotTask(Task):
 
     def _state(self) -> State:
         """Return the state that a step begins with when state is carried on."""
-        state = self.model.begin(self._rows.zero().new_zeros(len(self._identity), 1, 0))
+        state = self.model.begin(self._rows.zero().new_zeros(len(self._rows.identity), 1, 0))
         if self._rows.fresh:
             return state
         of_nodes = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
@@ -240,7 +237,7 @@ class SnapshotTask(Task):
                 inputs = torch.cat([inputs, learnt], dim=1)
             smoothed = self._smoothed.setdefault(number, {}) if learnt is None else None
             neighbors, all_neighbors = seen[id(pair)], whole[id(plan.whole[number])]
-            snapshots[number] = Snapshot(number, neighbors, inputs, self._identity, smoothed, all_neighbors)
+            snapshots[number] = Snapshot(number, neighbors, inputs, self._rows.identity, smoothed, all_neighbors)
         everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None
         shared = key, everyone, self._counts
         return [Frame([snapshots[number] for number in frame], *shared) for frame in plan.frames]

@@ -112,7 +112,7 @@ def test_rows_of_another_model_or_kind(tmp_path, written):
     with pytest.raises(ValueError, match="holds node memory, which a static graph has none of"):
         session.memory.put_write([], session.graph.channel)
     session.close()
-    rows = SequenceRows(2, {}, None, torch.empty(0))
+    rows = SequenceRows(torch.arange(2), {}, None, torch.float32)
     with pytest.raises(ValueError, match="holds writes that wait, which a run on snapshots has none of"):
         rows.put_write([], session.graph.channel)
 

@@ -1,11 +1,21 @@
 """Steps and products in kept memory: values and gradients are those of plain operations."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine, relu
 
 pytestmark = pytest.mark.serial
+
+
+def plain_step(cell, gate_inputs, hidden):
+    """The step of a cell in plain torch, operation by operation."""
+    width = hidden.shape[-1]
+    update, reset = torch.sigmoid(gate_inputs[..., : 2 * width] + hidden @ cell.gates).chunk(2, dim=-1)
+    candidate = torch.tanh(gate_inputs[..., 2 * width :] + (reset * hidden) @ cell.candidate)
+    return torch.lerp(candidate, hidden, update)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 13])
@@ -17,7 +27,7 @@ def test_step_is_its_operations(rows, sequences):
     given = torch.randn(3, rows, sequences, 3 * width, dtype=torch.float64)
     start = torch.randn(rows, sequences, width, dtype=torch.float64)
     found = []
-    for step in (cell, cell.reference):
+    for step in (cell, partial(plain_step, cell)):
         leaves = given.clone().requires_grad_(), start.clone().requires_grad_()
         hidden = leaves[1]
         for some in leaves[0]:
@@ -31,7 +41,7 @@ def test_step_is_its_operations(rows, sequences):
 def test_step_takes_single_precision():
     torch.manual_seed(3)
     cell, given, hidden = GatedCell(4), torch.randn(9, 1, 12), torch.randn(9, 1, 4)
-    assert torch.allclose(cell(given, hidden), cell.reference(given, hidden), atol=1e-6)
+    assert torch.allclose(cell(given, hidden), plain_step(cell, given, hidden), atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 70000])

@@ -166,13 +166,6 @@ class GatedCell(nn.Module):
         rows = gate_inputs.reshape(-1, 3 * width), hidden.reshape(-1, width)
         return GatedStep.apply(*rows, self.gates, self.candidate).view(hidden.shape)
 
-    def reference(self, gate_inputs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Do the step in plain torch, operation by operation."""
-        width = hidden.shape[-1]
-        update, reset = torch.sigmoid(gate_inputs[..., : 2 * width] + hidden @ self.gates).chunk(2, dim=-1)
-        candidate = torch.tanh(gate_inputs[..., 2 * width :] + (reset * hidden) @ self.candidate)
-        return torch.lerp(candidate, hidden, update)
-
 
 class MemoryCell(nn.Module):
     """An LSTM (Hochreiter and Schmidhuber, 1997): c' = f c + i tanh(g_c), h' = o tanh(c'), i, f and o = sigmoid(g), g

@@ -35,12 +35,8 @@ class Distinct:
 
     def spread(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """Turn rows of ``frames`` into rows [n, k, D] of the frames that were given."""
-        if all(len(group.snapshots) == 1 for group in self.frames) and all(
-            len(numbers) == 1 for numbers in self._numbers
-        ):
-            return [
-                rows[self._place[number][0]] for (number,) in self._numbers
-            ]  # a group's pieces would be joined again
+        if {len(frame.snapshots) for frame in self.frames} | set(map(len, self._numbers)) == {1}:
+            return [rows[self._place[number][0]] for (number,) in self._numbers]  # nothing to cut and to join again
         pieces = [group.unbind(1) for group in rows]
         by_number = {number: pieces[group][place] for number, (group, place) in self._place.items()}
         return [side_by_side([by_number[number] for number in numbers]) for numbers in self._numbers]
