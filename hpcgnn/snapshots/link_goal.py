@@ -25,21 +25,12 @@ from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs
+from hpcgnn.task import metrics
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import make_loss
-from hpcgnn.task.metrics import (
-    PAIRS,
-    PER_SNAPSHOT,
-    RANKS,
-    check_finite,
-    drawn_metrics,
-    link_metrics,
-    mean_known,
-    names_of,
-    ranking_metrics,
-)
+from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_known, names_of
 from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
@@ -159,11 +150,11 @@ def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
     batches list those of all ranks. Raises DistributedError for a score that is not finite.
     """
     positive, negative, number = scores["positive"], scores["negative"], scores["number"]
-    result, by_snapshot = drawn_metrics(positive, negative, world), []
+    result, by_snapshot = metrics.drawn_metrics(positive, negative, world), []
     for snapshot in sorted(snapshot for targets in batches.targets for snapshot in targets):
         here = number == snapshot
-        by_snapshot.append(link_metrics(positive[here], negative[here], world))
-    means = {name: mean_known(metrics[name] for metrics in by_snapshot) for name in names_of(PAIRS)}
+        by_snapshot.append(metrics.link_metrics(positive[here], negative[here], world))
+    means = {name: mean_known(values[name] for values in by_snapshot) for name in names_of(PAIRS)}
     return result | {name + PER_SNAPSHOT: mean for name, mean in means.items()}
 
 
@@ -202,7 +193,7 @@ RANKINGS = {
     "filtered": RankingPart(
         rank_answers, "both ends of an edge among all nodes, other edges of the snapshot left out", PairPlanner.ends,
         lambda count: Ranked({"rank": np.empty(0)}), lambda: names_of(RANKS),
-        lambda scores, batches, world: ranking_metrics(scores["rank"], world), "all nodes at both ends",
+        lambda scores, batches, world: metrics.ranking_metrics(scores["rank"], world), "all nodes at both ends",
     ),
 }  # fmt: skip
 DRAWN = RANKINGS[""]
@@ -254,7 +245,8 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure pairs against their negatives."""
-        return names_of(PAIRS) + names_of(RANKS), lambda s, world: drawn_metrics(s["positive"], s["negative"], world)
+        names = names_of(PAIRS) + names_of(RANKS)
+        return names, lambda s, world: metrics.drawn_metrics(s["positive"], s["negative"], world)
 
     def describe(self) -> str:
         task = self._task

@@ -171,8 +171,9 @@ def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:
     return torch.where(values > 0, values.clamp(min=torch.finfo(values.dtype).tiny) ** power, torch.zeros_like(values))
 
 
-def _int64_on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
-    return [torch.from_numpy(values.astype(np.int64)).to(device) for values in arrays]
+def _lists_on(device: torch.device, indptr: np.ndarray, source: np.ndarray, num_sources: int) -> EdgeLists:
+    arrays = [torch.from_numpy(values.astype(np.int64)).to(device) for values in (indptr, source)]
+    return EdgeLists(arrays[0], arrays[1], num_sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +213,8 @@ class Builder:
         own_indptr = np.searchsorted(edges.dst[own], np.arange(partition.num_nodes + 1))
         rows, counts = np.unique(edges.dst[ghost], return_counts=True)
         ghost_indptr = np.concatenate([[0], np.cumsum(counts)])
-        own_lists = EdgeLists(*_int64_on(device, own_indptr, source[own]), partition.num_nodes)
-        ghost_lists = EdgeLists(*_int64_on(device, ghost_indptr, source[ghost] - partition.num_nodes), len(ids))
+        own_lists = _lists_on(device, own_indptr, source[own], partition.num_nodes)
+        ghost_lists = _lists_on(device, ghost_indptr, source[ghost] - partition.num_nodes, len(ids))
         weights = [None if weight is None else weight[torch.from_numpy(place)].to(device) for place in (own, ghost)]
         return Neighborhood(
             partition.num_nodes, Edges(own_lists, weights[0]),

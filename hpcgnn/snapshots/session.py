@@ -43,7 +43,8 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     with together(world, "open the partition set"):
         inputs = SnapshotInputs(config.inputs, partition, config.task.target, dtype, world.device)
     with together(world, "read the task"):
-        goal = GOALS[config.task.kind].make(config, partition, world, channel, graph.channel)
+        make_goal: Any = GOALS[config.task.kind].make
+        goal = make_goal(config, partition, world, channel, graph.channel)
     with together(world, "split the snapshots"):
         first = inputs.first + max(0, sampling.history - 1)
         splits = goal.splits(config.data, first, partition.splits, sampling.horizon)

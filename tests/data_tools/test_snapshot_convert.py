@@ -111,7 +111,7 @@ def test_quadruples(tmp_path, capsys):
     assert "train 0 to 1; val 2 to 2; test 4 to 4" in line
     assert snapshots_of(tmp_path / "g.h5", "rel") == [(0, 0, 2, 0), (1, 0, 2, 1), (2, 1, 0, 3), (4, 1, 0, 3)]
     with h5py.File(tmp_path / "g.h5") as file:
-        assert json.loads(file["edges/node.to.node/type"].attrs["names"]) == ["takes back", "gives"]
+        assert json.loads(file["edges/node.to.node/rel"].attrs["names"]) == ["takes back", "gives"]
         assert json.loads(file.attrs["splits"]) == {"train": [0, 1], "val": [2, 2], "test": [4, 4]}
     assert "9 snapshots" in convert(capsys, "quadruples", folder, "--step", "12", tmp_path / "s.h5")
     (folder / "relation2id.txt").write_text("gives\t1\n")

@@ -170,7 +170,7 @@ def test_what_cannot_be_learnt_is_refused(comm, mpi_tmp_path, changes, reason):
     ("variant", "described", "names"),
     [
         ("node, by time", "3 classes of nodes, 1 snapshots later", ("accuracy", "macro_f1")),
-        ("edge", "2 classes of every edge (column sign), 1 snapshots later", ("accuracy", "macro_f1", "auc", "ap")),
+        ("edge", "2 classes of every edge (column sign), 1 snapshots later", ("accuracy", "macro_f1", "ap", "auc")),
         ("edge, number", "a number of every edge (column rating), 1 snapshots later", ("mse", "mae", "rmse")),
     ],
 )

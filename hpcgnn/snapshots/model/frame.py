@@ -145,9 +145,9 @@ class Frame:
     def _smooth(self, snapshot: Snapshot, name: str, out: bool, power: int) -> torch.Tensor:
         if power <= 0:
             return snapshot.inputs
-        terms, neighbors = {}, snapshot.neighbors
-        if snapshot.smoothed is not None:
-            terms, neighbors = snapshot.smoothed, snapshot.whole or neighbors
+        terms, neighbors = snapshot.smoothed, snapshot.whole or snapshot.neighbors
+        if terms is None:
+            terms, neighbors = {}, snapshot.neighbors
         if (name, out, power) not in terms:
             last = self._smooth(snapshot, name, out, power - 1)
             before = self._smooth(snapshot, name, out, power - 2) if power > 1 else None

@@ -69,7 +69,8 @@ class ROLAND(SequenceModel):
         super().__init__(config, sizes)
         self.node_state = {f"hidden{number}": config.hidden for number in range(config.layers)} | {"edges": 1}
         self.stack = SAGEStack(config, sizes.inputs)
-        self.updates = nn.ModuleList(UPDATES[config.update].make(config.hidden) for _ in range(config.layers))
+        update: Any = UPDATES[config.update].make
+        self.updates = nn.ModuleList(update(config.hidden) for _ in range(config.layers))
         self.output = nn.Linear(config.hidden, sizes.outputs)
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:
