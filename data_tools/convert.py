@@ -1,4 +1,4 @@
-"""Convert source files (text, npz, npy, parquet, mat, N-Triples, ...) to a graph file.
+"""Convert source files, such as text, npz, parquet or N-Triples, to a graph file.
 
     python -m data_tools.convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
     python -m data_tools.convert --spec my_graph.yaml my_graph.h5
@@ -22,10 +22,12 @@ from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
 from data_tools.source.formats.ogb_folder import TASKS, choose_direction, load_ogb
+from data_tools.source.formats.tables import FORMATS
 from data_tools.source.graph_writer import Summary, write_graph
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_ids, with_sorting
+from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
@@ -74,7 +76,9 @@ def describe_counts(counts: dict[str, int], what: str) -> str:
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m data_tools.convert", description="Convert source files to a graph file (HDF5)."
+        prog="python -m data_tools.convert",
+        description="Convert source files to a graph file (HDF5).",
+        epilog=f"formats of source files: {describe_choices(FORMATS)}",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     names = [*preset_names(), *TASKS]

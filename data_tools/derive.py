@@ -25,11 +25,11 @@ import h5py
 import numpy as np
 
 from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
-from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
 from hpcgnn.graph import durable, files
 from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.splits import SPLITS
 
 SLAB_ROWS = 1 << 20
 PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may make
@@ -117,7 +117,7 @@ def training_pairs(file: h5py.File, options: DeriveOptions) -> UserItems:
         split = integer_column(group, "split", "make one with data_tools.split, or pass --all-edges")
     pieces: list[list[np.ndarray]] = [[], []]
     for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
-        chosen = slice(None) if split is None else split[start:stop] == SPLITS["train"]
+        chosen = slice(None) if split is None else split[start:stop] == SPLITS.index("train")
         for piece, name, size in zip(pieces, ("src", "dst"), sizes, strict=True):
             rows = group[name][start:stop]
             if len(bad := np.flatnonzero((rows < 0) | (rows >= size))):

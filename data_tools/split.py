@@ -28,10 +28,10 @@ import numpy as np
 
 from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.partition.assignment import splitmix64
-from data_tools.source.file_spec import SPLITS
 from data_tools.source.rewrite import find_table, integer_column, rewriting
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.splits import SPLITS
 
 SLAB_ROWS = 1 << 20
 SIGN = np.uint64(1 << 63)

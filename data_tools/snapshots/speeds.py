@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Place, Raw, is_number, to_numbers
 from hpcgnn.graph.files import FileFormatError
@@ -138,7 +137,7 @@ def _ids_of(names: list[str], file: str) -> np.ndarray:
 
 def _read_matrix(spec: FileSpec, missing: Missing) -> np.ndarray:
     """Read all numbers of a text file [R, columns], NaN where not known. Raises FileFormatError."""
-    table, row, pieces = open_table(spec), 0, []
+    table, row, pieces = spec.open(), 0, []
     for batch in table.batches({"all": "0:"}):
         pieces.append(missing.read(batch["all"], table.name, row))
         row += len(pieces[-1])

@@ -23,7 +23,6 @@ from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.snapshots.speeds import read_weight
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.tables import open_table
 from data_tools.source.formats.text_stream import CleanText, TextSource
 from data_tools.source.formats.values import Raw, is_number, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
@@ -110,7 +109,7 @@ def text_layout(path: pathlib.Path, names: tuple[str, ...], widths: Sequence[int
 
 def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndarray]]) -> list[np.ndarray]:
     """Read the first columns of a text file, each [R] by its parser. Raises FileFormatError."""
-    table, row = open_table(spec), 0
+    table, row = spec.open(), 0
     pieces: list[list[np.ndarray]] = [[] for _ in parsers]
     names = spec.columns[: len(parsers)]
     for batch in table.batches({name: name for name in names}):

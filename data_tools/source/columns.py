@@ -14,14 +14,15 @@ from functools import partial
 import numpy as np
 
 from data_tools.source.classes import Classes
-from data_tools.source.file_spec import SPLITS, ColumnSpec, FileSpec, Reference, TableFile
+from data_tools.source.file_spec import ColumnSpec, FileSpec, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.tables import Table, TextTable, open_table
-from data_tools.source.formats.values import Place, Raw, RowError, parse_numbers, parse_times
+from data_tools.source.formats.table import Table
+from data_tools.source.formats.values import Place, Raw, Reference, RowError, parse_numbers, parse_times
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
 from data_tools.source.spool import Spool
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
+from hpcgnn.graph.splits import SPLITS
 
 Convert = Callable[[Raw, str, int], np.ndarray]
 
@@ -49,7 +50,7 @@ def read_fields(
         here = [field for field in fields if field.file == file]
         spools = {field.name: Spool(folder) for field in here}
         for piece in spec.files[file].pieces():
-            table = open_table(piece, numbers.get(piece.source, 1))
+            table = piece.open(numbers.get(piece.source, 1))
             num_rows = read_piece(piece, table, here, spools, may_be_empty=bool(spec.files[file].chunks))
             if origin is not None and file == fields[0].file:
                 origin.add(pathlib.Path(piece.title).name, num_rows)
@@ -74,8 +75,7 @@ def read_piece(piece: FileSpec, table: Table, fields: list[Field], spools: dict[
             try:
                 rows = field.convert(batch[field.name], table.name, first_row)
             except RowError as error:
-                line = table.line(error.row) if isinstance(table, TextTable) else ""
-                raise FileFormatError(f"{error}{line}") from None
+                raise FileFormatError(f"{error}{table.line(error.row)}") from None
             if not spools[field.name].fits(rows):
                 raise FileFormatError(f"{piece.path}: its rows differ in width from those of the files before it")
             spools[field.name].append(rows)
@@ -100,7 +100,7 @@ def read_table(
     empty: dict[str, np.ndarray] = {}
     for split, name in file.items():
         piece = read_fields(spec, [dataclasses.replace(field, file=name) for field in fields], folder, origin)
-        piece["split"] = np.full(len(piece[fields[0].name]), SPLITS[split], np.int8)
+        piece["split"] = np.full(len(piece[fields[0].name]), SPLITS.index(split), np.int8)
         if not len(piece["split"]):
             empty = piece
             continue
@@ -143,7 +143,7 @@ def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row
     if name == "weight" and values.ndim > 1:
         what = f"a weight is one number, not {values.shape[1]}; choose one, or give the column another name"
         raise FileFormatError(f"{file}: column {', '.join(raw.labels)}: {what}")
-    if name == "split" and len(bad := np.argwhere((values < -1) | (values > max(SPLITS.values())))):
+    if name == "split" and len(bad := np.argwhere((values < -1) | (values >= len(SPLITS)))):
         what = f"split {values[tuple(bad[0])]} is not 0 (train), 1 (val), 2 (test) or -1 (none); map others by values"
         raise Place(file, raw.labels[0], first_row).error(int(bad[0][0]), what)
     return values[:, None] if name == "feat" and values.ndim == 1 else values

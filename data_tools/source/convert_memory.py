@@ -1,18 +1,19 @@
 """Predicts the memory of a conversion from its files before they are read, and decides what goes by way of the disk.
 
 What is not streamed (distinct ids, columns of nodes that change their order, edges to compare with each other) is in
-memory as a whole or, with K buckets, a K-th of it at a time. The prediction is an upper bound: of the rows that
-`file_sizes` has counted, as if all ids were different.
+memory as a whole or, with K buckets, a K-th of it at a time. The prediction is an upper bound: of the rows that the
+readers of the files have counted, as if all ids were different.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from data_tools.source.file_sizes import FileSizes, Size
-from data_tools.source.file_spec import ColumnSpec, Reference
-from data_tools.source.formats.tables import NUMBER_BYTES, read_array
+from data_tools.source.file_spec import ColumnSpec
+from data_tools.source.formats.table import Size, Table
+from data_tools.source.formats.text_stream import TextSource
+from data_tools.source.formats.values import Reference
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import split_relation
 
@@ -44,15 +45,36 @@ class ConvertPlan:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The readers of a spec's files, each opened once, as it counts a text once."""
+
+    spec: SourceSpec
+    opened: dict[TextSource, Table] = field(default_factory=dict)
+
+    def tables(self, names: Iterable[str]) -> list[Table]:
+        """Open all chunks of some files."""
+        pieces = (piece for name in names for piece in self.spec.files[name].pieces())
+        return [self.opened.setdefault(piece.source, piece.open()) for piece in pieces]
+
+    def size(self, table: NodeSpec | EdgeSpec, column: Reference) -> Size:
+        """Add up the sizes of the files that hold a column of a table."""
+        return sum((file.size(column) for file in self.tables(table_files(table.file))), Size())
+
+    def column_bytes(self, node: NodeSpec, column: ColumnSpec) -> int:
+        """Count the bytes that a column of nodes takes when it is stored, at most."""
+        names = [column.file] if column.file is not None else table_files(node.file)
+        return sum(table.column_bytes(column.column, column.sparse, node.id or 0) for table in self.tables(names))
+
+
 def plan_conversion(spec: SourceSpec, memory: int) -> ConvertPlan:
     """Find the smallest number of buckets whose predicted peak is within ``memory`` bytes. Raises ValueError when there
     is none."""
-    files = FileSizes()
-    pieces = [piece for name in spec.used_files() for piece in spec.files[name].pieces()]
-    fixed = FIXED_BYTES + max((files.memory(piece) for piece in pieces), default=0)
+    files = Files(spec)
+    fixed = FIXED_BYTES + max((table.memory() for table in files.tables(spec.used_files())), default=0)
     if fixed > memory:
         raise too_little(memory, fixed)
-    sizes = {edge.relation: table_size(spec, files, edge, edge.src) for edge in spec.edges}
+    sizes = {edge.relation: files.size(edge, edge.src) for edge in spec.edges}
     for edge in spec.edges:
         # Which rows are kept, the order of sorted ones, and the order of those that a column of types divides.
         is_sorted, is_divided = edge.sort and edge.time is not None, edge.types is not None
@@ -65,11 +87,11 @@ def plan_conversion(spec: SourceSpec, memory: int) -> ConvertPlan:
     for node in spec.nodes:
         if node.ids == "row":
             continue
-        own = Size() if node.id is None else table_size(spec, files, node, node.id)
+        own = Size() if node.id is None else files.size(node, node.id)
         ends = [size for edge, size in sizes.items() for end in split_relation(edge)[::2] if end == node.type]
         named = sum(ends, own) if node.file is None or spec.adds_nodes(node) else own
         parts.append(named.num_rows * ID_BYTES[node.ids] + (2 * named.num_bytes if node.ids == "string" else 0))
-        columns = (column_bytes(spec, files, node, column) for column in node.columns.values())
+        columns = (files.column_bytes(node, column) for column in node.columns.values())
         parts.append(PLACE_BYTES * named.num_rows + max(columns, default=0))
         num_batches += sum(ends, own).num_batches
     total = sum(size.num_rows for size in sizes.values())
@@ -88,24 +110,3 @@ def plan_conversion(spec: SourceSpec, memory: int) -> ConvertPlan:
 def too_little(memory: int, least: int) -> ValueError:
     """Make the error for a size that is too small."""
     return ValueError(f"--memory: {memory / 2**20:,.0f} MiB are too few; the least is {least / 2**20 + 1:,.0f} MiB")
-
-
-def table_size(spec: SourceSpec, files: FileSizes, table: NodeSpec | EdgeSpec, column: Reference) -> Size:
-    """Add up the sizes of the files that hold a column of a table."""
-    return sum((files.size(p, column) for name in table_files(table.file) for p in spec.files[name].pieces()), Size())
-
-
-def column_bytes(spec: SourceSpec, files: FileSizes, node: NodeSpec, column: ColumnSpec) -> int:
-    """Count the bytes that a column of nodes takes when it is stored, at most."""
-    total = 0
-    names = [column.file] if column.file is not None else table_files(node.file)
-    for piece in (piece for name in names for piece in spec.files[name].pieces()):
-        if column.sparse is not None:
-            total += NUMBER_BYTES * math.prod(map(int, read_array(piece, column.sparse + "shape")))
-        elif piece.kind in ("text", "triples", "lists", "turtle", "parquet"):
-            # Eight bytes for every two of a text: a digit and what separates it from the next.
-            size = files.size(piece, node.id or 0)
-            total += size.num_bytes * (1 if piece.kind == "parquet" else NUMBER_BYTES // 2)
-        else:
-            total += NUMBER_BYTES * read_array(piece, column.column).size
-    return total

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from data_tools.source.formats.table import Table
+from data_tools.source.formats.tables import FORMATS
 from data_tools.source.formats.text_stream import TextSource
+from data_tools.source.formats.values import Reference
 from data_tools.source.schema import one_of
+from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.splits import SPLITS
 
-SPLITS = {"train": 0, "val": 1, "test": 2}
 FINITE_COLUMNS = ("feat", "weight")  # models multiply by them: never NaN; other columns of floats may say "not known"
 Dtype = Literal["int8", "int16", "int32", "int64", "float32", "float64"]
-Format = Literal["auto", "text", "npz", "npy", "parquet", "mat", "pt", "lists", "triples", "turtle", "idlists"]
-SUFFIXES = {f".{kind}": kind for kind in ("npz", "npy", "parquet", "mat", "pt")}
-SUFFIXES |= {".nt": "triples", ".ttl": "turtle", ".n3": "turtle"}
-
-Reference = int | str | list
 TableFile = str | dict[str, str]
 
 
@@ -30,7 +29,7 @@ class FileSpec:
     rows: list[int] = field(default_factory=list)
     archive: str | None = None
     member: str | None = None
-    format: Format = "auto"
+    format: Annotated[str, FORMATS] = "auto"
     delimiter: str = ","
     header: Literal["names", "skip", "none"] = "names"
     columns: list[str] = field(default_factory=list)
@@ -72,7 +71,18 @@ class FileSpec:
     @property
     def kind(self) -> str:
         """The format: as declared, or by the suffix."""
-        return SUFFIXES.get(self.source.suffix, "text") if self.format == "auto" else self.format
+        by_suffix = (name for name, row in FORMATS.items() if self.source.suffix in row.suffixes)
+        return next(by_suffix, "text") if self.format == "auto" else self.format
+
+    def open(self, number: int = 1) -> Table:
+        """Make the reader of the file, which has no chunks; number: which of the files with blank nodes it is, from 1.
+        Raises FileFormatError for a missing file."""
+        source, row = self.source, FORMATS[self.kind]
+        source.check()
+        if self.member is not None and not row.in_archives:
+            raise FileFormatError(f"{source.name}: {self.kind} files are not read inside of archives; unpack it")
+        assert row.make is not None
+        return row.make(source, self, number)
 
     @property
     def is_quoted(self) -> bool:
@@ -114,6 +124,6 @@ class ColumnSpec:
         if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
             raise ValueError("exactly one of column, sparse and sets says where the values are")
         for name in self.sets:
-            one_of("sets", name, tuple(SPLITS))
+            one_of("sets", name, SPLITS)
         if self.classes and (self.values or self.column is None or isinstance(self.column, list)):
             raise ValueError("classes: numbers the words of one column itself; leave out values, sparse and sets")

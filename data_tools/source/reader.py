@@ -10,13 +10,13 @@ import numpy as np
 from data_tools.source.classes import Classes
 from data_tools.source.columns import Field, OrderedTimes, column_fields, number_classes, read_fields, read_table
 from data_tools.source.disk_ids import DiskIds
-from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, Reference
-from data_tools.source.formats.tables import ParquetTable, TextTable, open_table, read_array
-from data_tools.source.formats.values import parse_ids
+from data_tools.source.file_spec import ColumnSpec, FileColumn
+from data_tools.source.formats.values import Reference, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import FileFormatError, split_relation
+from hpcgnn.graph.splits import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def read_sets(
             rows = read_rows(spec, file, reference, folder)
         else:
             file, reference = column.file or table_files(table.file)[0], item
-            rows = read_array(spec.files[file], reference)
+            rows = spec.files[file].open().array(reference)
         title = spec.files[file].title
         if isinstance(item, FileColumn) and item.mask:
             if len(rows) and rows.max() > 1:
@@ -140,7 +140,7 @@ def read_sets(
             )
         if not is_mask and len(rows) and (rows.min() < 0 or rows.max() >= num_rows):
             raise FileFormatError(f"{title}: {reference!r} names rows outside of 0 .. {num_rows - 1}")
-        split[rows] = SPLITS[name]
+        split[rows] = SPLITS.index(name)
     return split
 
 
@@ -178,7 +178,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
 
 
 def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
-    """List the named columns of text and parquet files that nothing is made of, by the name of the file."""
+    """List the named columns of files that nothing is made of, by the name of the file."""
     references: dict[str, list[Reference]] = {name: [] for name in spec.used_files()}
     tables: list[NodeSpec | EdgeSpec] = [*spec.nodes, *spec.edges]
     for table in tables:
@@ -195,11 +195,9 @@ def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
                 references[file].append(reference)
     unread = {}
     for name, of_file in references.items():
-        piece = spec.files[name].pieces()[0]
-        if of_file and piece.kind in ("text", "parquet"):
-            source = open_table(piece)
-            assert isinstance(source, (TextTable, ParquetTable))
-            unread[source.name] = source.unread({str(i): reference for i, reference in enumerate(of_file)})
+        if of_file:
+            table = spec.files[name].pieces()[0].open()
+            unread[table.name] = table.unread({str(i): reference for i, reference in enumerate(of_file)})
     return unread
 
 

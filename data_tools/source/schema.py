@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import ItemsView, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def one_of(what: str, value: Any, allowed: tuple) -> None:
+def one_of(what: str, value: Any, allowed: Iterable) -> None:
     """Raise ValueError unless ``value`` is allowed."""
+    allowed = tuple(allowed)
     if value not in allowed:
         raise ValueError(f"{what}: {value!r} is not one of {', '.join(map(str, allowed))}")
 
@@ -46,7 +47,7 @@ def build(kind: type[T], data: Any, where: str) -> T:
     for name, item in fields.items():
         if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING and name not in values:
             raise ValueError(f"{prefix}key {name!r} is missing")
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     for key, value in values.items():
         check_type(f"{prefix}{key}", value, hints[key])
     try:
@@ -56,8 +57,12 @@ def build(kind: type[T], data: Any, where: str) -> T:
 
 
 def check_type(what: str, value: Any, hint: Any) -> None:
-    """Raise ValueError unless ``value`` is one of the annotation's literals or, where it has none, of its type (an int
-    passes for a float), and so is all that a list or mapping holds; or if it is an integer beyond an int64."""
+    """Raise ValueError unless ``value`` is one of the annotation's literals, or the name of a row of its table
+    (`hpcgnn.choices`), or, where it has neither, of its type (an int passes for a float), and so is all that a list or
+    mapping holds; or if it is an integer beyond an int64."""
+    if typing.get_origin(hint) is typing.Annotated:
+        one_of(what, value, typing.get_args(hint)[1])
+        return
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     options = typing.get_args(hint) if is_union else (hint,)
     for option in options:

@@ -47,11 +47,8 @@ A spec is a YAML file; the presets are just such files::
 The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
 layout: their rows follow each other, and a column `split` says from which they come.
 
-Formats: text, parquet; npz, npy; pt (a dictionary of tensors or arrays, by torch.save); mat (MATLAB up to v7; a sparse
-matrix X is the arrays X_data, X_row, X_col, X_shape);
-lists (a line `a b c ...` is the rows (a, b), (a, c), ...); idlists (JSON {row: [column, ...]}: the arrays data, row,
-col, shape of a matrix of 0 and 1); triples (N-Triples, .nt) and turtle (.ttl, and .n3 as far as it is Turtle): subject,
-predicate, object; a blank node belongs to its file.
+Formats are the rows of FORMATS in data_tools/source/formats/tables.py, which the help of data_tools.convert lists. A
+blank node of triples belongs to its file.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing) or
 a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
@@ -70,10 +67,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from data_tools.source.file_spec import SPLITS, ColumnSpec, FileColumn, FileSpec, Reference, TableFile
+from data_tools.source.file_spec import ColumnSpec, FileColumn, FileSpec, TableFile
+from data_tools.source.formats.tables import FORMATS
 from data_tools.source.formats.text_stream import TextSource
+from data_tools.source.formats.values import Reference
 from data_tools.source.schema import one_of
 from hpcgnn.graph.files import relation_name, split_relation
+from hpcgnn.graph.splits import SPLITS
 
 KINDS = ("temporal", "static")
 Policy = Literal["keep", "drop", "error"]
@@ -214,9 +214,9 @@ class SourceSpec:
         return "static" if self.edges[0].time is None else "temporal"
 
     def triples_files(self) -> dict[TextSource, int]:
-        """Number the files of triples, from 1: a blank node is one of its file."""
+        """Number the files that have blank nodes, from 1: such a node belongs to its file."""
         pieces = [piece for name in self.used_files() for piece in self.files[name].pieces()]
-        sources = dict.fromkeys(piece.source for piece in pieces if piece.kind in ("triples", "turtle"))
+        sources = dict.fromkeys(piece.source for piece in pieces if FORMATS[piece.kind].has_blank_nodes)
         return {source: number for number, source in enumerate(sources, 1)}
 
     def used_files(self) -> list[str]:
@@ -242,7 +242,7 @@ def check_table_file(file: TableFile | None, columns: dict[str, ColumnSpec]) -> 
     if not isinstance(file, dict):
         return
     for name in file:
-        one_of("file", name, tuple(SPLITS))
+        one_of("file", name, SPLITS)
     if "split" in columns:
         raise ValueError("columns.split: comes from the mapping of files already")
     for name, column in columns.items():

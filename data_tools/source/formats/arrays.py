@@ -1,29 +1,43 @@
-"""Reads npz, npy, mat and pt files as tables: arrays with an optional NumPy index, and sparse matrices stored as SciPy
-does."""
+"""Reads npz, npy, mat, pt and JSON files as tables: arrays with an optional NumPy index, and sparse matrices stored as
+SciPy does."""
 
 from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import os
 import pathlib
 import re
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
-from data_tools.source.formats.npz_arrays import NpzArrays, open_npy
+from data_tools.source.formats.npz_arrays import NpzArrays, loaded_bytes, open_npy
+from data_tools.source.formats.table import NUMBER_BYTES, Size, Table, naming
+from data_tools.source.formats.text_stream import BLOCK_BYTES, TextSource
 from data_tools.source.formats.values import Raw
 from data_tools.source.spool import forget
+from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20
 CORES = ("core", "_core")  # what NumPy 1 and 2 call the module that pickles of arrays name
 MOST_EMPTY_ROWS = 1 << 20  # of a sparse matrix, for each entry
+MOST = 1 << 62  # that a number of a row or column of lists may be
+TORCH_BYTES = 224 << 20  # of torch, which reads pt files
+SCIPY_BYTES, MATLAB_COPIES = 128 << 20, 5  # of the process that reads a mat file, and of its arrays in both processes
+SPARSE_COPIES = 3  # of a matrix that has to be sorted by rows
+ENTRY_BYTES, LIST_BYTES = 180, 320  # of an entry of lists in JSON, and of a list
+PACKED = 15  # type of the elements of a MATLAB file that are compressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,84 +47,54 @@ class Sparse:
     prefix: str
 
 
-def load_arrays(path: pathlib.Path, kind: str) -> Mapping[str, np.ndarray]:
-    """Open the arrays of an npz, mat or pt file by name, or of an npy file (one, named ``array``, mapped into memory).
+class ArraysTable(Table):
+    """A table whose columns are arrays, by name. A format is a subclass that loads them."""
 
-    Raises ValueError for a mat file where SciPy is missing, FileFormatError for a file that cannot be read."""
-    if kind == "mat" and importlib.util.find_spec("scipy") is None:
-        raise ValueError(f"{path.name}: MATLAB files need SciPy: pip install scipy")
-    try:
-        if kind == "mat":
-            return load_matlab(path)
-        if kind == "pt":
-            return load_tensors(path)
-        if kind == "npz":
-            return NpzArrays(path)
-        # allow_pickle stays off: loading data must not run code.
-        return {"array": open_npy(path)}
-    except Exception as error:  # what NumPy, SciPy and zipfile raise about damaged files has no common class
-        if kind == "pt" and "Weights only load failed" in str(error):
-            raise FileFormatError(
-                f"{path.name}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not read, "
-                "as that would run code; write its tensors: torch.save({name: value for name, value in "
-                "data.to_dict().items() if torch.is_tensor(value)}, path); of HeteroData those of each type and "
-                "relation, such as {'paper_x': data['paper'].x}"
-            ) from None
-        raise FileFormatError(f"{path.name}: not a readable {kind} file ({error})") from None
+    kind: ClassVar[str]  # what messages call the format
 
-
-def load_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a mat file in another process: SciPy's reader crashes on some that are damaged."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(read_matlab, path).result()
-        except BrokenProcessPool:
-            raise ValueError("its reader crashed") from None
-
-
-def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a mat file in this process; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
-    import scipy.io  # only here: nothing else needs SciPy
-    import scipy.sparse
-
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in scipy.io.loadmat(path).items():
-        if scipy.sparse.issparse(value):
-            value = value.tocoo()
-            parts = {"data": value.data, "row": value.row, "col": value.col, "shape": np.array(value.shape)}
-            arrays |= {f"{name}_{part}": array for part, array in parts.items()}
-        elif isinstance(value, np.ndarray):
-            arrays[name] = value
-    return arrays
-
-
-def load_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Read the tensors and NumPy arrays of a dictionary that torch.save wrote."""
-    import torch  # only here: it takes more memory than all the rest
-
-    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-    allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
-    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
-    try:
-        with torch.serialization.safe_globals(allowed):
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise ValueError(" ".join(str(error).split())[:200]) from None
-    if not isinstance(loaded, dict):
-        raise ValueError(f"it holds a {type(loaded).__name__}, not a dictionary of tensors")
-    arrays = {key: value.numpy() if isinstance(value, torch.Tensor) else value for key, value in loaded.items()}
-    return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
-
-
-class ArraysTable:
-    """A table whose columns are arrays, by name."""
-
-    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]):
-        self.name = name
-        self._arrays = arrays
-        self._names = list(arrays)
-        self._listed = ", ".join(self._names) or "none at its top level"
+    def __init__(self, source: TextSource, spec: Any = None, number: int = 1):
+        super().__init__(source, spec, number)
         self._cache: dict[str, np.ndarray] = {}
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Open the arrays by name, and run no code for it. May raise anything."""
+        raise NotImplementedError
+
+    def loaded_bytes(self) -> int:
+        """Count the bytes that `load`, and the arrays that it does not map into memory, take at most."""
+        return 0
+
+    @cached_property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The arrays by name. Raises FileFormatError for a file that cannot be read."""
+        try:
+            return self.load()
+        except FileFormatError:
+            raise
+        except Exception as error:  # what NumPy, SciPy and zipfile raise about damaged files has no common class
+            raise FileFormatError(f"{self.name}: not a readable {self.kind} file ({error})") from None
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(self.arrays) or "none at its top level"
+
+    def memory(self) -> int:
+        """Count the bytes that reading takes at most."""
+        with naming(self.name, self.kind):
+            return self.loaded_bytes()
+
+    def size(self, reference: Any) -> Size:
+        """Measure the file, whose rows are those of an array."""
+        array = type(self)(self.source, self.spec).array(reference)  # which is dropped with that table
+        largest = max(array.nbytes, os.path.getsize(self.source.path), self.memory())
+        return Size(len(array) if array.ndim else 0, array.nbytes, 1 + largest // BLOCK_BYTES)
+
+    def column_bytes(self, reference: Any, sparse: str | None, row: Any) -> int:
+        """Count the bytes that a column of nodes takes when it is stored, at most."""
+        fresh = type(self)(self.source, self.spec)
+        if sparse is not None:
+            return super(ArraysTable, fresh).column_bytes(reference, sparse, row)
+        return NUMBER_BYTES * fresh.array(reference).size
 
     def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested arrays. Raises FileFormatError where they differ in their number of rows."""
@@ -143,12 +127,12 @@ class ArraysTable:
             raise FileFormatError(f"{self.name}: {reference!r} of an array of shape {array.shape}: {error}") from None
 
     def _load(self, name: str) -> np.ndarray:
-        if name not in self._names:
+        if name not in self.arrays:
             raise FileFormatError(f"{self.name}: no array {name!r}; it has {self._listed}")
         if name not in self._cache:
             try:
-                self._cache[name] = self._arrays[name]
-            except Exception as error:  # as in load_arrays
+                self._cache[name] = self.arrays[name]
+            except Exception as error:  # as for `arrays`
                 raise FileFormatError(f"{self.name}: array {name!r} cannot be read ({error})") from None
         return self._cache[name]
 
@@ -160,7 +144,7 @@ class ArraysTable:
             return array
         prefix = reference.prefix
         data, shape = self._load(prefix + "data"), tuple(map(int, self._load(prefix + "shape")))
-        if prefix + "row" not in self._names:
+        if prefix + "row" not in self.arrays:
             return SparseRows(self.name, data, self._load(prefix + "indices"), self._load(prefix + "indptr"), shape)
         row, col = self._load(prefix + "row"), self._load(prefix + "col")
         if shape[0] > max(MOST_EMPTY_ROWS, MOST_EMPTY_ROWS * len(row)):
@@ -168,6 +152,151 @@ class ArraysTable:
         order = np.argsort(row, kind="stable")
         indptr = np.searchsorted(row[order], np.arange(shape[0] + 1))
         return SparseRows(self.name, data[order], col[order], indptr, shape)
+
+
+class NpzTable(ArraysTable):
+    """An npz file; large arrays that are not compressed are mapped into memory."""
+
+    kind = "npz"
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Open the arrays."""
+        return NpzArrays(self.source.path)
+
+    def loaded_bytes(self) -> int:
+        """Count the bytes of the arrays that are not mapped."""
+        is_sorted = any(name.endswith("row") for name in NpzArrays(self.source.path))
+        return loaded_bytes(self.source.path) * (SPARSE_COPIES if is_sorted else 1)
+
+
+class NpyTable(ArraysTable):
+    """An npy file: one array, named ``array``, mapped into memory."""
+
+    kind = "npy"
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Map the array."""
+        return {"array": open_npy(self.source.path)}
+
+
+class MatlabTable(ArraysTable):
+    """A MATLAB file; a sparse matrix X is the arrays X_data, X_row, X_col and X_shape."""
+
+    kind = "mat"
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Read the arrays in another process: SciPy's reader crashes on some files that are damaged."""
+        if importlib.util.find_spec("scipy") is None:
+            raise FileFormatError(f"{self.name}: MATLAB files need SciPy: pip install scipy")
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            try:
+                return pool.submit(read_matlab, self.source.path).result()
+            except BrokenProcessPool:
+                raise ValueError("its reader crashed") from None
+
+    def loaded_bytes(self) -> int:
+        """Count the bytes of the arrays, whose elements may be compressed, in both processes."""
+        total = os.path.getsize(self.source.path)
+        with open(self.source.path, "rb") as file:
+            order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
+            while order and len(head := file.read(8)) == 8:
+                kind, length = struct.unpack(f"{order}II", head)
+                if kind != PACKED:
+                    file.seek(length, os.SEEK_CUR)
+                    continue
+                packed, unpack = file.read(length), zlib.decompressobj()
+                while packed and (piece := unpack.decompress(packed, BLOCK_BYTES)):
+                    total, packed = total + len(piece), unpack.unconsumed_tail
+        return total * MATLAB_COPIES + SCIPY_BYTES
+
+
+class TensorsTable(ArraysTable):
+    """A dictionary of tensors and NumPy arrays that torch.save wrote."""
+
+    kind = "pt"
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Read the dictionary."""
+        import torch  # only here: it takes more memory than all the rest
+
+        rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+        allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+        allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
+        try:
+            with torch.serialization.safe_globals(allowed):
+                loaded = torch.load(self.source.path, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged pickle raises nearly anything
+            if "Weights only load failed" in str(error):
+                raise FileFormatError(
+                    f"{self.name}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not "
+                    "read, as that would run code; write its tensors: torch.save({name: value for name, value in "
+                    "data.to_dict().items() if torch.is_tensor(value)}, path); of HeteroData those of each type and "
+                    "relation, such as {'paper_x': data['paper'].x}"
+                ) from None
+            raise ValueError(" ".join(str(error).split())[:200]) from None
+        if not isinstance(loaded, dict):
+            raise ValueError(f"it holds a {type(loaded).__name__}, not a dictionary of tensors")
+        arrays = {key: value.numpy() if isinstance(value, torch.Tensor) else value for key, value in loaded.items()}
+        return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
+
+    def loaded_bytes(self) -> int:
+        """Count the bytes of torch and of the arrays."""
+        size = os.path.getsize(self.source.path)
+        if zipfile.is_zipfile(self.source.path):
+            with zipfile.ZipFile(self.source.path) as archive:
+                size = sum(info.file_size for info in archive.infolist())
+        return SPARSE_COPIES * size + TORCH_BYTES
+
+
+class IdListsTable(ArraysTable):
+    """A JSON object ``{"row": [column, ...], ...}`` as the 0-1 matrix of the arrays data, row, col and shape.
+
+    Its shape goes up to the largest row and column; a column named twice in a row counts once.
+    """
+
+    kind, newline, marks = "JSON", b"[", b",["
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Read the matrix. Raises FileFormatError for other JSON and for ids that are not 0, 1, ..."""
+        try:
+            with self.source.open() as file:
+                lists = decode_json(file.read())
+        except ValueError as error:
+            raise FileFormatError(f"{self.name}: not JSON ({error}); is it truncated?") from None
+        if not isinstance(lists, dict):
+            raise FileFormatError(f"{self.name}: expected an object of lists, {{row: [column, ...]}}")
+        rows = []
+        for key, columns in lists.items():
+            are_ids = isinstance(columns, list) and all(type(item) is int and 0 <= item < MOST for item in columns)
+            if not (key.isdecimal() and int(key) < MOST and are_ids):
+                shown = str(columns)[:60]
+                raise FileFormatError(f"{self.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {shown}")
+            rows += [(int(key), column) for column in set(columns)]
+        row, col = np.array(sorted(rows), np.int64).reshape(-1, 2).T
+        height = 1 + max(map(int, lists), default=-1)
+        shape = np.array([height, 1 + col.max(initial=-1)])
+        return {"data": np.ones(len(row), np.float32), "row": row, "col": col, "shape": shape}
+
+    def memory(self) -> int:
+        """Count the bytes of the text and of what it becomes; its "lines" are lists."""
+        counted = self.counted
+        return 2 * counted.num_bytes + ENTRY_BYTES * counted.num_marks + LIST_BYTES * counted.num_lines
+
+
+def read_matlab(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a mat file in this process; a sparse matrix X becomes X_data, X_row, X_col and X_shape."""
+    import scipy.io  # only here: nothing else needs SciPy
+    import scipy.sparse
+
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in scipy.io.loadmat(path).items():
+        if scipy.sparse.issparse(value):
+            value = value.tocoo()
+            parts = {"data": value.data, "row": value.row, "col": value.col, "shape": np.array(value.shape)}
+            arrays |= {f"{name}_{part}": array for part, array in parts.items()}
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+    return arrays
 
 
 def parse_index(text: str) -> int | slice:

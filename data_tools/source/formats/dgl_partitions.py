@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.file_spec import SPLITS
 from data_tools.source.formats.chunks_dgl import MASKS, local_name, stored_column
 from data_tools.source.formats.dgl_files import PartGraph, read_graph, read_tensors
 from data_tools.source.schema import items
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, relation_name
+from hpcgnn.graph.splits import SPLITS
 
 ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
 
@@ -174,7 +174,7 @@ def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         split = np.full(len(tensors[key]), -1, np.int8)
         for mask, name in MASKS.items():
             if prefix + mask in columns:
-                split[columns.pop(prefix + mask).astype(bool)] = SPLITS[name]
+                split[columns.pop(prefix + mask).astype(bool)] = SPLITS.index(name)
         columns[prefix + "split"] = split
     return columns
 

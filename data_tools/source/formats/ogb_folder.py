@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.arrays import load_arrays
+from data_tools.source.formats.arrays import NpzTable, TensorsTable
 from data_tools.source.formats.npz_arrays import NpzArrays
+from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.schema import one_of
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import build_spec
@@ -121,13 +122,13 @@ def binary(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], list[d
     if (raw / "node-label.npz").is_file():
         files["label"] = {"path": str(raw / "node-label.npz")}
     for file, entry in files.items():
-        for name in load_arrays(path := pathlib.Path(entry["path"]), "npz"):
+        for name in NpzTable(TextSource(path := pathlib.Path(entry["path"]))).arrays:
             kind, _, column = name.partition("_")
             if kind in tables and column not in ("index", ""):
                 shape, dtype = NpzArrays(path).header(name)
                 reference = f"{name}[:,0]" if shape[1:] == (1,) and column != "feat" else name
                 tables[kind][column] = {"file": file, "column": reference} | dtype_of(column, dtype.kind == "f")
-    count = int(np.sum(load_arrays(raw / "data.npz", "npz")["num_nodes_list"]))
+    count = int(np.sum(NpzTable(TextSource(raw / "data.npz")).arrays["num_nodes_list"]))
     node = {"type": "node", "ids": "row", "count": count, "columns": tables["node"]}
     edge = {"relation": "node.to.node", "file": "data", "src": "edge_index[0]", "dst": "edge_index[1]"}
     return [node], [edge | {"columns": tables["edge"]}]
@@ -157,7 +158,7 @@ def link_edges(split: pathlib.Path, files: dict[str, Any]) -> dict[str, Any]:
         path = split / f"{name}.pt"
         tables[role] = put(files, role, path)
         files[role] = {"path": str(path), "format": "pt"}
-        arrays[role] = load_arrays(path, "pt")
+        arrays[role] = TensorsTable(TextSource(path)).arrays
     first = arrays["train"]
     ends = next((ends for ends in LINKS if ends[0].split("[")[0] in first), None)
     if ends is None:

@@ -1,81 +1,51 @@
-"""Reads source files behind one interface, in batches: delimited text, lists of ids and parquet here, others in this
-folder.
+"""Readers of delimited text, lists of ids and parquet, and the table of all formats of source files, FORMATS.
 
-A table gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
+A `Table` gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
 """
 
 from __future__ import annotations
 
 import csv
-import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from data_tools.source.file_spec import FileSpec, Reference
-from data_tools.source.formats.arrays import ArraysTable, load_arrays
-from data_tools.source.formats.text_stream import CleanText, TextSource
+from data_tools.source.formats.arrays import IdListsTable, MatlabTable, NpyTable, NpzTable, TensorsTable
+from data_tools.source.formats.selection import pick, select_all
+from data_tools.source.formats.table import NUMBER_BYTES, Size, Table, naming
+from data_tools.source.formats.text_stream import CleanText
 from data_tools.source.formats.triples import TriplesTable
 from data_tools.source.formats.turtle import TurtleTable
-from data_tools.source.formats.values import Raw, is_number, not_utf8, text_array
-from data_tools.source.selection import pick, select_all
-from hpcgnn.graph.decode import decode_json
+from data_tools.source.formats.values import Raw, Reference, is_number, not_utf8, text_array
+from hpcgnn.choices import Part
 from hpcgnn.graph.files import FileFormatError
 
 PARQUET_ROWS, PARQUET_TEXT_ROWS = 1 << 17, 1 << 14  # of a batch; text may be much shorter in the file
 PARQUET_BYTES = 32 << 20  # of the numbers of a batch
-NUMBER_BYTES = 8  # of a number, at most
-MOST = 1 << 62  # that a number of a row or column of lists may be
+PAIR_COPIES = 24  # of a line that is split into pairs
 
 
-class Table(Protocol):
-    """A source file with rows."""
-
-    name: str
-
-    def batches(self, references: Mapping[str, Any]) -> Iterator[dict[str, Raw]]:
-        """Yield pieces of the requested columns, in the order of the rows; the same rows for all columns."""
-
-
-def open_table(spec: FileSpec, number: int = 1) -> Table:
-    """Make the reader of a file, by its declared format or its suffix. ``number``: the how many-th file of triples it
-    is. Raises FileFormatError for a missing file."""
-    source, kind = spec.source, spec.kind
-    source.check()
-    if spec.member is not None and kind in ("npz", "npy", "parquet", "mat", "pt"):
-        raise FileFormatError(f"{source.name}: {kind} files are not read inside of archives; unpack it")
-    if kind == "text":
-        return TextTable(source, spec)
-    if kind == "lists":
-        return ListsTable(source, spec)
-    if kind == "triples":
-        return TriplesTable(source, spec.comment, number)
-    if kind == "turtle":
-        return TurtleTable(source, number)
-    if kind == "idlists":
-        return ArraysTable(source.name, load_id_lists(source))
-    return ParquetTable(source.path) if kind == "parquet" else ArraysTable(source.name, load_arrays(source.path, kind))
-
-
-class TextTable:
+class TextTable(Table):
     """Delimited text, read by Arrow in a stream; every value stays text until its column is parsed."""
 
-    def __init__(self, source: TextSource, spec: FileSpec):
-        self.name = source.name
-        self._source = source
-        self._spec = spec
-        self._whitespace = spec.delimiter == "whitespace"
-        self._delimiter = " " if self._whitespace else spec.delimiter
+    @property
+    def _whitespace(self) -> bool:
+        return self.spec.delimiter == "whitespace"
+
+    @property
+    def _delimiter(self) -> str:
+        return " " if self._whitespace else self.spec.delimiter
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError for missing columns and rows of a wrong
         length."""
-        with self._source.open() as raw:
-            stream = CleanText(raw, self._spec.comment, self._whitespace)
+        with self.source.open() as raw:
+            stream = CleanText(raw, self.spec.comment, self._whitespace)
             names, width = self._layout(stream, references)
             chosen, needed = select_all(self.name, references, names, width)
             if not stream.peek_line():
@@ -91,17 +61,17 @@ class TextTable:
 
     def unread(self, references: Mapping[str, Reference]) -> list[str]:
         """List the columns that the header names and no reference selects."""
-        if self._spec.header != "names":
+        if self.spec.header != "names":
             return []
-        with self._source.open() as raw:
-            names, width = self._layout(CleanText(raw, self._spec.comment, self._whitespace), references)
+        with self.source.open() as raw:
+            names, width = self._layout(CleanText(raw, self.spec.comment, self._whitespace), references)
         return others(self.name, references, names, width)
 
     def _layout(self, stream: CleanText, references: Mapping[str, Reference]) -> tuple[list[str], int]:
         """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
         stream."""
-        header = self._split(stream.next_line()) if self._spec.header != "none" else []
-        if self._spec.header == "names" and header and all(map(is_number, header)):
+        header = self._split(stream.next_line()) if self.spec.header != "none" else []
+        if self.spec.header == "names" and header and all(map(is_number, header)):
             items = [item for value in references.values() for item in (value if isinstance(value, list) else [value])]
             if not set(items) & set(header):
                 raise FileFormatError(
@@ -109,9 +79,9 @@ class TextTable:
                     "such a name; set header: none if it is a row of data, or header: skip"
                 )
         row = self._split(stream.peek_line())
-        names = header if self._spec.header == "names" else list(self._spec.columns)
+        names = header if self.spec.header == "names" else list(self.spec.columns)
         width = len(row) or len(names)
-        if self._spec.header == "names" and len(header) != width:
+        if self.spec.header == "names" and len(header) != width:
             raise FileFormatError(
                 f"{self.name}: the header names {len(header)} columns, the first row has {width}; set header: skip and "
                 "refer to columns by position (or name the first ones with columns: [...]), or check the delimiter"
@@ -129,7 +99,7 @@ class TextTable:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise not_utf8(self.name, error) from None
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._spec.is_quoted else csv.QUOTE_NONE
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self.spec.is_quoted else csv.QUOTE_NONE
         try:
             fields = next(csv.reader([text], delimiter=self._delimiter, quoting=quoting))
         except csv.Error as error:  # a field of more than 128 KiB
@@ -155,7 +125,7 @@ class TextTable:
                 pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=8 << 20),
                 pyarrow.csv.ParseOptions(
                     delimiter=self._delimiter,
-                    quote_char='"' if self._spec.is_quoted else False,
+                    quote_char='"' if self.spec.is_quoted else False,
                     invalid_row_handler=refuse,
                     ignore_empty_lines=True,
                 ),
@@ -183,8 +153,8 @@ class TextTable:
 
     def line(self, row: int) -> str:
         """Say in brackets which line of the file a row of data is, 0-based: blank lines and comments are no rows."""
-        before, marks = self._spec.header != "none", self._spec.comment.encode()
-        with self._source.open() as raw:
+        before, marks = self.spec.header != "none", self.spec.comment.encode()
+        with self.source.open() as raw:
             for number, line in enumerate(raw, 1):
                 text = line.strip(b" \t\r\n" if self._whitespace else b"\r\n")
                 if text and text[:1] not in [marks[i : i + 1] for i in range(len(marks))]:
@@ -195,11 +165,11 @@ class TextTable:
 
     def _refuse_long_rows(self) -> None:
         """Raise FileFormatError for the first row that a quoted value spreads over several lines, if there is one."""
-        if not self._spec.is_quoted:
+        if not self.spec.is_quoted:
             return
-        with self._source.open() as raw:
-            stream = CleanText(raw, self._spec.comment)
-            if self._spec.header != "none":
+        with self.source.open() as raw:
+            stream = CleanText(raw, self.spec.comment)
+            if self.spec.header != "none":
                 stream.next_line()
             texts = (block.decode(errors="replace") for block in stream.blocks())
             lines = (line + "\n" for text in texts for line in text.split("\n")[:-1])
@@ -219,21 +189,26 @@ class TextTable:
             )
 
 
-class ListsTable:
+class ListsTable(TextTable):
     """Text of lines ``a b c ...`` as the rows (a, b), (a, c), ...; rows are counted over these pairs."""
 
-    def __init__(self, source: TextSource, spec: FileSpec):
-        self.name = source.name
-        self._source = source
-        self._spec = spec
-        self._whitespace = spec.delimiter == "whitespace"
-        self._delimiter = b" " if self._whitespace else spec.delimiter.encode()
+    line_copies = PAIR_COPIES
+
+    @property
+    def marks(self) -> bytes:
+        """Characters that may separate two values: each is a row."""
+        return b" \t" if self._whitespace else self.spec.delimiter.encode()
+
+    def size(self, reference: Reference) -> Size:
+        """Measure the file by its separators."""
+        size = super().size(reference)
+        return Size(self.counted.num_marks, size.num_bytes, size.num_batches)
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        chosen, _ = select_all(self.name, references, list(self._spec.columns), 2)
-        with self._source.open() as raw:
-            stream = CleanText(raw, self._spec.comment, self._whitespace)
-            if self._spec.header != "none":
+        chosen, _ = select_all(self.name, references, list(self.spec.columns), 2)
+        with self.source.open() as raw:
+            stream = CleanText(raw, self.spec.comment, self._whitespace)
+            if self.spec.header != "none":
                 stream.next_line()
             for block in stream.blocks():
                 first, others = self._pairs(block)
@@ -241,49 +216,21 @@ class ListsTable:
 
     def _pairs(self, block: bytes) -> tuple[pa.Array, pa.Array]:
         """Split whole lines into both ends of their pairs, as text."""
-        lines = [line.split(self._delimiter) for line in block.splitlines()]
+        lines = [line.split(self._delimiter.encode()) for line in block.splitlines()]
         counts = np.array([len(line) - 1 for line in lines])
         heads = text_array(self.name, [line[0] for line in lines])
         others = text_array(self.name, [item for line in lines for item in line[1:]])
         return heads.take(np.repeat(np.arange(len(lines)), counts)), others
 
 
-def load_id_lists(source: TextSource) -> dict[str, np.ndarray]:
-    """Read the 0-1 matrix of a JSON object ``{"row": [column, ...], ...}``: arrays data, row, col, shape.
-
-    Its shape goes up to the largest row and column; a column named twice in a row counts once.
-    Raises FileFormatError for other JSON and for ids that are not 0, 1, ...
-    """
-    try:
-        with source.open() as file:
-            lists = decode_json(file.read())
-    except ValueError as error:
-        raise FileFormatError(f"{source.name}: not JSON ({error}); is it truncated?") from None
-    if not isinstance(lists, dict):
-        raise FileFormatError(f"{source.name}: expected an object of lists, {{row: [column, ...]}}")
-    rows = []
-    for key, columns in lists.items():
-        is_list = isinstance(columns, list) and all(type(column) is int and 0 <= column < MOST for column in columns)
-        if not (key.isdecimal() and int(key) < MOST and is_list):
-            shown = str(columns)[:60]
-            raise FileFormatError(f"{source.name}: row {key!r}: expected a list of numbers 0, 1, ..., got {shown}")
-        rows += [(int(key), column) for column in set(columns)]
-    row, col = np.array(sorted(rows), np.int64).reshape(-1, 2).T
-    height = 1 + max(map(int, lists), default=-1)
-    shape = np.array([height, 1 + col.max(initial=-1)])
-    return {"data": np.ones(len(row), np.float32), "row": row, "col": col, "shape": shape}
-
-
-class ParquetTable:
+class ParquetTable(Table):
     """A parquet file; a reference is a name, a position, a range or a list of names and positions."""
 
-    def __init__(self, path: pathlib.Path):
-        self.name = path.name
-        self._path = path
+    value_bytes = 1
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         try:
-            with pyarrow.parquet.ParquetFile(self._path) as file:
+            with pyarrow.parquet.ParquetFile(self.source.path) as file:
                 names = file.schema_arrow.names
                 chosen, needed = select_all(self.name, references, names, len(names))
                 rows = batch_rows(file.metadata)
@@ -298,8 +245,26 @@ class ParquetTable:
 
     def unread(self, references: Mapping[str, Reference]) -> list[str]:
         """List the columns that no reference selects."""
-        names = pyarrow.parquet.read_schema(self._path).names
+        names = pyarrow.parquet.read_schema(self.source.path).names
         return others(self.name, references, names, len(names))
+
+    def memory(self) -> int:
+        """Count the bytes of the largest group of rows, packed and unpacked."""
+        with naming(self.name, "parquet"):
+            footer = pyarrow.parquet.read_metadata(self.source.path)
+            groups = (footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+            return 2 * max(groups, default=0)
+
+    def size(self, reference: Reference) -> Size:
+        """Measure the file by its footer: numbers as they are in memory, text as it is in the file, where equal ones
+        may be stored once."""
+        with naming(self.name, "parquet"):
+            footer, num_bytes = pyarrow.parquet.read_metadata(self.source.path), 0
+            for column in footer_columns(footer):
+                is_text = column.physical_type == "BYTE_ARRAY"
+                num_bytes += NUMBER_BYTES * column.num_values + (column.total_uncompressed_size if is_text else 0)
+            num_batches = 1 + footer.num_row_groups + footer.num_rows // PARQUET_TEXT_ROWS
+            return Size(footer.num_rows, num_bytes, num_batches)
 
 
 def others(file: str, references: Mapping[str, Reference], names: list[str], width: int) -> list[str]:
@@ -311,16 +276,47 @@ def others(file: str, references: Mapping[str, Reference], names: list[str], wid
 
 def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:
     """Choose how many rows of a parquet file to read at a time."""
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    columns = footer_columns(footer)
     has_text = any(column.physical_type == "BYTE_ARRAY" for column in columns)
     width = NUMBER_BYTES * sum(column.num_values for column in columns) // max(1, footer.num_rows)
     return max(1, min(PARQUET_TEXT_ROWS if has_text else PARQUET_ROWS, PARQUET_BYTES // max(1, width)))
 
 
-def read_array(spec: FileSpec, reference: Any) -> np.ndarray:
-    """Read a whole array of a file of arrays. Raises FileFormatError for a file of another kind."""
-    table = open_table(spec)
-    if not isinstance(table, ArraysTable):
-        raise FileFormatError(f"{table.name}: no arrays, but rows; say which column: {{file: ..., column: ...}}")
-    return table.array(reference)
+def footer_columns(footer: pyarrow.parquet.FileMetaData) -> list[pyarrow.parquet.ColumnChunkMetaData]:
+    """List what a parquet file says of every column of every group of rows."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    return [group.column(i) for group in groups for i in range(group.num_columns)]
+
+
+@dataclass(frozen=True)
+class Format(Part):
+    """A row of FORMATS. make: a subclass of Table; suffixes: of files that have the format where none is declared;
+    in_archives: it is read from a stream, so the file may be a member of an archive; has_blank_nodes: the files are
+    numbered, since names of their blank nodes mean other nodes in other files."""
+
+    suffixes: tuple[str, ...] = ()
+    in_archives: bool = True
+    has_blank_nodes: bool = False
+
+
+FORMATS: dict[str, Format] = {
+    "auto": Format(None, "by the suffix, else text"),
+    "text": Format(TextTable, "delimited text"),
+    "npz": Format(NpzTable, "arrays by name", (".npz",), in_archives=False),
+    "npy": Format(NpyTable, "one array, called array", (".npy",), in_archives=False),
+    "parquet": Format(ParquetTable, "columns by name", (".parquet",), in_archives=False),
+    "mat": Format(
+        MatlabTable, "MATLAB up to v7, a sparse matrix X being the arrays X_data, X_row, X_col, X_shape", (".mat",),
+        in_archives=False,
+    ),
+    "pt": Format(TensorsTable, "a dictionary of tensors or arrays, by torch.save", (".pt",), in_archives=False),
+    "lists": Format(ListsTable, "a line `a b c ...` is the rows (a, b), (a, c), ..."),
+    "triples": Format(TriplesTable, "N-Triples: subject, predicate, object", (".nt",), has_blank_nodes=True),
+    "turtle": Format(
+        TurtleTable, "Turtle, and N3 as far as it is Turtle: subject, predicate, object", (".ttl", ".n3"),
+        has_blank_nodes=True,
+    ),
+    "idlists": Format(
+        IdListsTable, "JSON {row: [column, ...]}: the arrays data, row, col, shape of a matrix of 0 and 1"
+    ),
+}  # fmt: skip

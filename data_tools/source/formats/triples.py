@@ -12,10 +12,10 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from data_tools.source.file_spec import Reference
-from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Raw, text_array
-from data_tools.source.selection import pick, select_all
+from data_tools.source.formats.selection import pick, select_all
+from data_tools.source.formats.table import Table
+from data_tools.source.formats.text_stream import CleanText
+from data_tools.source.formats.values import Raw, Reference, text_array
 from hpcgnn.graph.files import FileFormatError
 
 COLUMNS = ["subject", "predicate", "object"]
@@ -30,29 +30,23 @@ NUMBERED = re.compile(rb"\\(?:u([0-9A-Fa-f]{4})|U(00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-
 WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
-class TriplesTable:
+class TriplesTable(Table):
     """An N-Triples file; the rows are its triples in order."""
-
-    def __init__(self, source: TextSource, comment: str, number: int = 1):
-        self.name = source.name
-        self._source = source
-        self._comment = comment or "#"
-        self._number = number
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError naming the row of a line that is not a
         triple."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         first_row = 0
-        with self._source.open() as raw:
-            for block in CleanText(raw, self._comment).blocks():
+        with self.source.open() as raw:
+            for block in CleanText(raw, self.spec.comment or "#").blocks():
                 triples = TRIPLE.findall(block)
                 if len(triples) != block.count(b"\n"):
                     raise self._bad_line(block, first_row)
                 first_row += len(triples)
                 terms = zip(*((s or b, p, o or c or literal) for s, b, p, o, c, literal in triples), strict=True)
                 columns = {
-                    i: text_array(self.name, [shorten(of_file(put_in_numbered(term), self._number)) for term in column])
+                    i: text_array(self.name, [shorten(of_file(put_in_numbered(term), self.number)) for term in column])
                     for i, column in enumerate(terms)
                 }
                 yield pick(chosen, columns, len(triples))

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from data_tools.source.file_spec import Reference
-from data_tools.source.formats.text_stream import TextSource
+from data_tools.source.formats.selection import pick, select_all
+from data_tools.source.formats.table import Size, Table
 from data_tools.source.formats.triples import COLUMNS, WRITTEN, of_file, shorten
-from data_tools.source.formats.values import Raw, not_utf8, text_array
-from data_tools.source.selection import pick, select_all
+from data_tools.source.formats.values import Raw, Reference, not_utf8, text_array
 from hpcgnn.graph.files import FileFormatError
 
 BATCH = 1 << 16
@@ -43,27 +42,34 @@ ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U(00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{
 ESCAPED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class TurtleTable:
+class TurtleTable(Table):
     """A Turtle file; the rows are its triples in order."""
-
-    def __init__(self, source: TextSource, number: int = 1):
-        self.name = source.name
-        self._source = source
-        self._number = number
 
     def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
         """Yield pieces of the requested columns. Raises FileFormatError naming the line that is not Turtle."""
         chosen, _ = select_all(self.name, references, COLUMNS, len(COLUMNS))
         try:
-            with self._source.open() as file:
+            with self.source.open() as file:
                 text = file.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise not_utf8(self.name, error) from None
         triples = Parser(self.name, text).triples()
         while batch := list(islice(triples, BATCH)):
             terms = zip(*batch, strict=True)
-            columns = [[shorten(of_file(term.encode(), self._number)) for term in column] for column in terms]
+            columns = [[shorten(of_file(term.encode(), self.number)) for term in column] for column in terms]
             yield pick(chosen, {i: text_array(self.name, column) for i, column in enumerate(columns)}, len(batch))
+
+    def memory(self) -> int:
+        """Count the bytes of the text, as it is in the file and as Python has it."""
+        return self.counted.num_bytes * (1 + self.counted.character_bytes)
+
+    def size(self, reference: Reference) -> Size:
+        """Measure the triples, by reading them: one may be much longer than it stands in the file."""
+        total = Size()
+        for batch in self.batches({name: name for name in COLUMNS}):
+            parts = [raw.parts[0] for raw in batch.values()]
+            total += Size(len(parts[0]), sum(part.nbytes for part in parts), 1)
+        return total
 
 
 class Parser:

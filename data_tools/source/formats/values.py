@@ -20,6 +20,7 @@ EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
 DATES = "dates must be made seconds first, such as by datetime.fromisoformat(date).timestamp() in Python"
 WORDS = "; words that name classes are numbered with classes: true in a spec"
+Reference = int | str | list  # a column by name or position, an array, a range of columns, or several columns
 LONGEST_NAME = 1024  # bytes; ids of text are stored with the width of the longest
 
 

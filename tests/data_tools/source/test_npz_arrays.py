@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from data_tools.source.formats import npz_arrays
-from data_tools.source.formats.arrays import ArraysTable, load_arrays
+from data_tools.source.formats.arrays import NpzTable
+from data_tools.source.formats.text_stream import TextSource
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
@@ -28,7 +29,7 @@ def test_arrays_are_those_of_numpy(tmp_path, limit, save):
         "a" * 300: np.arange(5, dtype=np.int16),
     }
     save(tmp_path / "g.npz", **arrays)
-    found = load_arrays(tmp_path / "g.npz", "npz")
+    found = NpzTable(TextSource(tmp_path / "g.npz")).arrays
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
@@ -43,14 +44,14 @@ def test_damage_is_found(tmp_path, limit):
     data[4000] ^= 1
     (tmp_path / "g.npz").write_bytes(data)
     with pytest.raises(FileFormatError, match=r"g.npz: array 'x' cannot be read \(Bad CRC-32"):
-        ArraysTable("g.npz", load_arrays(tmp_path / "g.npz", "npz")).array("x")
+        NpzTable(TextSource(tmp_path / "g.npz")).array("x")
     (tmp_path / "g.npz").write_bytes(data[:2000])
     with pytest.raises(FileFormatError, match=r"g.npz: not a readable npz file"):
-        load_arrays(tmp_path / "g.npz", "npz")
+        NpzTable(TextSource(tmp_path / "g.npz")).array("x")
 
 
 def test_objects_are_refused(tmp_path, limit):
     np.savez(tmp_path / "g.npz", x=np.array([{}], object))
     with pytest.raises(FileFormatError, match=r"array 'x' cannot be read"):
-        ArraysTable("g.npz", load_arrays(tmp_path / "g.npz", "npz")).array("x")
+        NpzTable(TextSource(tmp_path / "g.npz")).array("x")
     assert zipfile.is_zipfile(tmp_path / "g.npz")

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,15 +14,14 @@ import torch
 from data_tools.source.classes import Classes
 from data_tools.source.columns import check_rows
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.arrays import ArraysTable, Sparse, SparseRows, load_arrays
+from data_tools.source.formats.arrays import ArraysTable, NpyTable, NpzTable, Sparse, SparseRows, TensorsTable
 from data_tools.source.formats.chunk_folder import load_chunks, take_files
 from data_tools.source.formats.chunks_dgl import per_type, read_columns, read_file, stored_column
 from data_tools.source.formats.dgl_files import GRAPHS, TENSOR, UNIT, Reader, read_graph
 from data_tools.source.formats.dgl_partitions import find_book, read_book, relation_of, type_rows
 from data_tools.source.formats.npz_arrays import open_npy
 from data_tools.source.formats.ogb_folder import link_edges, load_ogb, put, read_rows
-from data_tools.source.formats.tables import open_table, read_array
-from data_tools.source.formats.text_stream import find_member
+from data_tools.source.formats.text_stream import TextSource, find_member
 from data_tools.source.formats.values import (
     Place,
     Raw,
@@ -45,7 +45,16 @@ def column(*values, labels=("'x'",), scalar=True) -> Raw:
 
 
 MANY = Classes("int8")
-ARRAYS = ArraysTable("g.npz", {
+
+
+class GivenArrays(ArraysTable):
+    """Arrays that are in no file."""
+
+    def load(self) -> dict[str, np.ndarray]:
+        return self.spec
+
+
+ARRAYS = GivenArrays(TextSource(Path("g.npz")), {
     "a": np.arange(3), "b": np.arange(4), "n": np.array(5), "s_data": np.ones(1), "s_row": np.zeros(1, int),
     "s_col": np.zeros(1, int), "s_shape": np.array([1 << 40, 1]),
 })  # fmt: skip
@@ -131,34 +140,34 @@ def test_headers_of_arrays(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         open_npy(tmp_path / "a.npy")
     with pytest.raises(FileFormatError, match=r"a\.npy: not a readable npy file"):
-        load_arrays(tmp_path / "a.npy", "npy")
+        NpyTable(TextSource(tmp_path / "a.npy")).array("array")
     with zipfile.ZipFile(tmp_path / "g.npz", "w") as archive:
         archive.writestr("x.npy", content)
     with pytest.raises(FileFormatError, match=r"g\.npz: array 'x' cannot be read"):
-        ArraysTable("g.npz", load_arrays(tmp_path / "g.npz", "npz")).array("x")
+        NpzTable(TextSource(tmp_path / "g.npz")).array("x")
 
 
 def test_tables_of_another_form(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     with pytest.raises(FileFormatError, match=r"a\.csv: no arrays, but rows; say which column"):
-        read_array(FileSpec(path=str(tmp_path / "a.csv")), "x")
+        FileSpec(path=str(tmp_path / "a.csv")).open().array("x")
     torch.save([1, 2], tmp_path / "a.pt")
     with pytest.raises(FileFormatError, match=r"a\.pt: not a readable pt file \(it holds a list, not a dictionary of"):
-        load_arrays(tmp_path / "a.pt", "pt")
+        TensorsTable(TextSource(tmp_path / "a.pt")).array("x")
     with pytest.raises(FileFormatError, match=r"no array 'a\.x'; it has none at its top level"):
-        ArraysTable("h.pt", {}).array("a.x")
+        GivenArrays(TextSource(Path("h.pt")), {}).array("a.x")
     torch.save(SimpleNamespace(x=torch.zeros(2)), tmp_path / "data.pt")
     said = r"^data\.pt: holds objects other than tensors, .* torch\.save\(\{name: [^\x1b]*$"  # no colors of torch's
     with pytest.raises(FileFormatError, match=said):
-        load_arrays(tmp_path / "data.pt", "pt")
+        TensorsTable(TextSource(tmp_path / "data.pt")).array("x")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("x.npz", b"")
     packed = FileSpec(path=str(tmp_path / "a.zip"), archive="a", member="x.npz")
     with pytest.raises(FileFormatError, match="npz files are not read inside of archives; unpack it"):
-        open_table(packed)
+        packed.open()
     (tmp_path / "long.csv").write_text("x" * 200_000 + "\n1\n")
     with pytest.raises(FileFormatError, match=r"long\.csv: the first line: field larger than .*; check the delimiter"):
-        list(open_table(FileSpec(path=str(tmp_path / "long.csv"))).batches({"x": 0}))
+        list(FileSpec(path=str(tmp_path / "long.csv")).open().batches({"x": 0}))
 
 
 def test_chunks(tmp_path):

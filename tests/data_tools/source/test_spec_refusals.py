@@ -5,8 +5,8 @@ import math
 import pytest
 
 from data_tools.source.file_spec import FileSpec
+from data_tools.source.formats.selection import select
 from data_tools.source.schema import items
-from data_tools.source.selection import select
 from data_tools.source.spec import ColumnSpec, EdgeSpec, FileColumn, NodeSpec, SourceSpec
 from data_tools.source.spec_file import build_spec, load_spec, with_ids
 from data_tools.split import SplitOptions

@@ -7,7 +7,6 @@ from convert_sources import refused
 
 from data_tools.convert import main
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.tables import open_table
 from hpcgnn.graph.files import FileFormatError, relations
 
 pytestmark = pytest.mark.serial
@@ -18,7 +17,7 @@ XSD = "http://www.w3.org/2001/XMLSchema#"
 
 def triples_of(path, **options) -> list[tuple[str, str, str]]:
     found = []
-    for batch in open_table(FileSpec(str(path), **options)).batches({"s": "subject", "p": "predicate", "o": "object"}):
+    for batch in FileSpec(str(path), **options).open().batches({"s": "subject", "p": "predicate", "o": "object"}):
         found += zip(*(batch[name].parts[0].to_pylist() for name in "spo"), strict=True)
     return found
 
@@ -115,7 +114,7 @@ def test_what_is_not_turtle_names_its_line(tmp_path, text, line):
 def test_text_of_another_encoding_is_named(tmp_path):
     (tmp_path / "g.ttl").write_bytes("<a> <b> 'é' .".encode("latin1"))
     with pytest.raises(FileFormatError, match=r"g\.ttl: not UTF-8 text .*; is it compressed or binary, or of another"):
-        list(open_table(FileSpec(path=str(tmp_path / "g.ttl"))).batches({"s": 0}))
+        list(FileSpec(path=str(tmp_path / "g.ttl")).open().batches({"s": 0}))
 
 
 def test_bad_turtle_is_refused_in_one_line(tmp_path, capsys):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from data_tools.source.file_spec import Reference
-from data_tools.source.formats.values import Raw
+from data_tools.source.formats.values import Raw, Reference
 from hpcgnn.graph.files import FileFormatError
 
 
