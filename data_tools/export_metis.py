@@ -14,11 +14,10 @@ import sys
 import numpy as np
 
 from data_tools.cli import add_overwrite, refuse_existing, run_alone
+from data_tools.partition.assignment import METIS
 from data_tools.partition.blocks import NodeBlocks
-from data_tools.partition.command import names
-from data_tools.partition.kinds import OPTIONS
 from data_tools.partition.methods.metis_file import row_slabs, write_metis
-from data_tools.partition.options import METIS
+from data_tools.partition.options import make_options, names
 from data_tools.partition.source import open_source
 from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
@@ -38,7 +37,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
     source, output = open_source(path), pathlib.Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with source.file:
-        options = OPTIONS[source.kind](source, {"method": METIS, "balance": balance}, {})
+        options = make_options(source, {"method": METIS, "balance": balance}, {})
         validate(source)
         blocks = NodeBlocks.even(Team(), source.num_nodes)
         graph = build_row_graph(source, blocks, output.parent, SPOOL_BYTES, by_degree=False)

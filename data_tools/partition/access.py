@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
-from data_tools.partition.weights import SPLITS, has_split, in_split
+from data_tools.partition.weights import has_split, in_split
+from hpcgnn.graph.splits import SPLITS
 
 TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
 
@@ -29,7 +30,7 @@ def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[n
     for start, src, dst in endpoint_slabs(source, relation):
         if held_out:
             split = source.edges(relation)["split"][start : start + len(src)]
-            src, dst = src[split == SPLITS["train"]], dst[split == SPLITS["train"]]
+            src, dst = src[split == SPLITS.index("train")], dst[split == SPLITS.index("train")]
         yield src, dst
 
 

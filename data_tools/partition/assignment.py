@@ -1,4 +1,4 @@
-"""Which part a node belongs to. A method is a function of a `Job` that returns the part [n] int32 of this rank's block.
+"""Which part a node belongs to: the table of all methods, METHODS.
 
 N nodes of all types numbered together, n of them in a rank's block, C constraints, P parts.
 """
@@ -8,39 +8,48 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from data_tools.memory import give_back_freed_memory
+from data_tools.partition.access import TABLE_BYTES
 from data_tools.partition.blocks import NodeBlocks, splitmix64
 from data_tools.partition.layout import new_numbers, order_parts
 from data_tools.partition.methods.given_parts import code_hash, file_parts, kaminpar_parts, user_parts
 from data_tools.partition.methods.hotness import hotness_parts
-from data_tools.partition.methods.metis import metis_partition
+from data_tools.partition.methods.metis import OBJECTIVES, metis_partition
 from data_tools.partition.methods.parmetis import Library, load_library, parmetis_partition
 from data_tools.partition.methods.rebalance import rebalance
-from data_tools.partition.methods.rebalance_blocks import Ghosts, order_blocks, rebalance_blocks
+from data_tools.partition.methods.rebalance_blocks import CELLS, Ghosts, order_blocks, rebalance_blocks
 from data_tools.partition.methods.streaming import stream, ties_of_parts
-from data_tools.partition.options import DEFAULT_PASSES, GIVEN, HOTNESS, PARMETIS, STREAMED, Options, StaticOptions
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
 from data_tools.partition.source import Source
-from data_tools.partition.spool import build_row_graph, entry_dtype
+from data_tools.partition.spool import build_row_graph, entry_dtype, spool_bytes
 from data_tools.partition.weights import columns_of, node_weights
 from data_tools.team import Team
+from hpcgnn.choices import Part
+from hpcgnn.graph import files
 
+METIS = "metis"  # the method unless another is chosen
+GIVEN = "given"  # the method of an assignment from a file
+DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
+HOTNESS_CACHE = 0.2  # share of the nodes in the cache ranking that comes with the method hotness
 NODES_PER_PART = 4  # METIS needs some room: with fewer nodes it leaves parts empty
+PAIR_BYTES = 300  # METIS, and the pair graph that it is given
+SHARED_PAIR_BYTES = {4: 64, 8: 120}  # of an adjacency entry, by the bytes of its integers: the graph, and ParMETIS
+UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 
 
 @dataclass(slots=True)
 class Job:
-    """What a method works with. blocks: which rank has which nodes; memory: bytes for tables whose size can be chosen;
-    assignment: the file with the part of every node, parmetis: the path of the library, if they are named; degrees:
-    distinct neighbours [n], once they are counted."""
+    """The input of a method. options: `options.Options`; blocks: which rank has which nodes; memory: bytes for tables
+    whose size can be chosen; assignment: the file with the part of every node, parmetis: the path of the library, if
+    they are named; degrees: distinct neighbours [n], once they are counted."""
 
     source: Source
-    options: Options
+    options: Any
     blocks: NodeBlocks
     folder: pathlib.Path
     memory: int
@@ -107,8 +116,9 @@ def metis_parts(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
     options = job.options
     part = partition_graph(graph, options.parts, weights, options.seed, options.objective)
     part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)
-    part = rebalance(graph, part, weights, options.parts, near=options.objective == "cut")
-    return order_parts(graph, part, options.parts, options.seed) if options.objective == "volume" else part
+    near = OBJECTIVES[options.objective].are_near
+    part = rebalance(graph, part, weights, options.parts, near)
+    return part if near else order_parts(graph, part, options.parts, options.seed)
 
 
 def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
@@ -130,12 +140,12 @@ def users_own(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
 def hotness(job: Job) -> np.ndarray:
     """Cut by METIS; then rank 0 moves nodes to the parts whose training seeds, which stay where they are, reach them
     most likely."""
-    part = METHODS["metis"](job)
+    part = METHODS[METIS].make(job)
     whole = NodeBlocks.on_rank_0(job.team, job.source.num_nodes)
     part, weights = job.blocks.deal(part, whole), job.weight_table(whole)
     with job.team.together("move the nodes"):
         if job.team.rank == 0:
-            part = hotness_parts(job.source, part, weights, cast(StaticOptions, job.options))
+            part = hotness_parts(job.source, part, weights, job.options)
     return whole.deal(part, job.blocks)
 
 
@@ -185,26 +195,9 @@ def parts_of_file(job: Job) -> np.ndarray:
     return part[job.blocks.own.start : job.blocks.own.stop].copy()
 
 
-def assign(job: Job) -> np.ndarray:
-    """Collective. Assign nodes to parts by the method of the options."""
-    return METHODS.get(job.options.method, gathered(users_own))(job)
-
-
-def surroundings(options: Options, team: Team) -> dict[str, Any]:
-    """Name what an assignment depends on besides the graph and the options: the number of ranks, the number of threads,
-    or the code of the user's own partitioner, where the method does."""
-    if options.method == PARMETIS:
-        return {"ranks": team.size}
-    if options.method == "kaminpar":
-        return {"threads": len(os.sched_getaffinity(0))}
-    return {} if options.method in METHODS else {"code": code_hash(options.method)}
-
-
-def check_method(job: Job) -> None:
-    """Collective. Raise, on all ranks alike, what stands against a method before anything is done."""
+def check_parmetis(job: Job) -> None:
+    """Collective. Raise ValueError where the library is missing, or nodes are too few for it."""
     num_parts, num_nodes = job.options.parts, job.source.num_nodes
-    if job.options.method != PARMETIS:
-        return
     shared_library(job)
     with job.team.together("check the size of the graph"):
         if num_parts > 1 and num_nodes < NODES_PER_PART * max(num_parts, job.team.size):
@@ -256,12 +249,99 @@ def room_for(counts: np.ndarray, waiting: int) -> np.ndarray:
     return np.maximum(low - counts, 0)
 
 
-METHODS: dict[str, Callable[[Job], np.ndarray]] = {
-    "metis": gathered(metis_parts),
-    "random": random_parts,
-    **dict.fromkeys(STREAMED, streamed_parts),
-    "kaminpar": gathered(kaminpar),
-    PARMETIS: parmetis_parts,
-    HOTNESS: hotness,
-    GIVEN: parts_of_file,
-}
+def gathered_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of a method that has the whole graph in one place."""
+    return PAIR_BYTES * counts.pairs + (32 + 16 * counts.weights) * counts.nodes + window
+
+
+def hotness_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of METIS, or of the tables by which nodes move then."""
+    tables = (4 * options.parts + 64 + 24 * counts.weights) * counts.nodes + TABLE_BYTES
+    return max(gathered_bytes(counts, options, work, 0), tables) + window
+
+
+def streamed_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of a streamed method."""
+    nodes = 24 * counts.weights + (0 if counts.ranks == 1 else 108)
+    return nodes * counts.rank_nodes + spool_bytes(counts, work) + window
+
+
+def parmetis_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of ParMETIS and of the moves after it, on each rank."""
+    pairs = int(2 * UNEVEN * counts.pairs * SHARED_PAIR_BYTES[counts.integer]) // counts.ranks
+    moves = max(window, 64 * min(counts.rank_nodes * options.parts, CELLS))
+    return (96 + 24 * counts.weights) * counts.rank_nodes + pairs + moves
+
+
+def dealt_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of a method that looks at nodes alone."""
+    return 24 * counts.rank_nodes + window
+
+
+def given_bytes(counts: Any, options: Any, work: int, window: int) -> int:
+    """Predict the memory of reading a file, which every rank does as a whole."""
+    return dealt_bytes(counts, options, work, window) + (16 * counts.nodes if counts.ranks > 1 else 0)
+
+
+@dataclass(frozen=True)
+class Method(Part):
+    """A row of METHODS. make: a function of a `Job` that returns the part [n] int32 of this rank's block.
+
+    memory: predicts its bytes on a rank from `memory.Counts`, the options, the bytes of tables whose size can be
+    chosen, and those of a window of rows; holds_pairs: all pairs of nodes with edges are in memory; objectives: those
+    that it can lower; kinds: of graphs that it takes; balances: parts are to be even; has_passes: it takes --passes;
+    needs_file: it takes --assignment; needs_mpi: it works on the ranks of MPI, even if there is one; further: options
+    of static graphs that come with it; check: collective, raises an error about a job before anything is done;
+    depends: lists from options and team whatever else decides about the parts, such as the number of ranks.
+    """
+
+    make: Callable[[Job], np.ndarray]
+    memory: Callable[[Any, Any, int, int], int] = gathered_bytes
+    holds_pairs: bool = True
+    objectives: tuple[str, ...] = tuple(OBJECTIVES)
+    kinds: tuple[str, ...] = files.KINDS
+    balances: bool = True
+    has_passes: bool = False
+    needs_file: bool = False
+    needs_mpi: bool = False
+    further: dict[str, Any] = field(default_factory=dict)
+    check: Callable[[Job], None] = lambda job: None
+    depends: Callable[[Any, Team], dict[str, Any]] = lambda options, team: {}
+
+
+METHODS: dict[str, Method] = {
+    METIS: Method(gathered(metis_parts), "METIS with several constraints"),
+    "random": Method(random_parts, "by a hash of the node", dealt_bytes, holds_pairs=False, balances=False),
+    **{
+        name: Method(
+            streamed_parts, says, streamed_bytes, holds_pairs=False, objectives=("cut",), has_passes=True
+        )
+        for name, says in (
+            ("ldg", "linear deterministic greedy, the edges on disk (Stanton and Kliot 2012)"),
+            ("fennel", "the same with the price of Fennel (Tsourakakis et al. 2014)"),
+        )
+    },
+    "kaminpar": Method(
+        gathered(kaminpar), "KaMinPar on all cores (Gottesbüren et al. 2021)", objectives=("cut",),
+        depends=lambda options, team: {"threads": len(os.sched_getaffinity(0))},
+    ),
+    "parmetis": Method(
+        parmetis_parts, "ParMETIS or PT-Scotch, on all ranks", parmetis_bytes, objectives=("cut",), needs_mpi=True,
+        check=check_parmetis, depends=lambda options, team: {"ranks": team.size},
+    ),
+    "hotness": Method(
+        hotness, "METIS, then nodes move to the parts whose training seeds reach them most likely", hotness_bytes,
+        kinds=files.BY_DESTINATION, further={"cache_ranking": HOTNESS_CACHE},
+    ),
+    GIVEN: Method(parts_of_file, "read from the file of --assignment", given_bytes, holds_pairs=False, needs_file=True),
+}  # fmt: skip
+OWN = Method(
+    gathered(users_own),
+    "a class or function of your own",
+    depends=lambda options, team: {"code": code_hash(options.method)},
+)
+
+
+def method_of(name: str) -> Method:
+    """Return the row of a method, which may be the path of a class or function of the user's."""
+    return METHODS.get(name, OWN)

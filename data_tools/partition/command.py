@@ -11,33 +11,29 @@ import pathlib
 from collections.abc import Callable
 
 from data_tools.memory import parse_bytes
-from data_tools.partition.assignment import Job, check_method, surroundings
+from data_tools.partition.assignment import DEFAULT_PASSES, GIVEN, HOTNESS_CACHE, METHODS, METIS, Job, method_of
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.journal import Journal
-from data_tools.partition.kinds import DEFAULT_BALANCE, NAMED_METHODS, OPTIONS
 from data_tools.partition.memory import count, make_plan
+from data_tools.partition.methods.metis import OBJECTIVES
 from data_tools.partition.methods.rebalance import TARGET
 from data_tools.partition.options import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_FANOUTS,
-    DEFAULT_PASSES,
-    GIVEN,
-    HOTNESS_CACHE,
     LEAST_PARTS,
-    METIS,
     MOST_PARTS,
-    OBJECTIVES,
-    PARMETIS,
     PART_NODES,
     default_parts,
     fanouts,
+    make_options,
     names,
-)
+)  # fmt: skip
 from data_tools.partition.partition_set import make_inputs_id, write_set
 from data_tools.partition.quality import summary, unmet
 from data_tools.partition.source import open_source
-from data_tools.partition.weights import CONSTRAINTS, STATIC_CONSTRAINTS
+from data_tools.partition.weights import CONSTRAINTS, DEFAULT_BALANCE
 from data_tools.team import Ranks, Team
+from hpcgnn.choices import describe_choices
 from hpcgnn.graph import files
 
 
@@ -61,11 +57,10 @@ def partition(
     """Collective. Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
     parts: their number (default: `options.default_parts`);
-    method: metis, ldg, fennel, kaminpar, parmetis, random, (static) hotness, or the path of a class
-    (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`);
-    balance: names of constraints (default: events and time of a temporal graph, nodes, edges and, with a split, train
-    of a static one, nodes and time of snapshots); objective: cut or volume (metis only); passes: over the nodes (ldg
-    and fennel); memory: bytes that a rank is allowed (default: a share of what is free), whose use ``report`` is told;
+    method: a row of METHODS, or the path of a class (`given_parts.user_parts`); assignment: instead, a file with the
+    part of every node (`given_parts.file_parts`); balance: names of constraints (default: DEFAULT_BALANCE); objective:
+    cut or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that a rank is allowed (default:
+    a share of what is free), whose use ``report`` prints;
     parmetis: path of its library; team: the ranks that share the work (default: this process); static: the further
     options of StaticOptions. What an interrupted call with the same arguments has finished is taken over.
 
@@ -73,7 +68,7 @@ def partition(
     used; on several ranks all of them raise SharedError.
     """
     folder, team = pathlib.Path(folder), team or Team()
-    if method == PARMETIS and not isinstance(team, Ranks):
+    if method_of(method).needs_mpi and not isinstance(team, Ranks):
         team = Ranks()  # the library works on the ranks of MPI, even if it is one
     source = None
     with team.together("open the graph file"):
@@ -88,13 +83,14 @@ def partition(
             if assignment is not None:
                 common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
             common["balance"] = None if balance is None else tuple(balance)
-            options = OPTIONS[source.kind](source, common, static)
+            options = make_options(source, common, static)
+        row = method_of(options.method)
         plan = make_plan(team, count(team, source, options), options, memory)
         if report and team.rank == 0:
             report("\n".join(plan.lines(" a rank" if isinstance(team, Ranks) else "")))
         with team.together("hash the graph file"):
             if team.rank == 0:
-                source_hash, facts = files.file_hash(path), surroundings(options, team)
+                source_hash, facts = files.file_hash(path), row.depends(options, team)
         source_hash, facts = team.broadcast((source_hash, facts))
         journal = Journal(team, folder, make_inputs_id(source_hash, options, facts), source_hash)
         with team.together("look for an older set"):
@@ -102,7 +98,7 @@ def partition(
                 raise ValueError(f"{folder}: holds a partition set already; choose another folder or pass --overwrite")
         blocks = NodeBlocks.even(team, source.num_nodes)
         job = Job(source, options, blocks, folder, plan.work, assignment, parmetis)
-        check_method(job)
+        row.check(job)
         return write_set(journal, job)
 
 
@@ -116,8 +112,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
-        help=f"{', '.join(NAMED_METHODS)} (hotness: static graphs only), or a class or function of your own as "
-        "package.module.name (default metis)",
+        help=f"{describe_choices({name: row for name, row in METHODS.items() if not row.needs_file})}; or a class or "
+        f"function of your own as package.module.name (default {METIS})",
     )  # fmt: skip
     parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
     parser.add_argument(
@@ -126,11 +122,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--balance",
         type=names,
-        help=f"constraints, comma separated: temporal: {', '.join(CONSTRAINTS)} (default "
-        f"{','.join(DEFAULT_BALANCE)}); static: {', '.join(STATIC_CONSTRAINTS)} (default nodes,edges and, with a "
-        "split, train); snapshots: those and time (default nodes,time); all: type:<node type>, types (all of them)",
+        help=f"constraints, comma separated: {describe_choices(CONSTRAINTS)}; type:<name>: nodes of one type (default "
+        f"{'; '.join(f'{kind}: ' + ','.join(chosen) for kind, chosen in DEFAULT_BALANCE.items())}; of a static graph "
+        "with a split of nodes train, too)",
     )
-    parser.add_argument("--objective", choices=OBJECTIVES, default="cut")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="cut", help=describe_choices(OBJECTIVES))
     parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")
     parser.add_argument("--memory", type=size, help="allowed memory, such as 8GiB (default: a share of what is free)")
     parser.add_argument("--seed", type=int, default=0)
@@ -168,7 +164,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     if team.rank:
         return 0
     print(summary(quality))
-    if options["method"] != "random":
+    if method_of(options["method"]).balances:
         for line in unmet(quality, TARGET):
             print(line)
     return 0

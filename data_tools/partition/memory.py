@@ -12,12 +12,12 @@ import numpy as np
 from data_tools.memory import mebibytes, status_bytes
 from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
+from data_tools.partition.assignment import method_of
 from data_tools.partition.blocks import distinct
-from data_tools.partition.methods.rebalance_blocks import CELLS
-from data_tools.partition.options import GIVEN, HOTNESS, OUT_OF_CORE, PARMETIS, STREAMED, Options
+from data_tools.partition.options import Options
 from data_tools.partition.quality import HALO_BYTES, HALO_KEY_BYTES, most_halo_keys
 from data_tools.partition.source import Source, endpoint_slabs, window_bytes
-from data_tools.partition.spool import ENTRY_BYTES, entry_dtype
+from data_tools.partition.spool import entry_dtype, spool_bytes
 from data_tools.partition.temporal import HISTORY_BYTES
 from data_tools.partition.weights import columns_of
 from data_tools.team import Ranks, Team
@@ -27,9 +27,6 @@ from hpcgnn.graph import files
 FREE_SHARE = 0.8  # of the memory that is free: the limit unless one is given
 WORK_SHARE = 0.5  # of what is left of the limit: for tables whose size can be chosen
 LEAST_WORK, MOST_WORK = 8 << 20, 512 << 20
-PAIR_BYTES = 300  # METIS, and the pair graph that it is given
-SHARED_PAIR_BYTES = {4: 64, 8: 120}  # of an adjacency entry, by the bytes of its integers: the graph, and ParMETIS
-UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 FILE_BYTES = 3 << 20  # a part file that is open
 SAMPLED = 16  # every so many pairs are counted, at least
 SAMPLE_KEYS = 1 << 24  # pairs that the sample of a graph has at most, repeated ones too
@@ -52,10 +49,15 @@ class Counts:
     column: int = 0
     integer: int = 8
 
+    @property
+    def rank_nodes(self) -> int:
+        """Nodes of a rank's block."""
+        return -(-self.nodes // self.ranks)
+
 
 def count(team: Team, source: Source, options: Options) -> Counts:
     """Collective. Make the counts of a graph; pairs are estimated from a sample."""
-    pairs = estimate_pairs(team, source) if options.method not in OUT_OF_CORE else 0
+    pairs = estimate_pairs(team, source) if method_of(options.method).holds_pairs else 0
     weights = len(columns_of(source, options.balance or ("nodes",)))
     tables = [source.nodes(node_type) for node_type in source.types]
     tables += [source.edges(relation) for relation in source.relations]
@@ -88,12 +90,14 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
     tables whose size can be chosen. A method that needs the whole graph in one place takes them on rank 0, which has
     it."""
     ranks = counts.ranks
-    nodes, parts = -(-counts.nodes // ranks), -(-options.parts // ranks)
+    nodes, parts = counts.rank_nodes, -(-options.parts // ranks)
     weights = 8 * nodes * counts.weights
     slab, moved = partition_source.SLAB_BYTES, 0
+    read = 4 * slab
     if ranks > 1:
         slab = min(slab, counts.column // ranks)
         moved = MOVED_EDGE_BYTES * min(counts.edges, partition_source.SLAB_BYTES // 16) // ranks
+        read = MOVED_EDGE_BYTES * min(-(-counts.edges // ranks), window_bytes(ranks) // ranks // 16)
     neighbours = spool_bytes(counts, work) if "degree" in options.balance else 0
     halo = min(HALO_KEY_BYTES * most_halo_keys(counts.nodes, 2 * counts.edges, options.parts) // ranks, HALO_BYTES)
     stamps = 120 * counts.edges // ranks if counts.kind == "snapshots" else 0
@@ -104,36 +108,10 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
         access = TABLE_BYTES + (32 if ranks == 1 else 44) * counts.nodes
     return {
         "checks": 4 * slab,
-        "assignment": assignment_bytes(counts, options, work, slab),
+        "assignment": method_of(options.method).memory(counts, options, work, read),
         "measures": 32 * nodes + 3 * weights + max(neighbours, window, moved + 6 * slab + halo + stamps),
         "part files": 44 * nodes + moved + 8 * slab + min(parts, PARTS_AT_ONCE) * FILE_BYTES + max(history, access),
     }
-
-
-def spool_bytes(counts: Counts, work: int) -> int:
-    """Predict the bytes of the graph on disk while it is written, or streamed."""
-    return 60 * -(-counts.nodes // counts.ranks) + min(work, 2 * ENTRY_BYTES * counts.edges // counts.ranks)
-
-
-def assignment_bytes(counts: Counts, options: Options, work: int, slab: int) -> int:
-    """Predict the bytes of the stage that assigns nodes to parts, on a rank; slab: of one that is read."""
-    ranks = counts.ranks
-    nodes = -(-counts.nodes // ranks)
-    weights, window = 8 * nodes * counts.weights, 4 * slab
-    if ranks > 1:
-        window = MOVED_EDGE_BYTES * min(-(-counts.edges // ranks), window_bytes(ranks) // ranks // 16)
-    if options.method in STREAMED:
-        return (0 if ranks == 1 else 108 * nodes) + spool_bytes(counts, work) + 3 * weights + window
-    if options.method == PARMETIS:
-        pairs = int(2 * UNEVEN * counts.pairs * SHARED_PAIR_BYTES[counts.integer]) // ranks
-        return 96 * nodes + 3 * weights + pairs + max(window, 64 * min(nodes * options.parts, CELLS))
-    if options.method in OUT_OF_CORE:
-        return 24 * nodes + window + (16 * counts.nodes if options.method == GIVEN and ranks > 1 else 0)
-    taken = PAIR_BYTES * counts.pairs + 32 * counts.nodes + 16 * counts.nodes * counts.weights
-    if options.method == HOTNESS:
-        tables = 4 * options.parts + 64 + 24 * counts.weights
-        taken = max(taken, tables * counts.nodes + TABLE_BYTES)
-    return taken + window
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +158,7 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
 def remedy(counts: Counts, options: Options, left: int, shared: bool) -> str:
     """Say what would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may be more."""
     advice = []
-    if options.method not in OUT_OF_CORE:
+    if method_of(options.method).holds_pairs:
         streamed = predict(counts, replace(options, method="ldg", objective="cut"), LEAST_WORK)
         if max(streamed.values()) <= left:
             where = "reads the edges from disk" if not shared else "keeps the edges on disk"

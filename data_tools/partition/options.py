@@ -1,20 +1,17 @@
-"""What a partition set depends on besides its source."""
+"""The options of a partition set, which depends on nothing besides them and its source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-OBJECTIVES = ("cut", "volume")
+from data_tools.partition.assignment import METHODS, METIS, method_of
+from data_tools.partition.methods.metis import OBJECTIVES
+from data_tools.partition.source import Source
+from data_tools.partition.weights import STRETCHES, check_split, constraints, default_balance
+from hpcgnn.choices import check_choice
+
 DEFAULT_FANOUTS = (15, 10, 5)
 DEFAULT_BATCH_SIZE = 1024
-STREAMED = ("ldg", "fennel")
-METIS, PARMETIS, HOTNESS = "metis", "parmetis", "hotness"
-GIVEN = "given"  # the method of an assignment from a file
-OUT_OF_CORE = ("random", *STREAMED, GIVEN)  # methods that do not hold all edges
-DEFAULT_PASSES = 10  # over the nodes, of a streamed method; more gain little
-HOTNESS_CACHE = 0.2  # share of the nodes in the cache ranking that comes with the method hotness
-
-
 PART_NODES, LEAST_PARTS, MOST_PARTS = 1000, 4, 64
 
 
@@ -26,8 +23,8 @@ def default_parts(num_nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of every kind of graph. passes: over the nodes, of streamed methods only (None: DEFAULT_PASSES);
-    assignment: hash of the file that the method given reads."""
+    """Options of every kind of graph. method: a row of METHODS, or the path of a class or function; passes: over the
+    nodes, of streamed methods only (None: DEFAULT_PASSES); assignment: hash of the file that the method given reads."""
 
     parts: int = 64
     method: str = METIS
@@ -43,25 +40,23 @@ class Options:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed}: must not be negative")
         check_choice("objective", self.objective, OBJECTIVES)
-        if self.passes is not None and (self.passes < 1 or self.method not in STREAMED):
-            raise ValueError(
-                f"passes={self.passes}, method={self.method}: a positive number, for {' and '.join(STREAMED)}"
-            )
-        if self.objective != "cut" and self.method in (*STREAMED, "kaminpar"):
-            raise ValueError(f"objective={self.objective}: the method {self.method} knows the objective cut only")
-        if self.objective != "cut" and self.method == PARMETIS:
-            raise ValueError(f"objective={self.objective}: method {PARMETIS} minimises the cut; use --method metis")
+        row = method_of(self.method)
+        if self.passes is not None and (self.passes < 1 or not row.has_passes):
+            streamed = " and ".join(name for name, method in METHODS.items() if method.has_passes)
+            raise ValueError(f"passes={self.passes}, method={self.method}: a positive number, for {streamed}")
+        if self.objective not in row.objectives:
+            raise ValueError(f"objective={self.objective}: method {self.method} minimises the cut; use --method metis")
         if len(set(self.balance)) != len(self.balance):
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 
-    def check(self, methods, constraints) -> None:
-        """Raise ValueError unless method and balance are among those that the graph at hand allows."""
+    def check(self, source: Source) -> None:
+        """Raise ValueError unless method and balance are among those that a graph allows."""
         if "." not in self.method:  # else the path of a class
-            check_choice("method", self.method, methods)
-        if (self.method == GIVEN) != (self.assignment is not None):
+            check_choice("method", self.method, [name for name, row in METHODS.items() if source.kind in row.kinds])
+        if method_of(self.method).needs_file != (self.assignment is not None):
             raise ValueError(f"method={self.method}: needs --assignment FILE, which no other method takes")
         for name in self.balance:
-            check_choice("balance", name, constraints)
+            check_choice("balance", name, constraints(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +83,20 @@ class StaticOptions(Options):
             raise ValueError(f"batch_size={self.batch_size}: at least one seed is needed")
 
 
-def check_choice(option: str, value: str, choices) -> None:
-    """Raise ValueError unless value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{option}={value!r}: expected one of {', '.join(choices)}")
+def make_options(source: Source, common: dict, further: dict) -> Options:
+    """Check the options for a graph and return them; further: those of static graphs only."""
+    is_temporal = source.kind == "temporal"
+    if further and is_temporal:
+        raise ValueError(f"{', '.join(further)}: for static graphs only, {source.file.filename} is temporal")
+    balance = default_balance(source) if common["balance"] is None else common["balance"]
+    if not is_temporal:
+        further = {**method_of(common["method"]).further, **further}
+    options = (Options if is_temporal else StaticOptions)(**{**common, "balance": balance, **further})
+    options.check(source)
+    for name in STRETCHES:
+        if name in balance and not is_temporal:
+            check_split(source, name)
+    return options
 
 
 def names(text: str) -> tuple[str, ...]:

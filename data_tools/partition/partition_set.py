@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 
 from data_tools.partition import memory, static, temporal
-from data_tools.partition.assignment import Job, assign
+from data_tools.partition.assignment import Job, method_of
 from data_tools.partition.journal import Journal
 from data_tools.partition.layout import Numbering, PartLayout, number_nodes
 from data_tools.partition.memory import shuffle_window
@@ -34,7 +34,8 @@ from hpcgnn.graph import durable, files
 
 
 def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
-    """Compute the identity of what a set is made from, hex; surroundings: see `assignment.surroundings`."""
+    """Compute the identity of what a set is made from, hex; surroundings: what the method says
+    that parts depend on besides."""
     inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **asdict(options)}
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -50,7 +51,7 @@ def write_set(journal: Journal, job: Job) -> dict:
         journal.note("valid")
     part = journal.assignment(job.blocks)
     if part is None:
-        part = assign(job)
+        part = method_of(options.method).make(job)
         journal.keep_assignment(job.blocks, part)
     loads = load_parts(job, part) if journal.get("quality") is None else None
     numbering = number_nodes(source, job.blocks, part, options.parts)

@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -137,6 +137,12 @@ def entry_dtype(source: Source) -> np.dtype:
     """Choose int32 where node numbers and ties fit, else int64."""
     largest = max(source.num_nodes, 2 * source.num_edges * source.snapshots.get("num_snapshots", 1))
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
+
+
+def spool_bytes(counts: Any, work: int) -> int:
+    """Predict the bytes of memory that the graph on disk takes while it is written or streamed, from `memory.Counts`;
+    work: for tables whose size can be chosen."""
+    return 60 * counts.rank_nodes + min(work, 2 * ENTRY_BYTES * counts.edges // counts.ranks)
 
 
 def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:

@@ -5,28 +5,30 @@ N nodes of all types numbered together, n of them in a rank's block.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
+from hpcgnn.choices import Part
+from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.splits import SPLITS
 
-CONSTRAINTS = ("nodes", "events", "degree", "train", "val", "time")
-STATIC_CONSTRAINTS = ("nodes", "edges", "degree", "train", "val")
-ALL_TYPES = "types"
-SPLITS = {"train": 0, "val": 1}  # values of the column split
 STRETCHES = {"train": (0.0, 0.7), "val": (0.7, 0.85)}  # of the event stream, as training splits it
 QUARTERS = 4
 QUARTER_NAMES = [f"time{quarter}" for quarter in range(QUARTERS)]
 
 
-def constraints(source: Source) -> tuple[str, ...]:
-    """List the constraints that a graph allows; ``types`` stands for type:<name> of every node type."""
-    names = CONSTRAINTS if source.kind == "temporal" else STATIC_CONSTRAINTS
-    timed = ("time",) if source.kind == "snapshots" else ()
-    return (*names, *timed, *type_names(source), ALL_TYPES)
+@dataclass(frozen=True)
+class Constraint(Part):
+    """A row of CONSTRAINTS. make: lists its weight columns of a source, None: one of its own name; kinds: of graphs
+    that have it."""
+
+    kinds: tuple[str, ...] = files.KINDS
 
 
 def type_names(source: Source) -> list[str]:
@@ -34,10 +36,35 @@ def type_names(source: Source) -> list[str]:
     return [f"type:{node_type.name}" for node_type in source.types]
 
 
+CONSTRAINTS = {
+    "nodes": Constraint(None, "nodes"),
+    "events": Constraint(None, "entries of histories, of temporal graphs", ("temporal",)),
+    "edges": Constraint(None, "in-edges of all relations, of other graphs", files.BY_DESTINATION),
+    "degree": Constraint(None, "distinct neighbours"),
+    "train": Constraint(None, "nodes of that split, or entries in the first 0.7 of the events"),
+    "val": Constraint(None, "nodes of that split, or entries in the next 0.15"),
+    "time": Constraint(
+        lambda source: QUARTER_NAMES, "edges in every quarter of the events or snapshots", ("temporal", "snapshots")
+    ),
+    "types": Constraint(type_names, "nodes of every type"),
+}
+DEFAULT_BALANCE = {"temporal": ("events", "time"), "static": ("nodes", "edges"), "snapshots": ("nodes", "time")}
+
+
+def constraints(source: Source) -> list[str]:
+    """List the constraints that a graph allows, with type:<name> of every node type."""
+    return [*(name for name, row in CONSTRAINTS.items() if source.kind in row.kinds), *type_names(source)]
+
+
+def default_balance(source: Source) -> tuple[str, ...]:
+    """Name the constraints that balance a graph where none are chosen."""
+    chosen = DEFAULT_BALANCE[source.kind]
+    return (*chosen, "train") if source.kind == "static" and has_split(source) else chosen
+
+
 def columns_of(source: Source, balance: tuple[str, ...]) -> list[str]:
-    """Name the weight columns: ``time`` is one for every quarter of the events or snapshots, ``types`` one for every
-    node type."""
-    several = {"time": QUARTER_NAMES, ALL_TYPES: type_names(source)}
+    """Name the weight columns of constraints: ``time`` has one for every quarter, ``types`` one for every node type."""
+    several = {name: row.make(source) for name, row in CONSTRAINTS.items() if row.make}
     return list(dict.fromkeys(column for name in balance for column in several.get(name, [name])))
 
 
@@ -63,7 +90,7 @@ def node_weights(
             weights[name] = np.ones(len(blocks.own), np.int64)
         elif name == "degree":
             weights[name] = build_pair_graph(source, blocks).degrees() if degrees is None else degrees
-        elif name not in weights and name in SPLITS:
+        elif name not in weights and name in STRETCHES:
             weights[name] = in_split(source, name, blocks.own).astype(np.int64)
         elif name not in weights:
             weights[name] = np.zeros(len(blocks.own), np.int64)
@@ -152,13 +179,6 @@ def has_split(source: Source) -> bool:
     return any("split" in node_type.columns for node_type in source.types)
 
 
-def default_balance(source: Source) -> tuple[str, ...]:
-    """Name the constraints that balance a static or snapshot graph where none are chosen."""
-    if source.kind == "snapshots":
-        return ("nodes", "time")
-    return ("nodes", "edges", "train") if has_split(source) else ("nodes", "edges")
-
-
 def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarray:
     """Find which of the nodes [n] bool (default: of all) are of a split, train or val; types without a column split
     have none. Raises what `check_split` does."""
@@ -167,7 +187,7 @@ def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarra
     chosen = np.zeros(len(nodes), bool)
     for _, node_type, rows, place in source.types_in(nodes):
         if "split" in node_type.columns:
-            chosen[place] = source.nodes(node_type)["split"][rows.start : rows.stop] == SPLITS[name]
+            chosen[place] = source.nodes(node_type)["split"][rows.start : rows.stop] == SPLITS.index(name)
     return chosen
 
 

@@ -6,16 +6,17 @@ N nodes of all types numbered together, P parts, C constraints, n nodes still to
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from data_tools.partition.access import access_by_part, learnt_relation, seed_nodes
 from data_tools.partition.methods.rebalance import TARGET
-from data_tools.partition.options import StaticOptions
 from data_tools.partition.source import Source
 from data_tools.partition.weights import in_split
 
 
-def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: StaticOptions) -> np.ndarray:
+def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: Any) -> np.ndarray:
     """Compute the part per node [N] int32, balanced by weights [N, C]; nodes that seeds lie at stay in the parts [N]
     they are in. ValueError without a split."""
     fixed = in_split(source, "train") if learnt_relation(source) is None else seed_nodes(source)

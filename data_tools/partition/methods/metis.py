@@ -11,16 +11,34 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pymetis._internal as internal
 
 from data_tools.partition.pair_graph import PairGraph
+from hpcgnn.choices import Part
 
 OK = 1
 NUM_OPTIONS = 40
-OBJECTIVES = {"cut": 0, "volume": 1}
+
+
+@dataclass(frozen=True)
+class Objective(Part):
+    """A row of OBJECTIVES. make: the function of the library; number: METIS's of the objective; are_near: consecutive
+    parts are neighbours, as the graph is bisected again and again."""
+
+    make: Callable[..., Any]
+    number: int
+    are_near: bool
+
+
+OBJECTIVES = {
+    "cut": Objective(lambda library: library.METIS_PartGraphRecursive, "fewest edges between parts", 0, True),
+    "volume": Objective(lambda library: library.METIS_PartGraphKway, "fewest (node, foreign part) pairs", 1, False),
+}
 
 
 def metis_partition(
@@ -34,8 +52,7 @@ def metis_partition(
     """Cut a graph by METIS; returns the part per node [N] int32.
 
     weights: [N, C] non-negative integers; every column with a positive sum is balanced to ``tolerance`` (max / mean).
-    ``cut`` bisects recursively, so consecutive parts are neighbours; ``volume`` minimises the number of (node, foreign
-    part) pairs directly, and its parts come in no order. Raises RuntimeError when METIS fails.
+    objective: the name of a row of OBJECTIVES. Raises RuntimeError when METIS fails.
     """
     weights = np.ascontiguousarray(weights[:, weights.sum(axis=0) > 0])
     if num_parts == 1 or graph.num_nodes == 0:
@@ -55,8 +72,8 @@ def call_metis(arrays: list[np.ndarray], num_parts: int, tolerance: float, seed:
     options = np.zeros(NUM_OPTIONS, index)
     library.METIS_SetDefaultOptions(pointer(options))
     where = internal.options_indices  # type: ignore[attr-defined]
-    options[where.OBJTYPE], options[where.SEED], options[where.NUMBERING] = OBJECTIVES[objective], seed, 0
-    function = library.METIS_PartGraphKway if objective == "volume" else library.METIS_PartGraphRecursive
+    options[where.OBJTYPE], options[where.SEED], options[where.NUMBERING] = OBJECTIVES[objective].number, seed, 0
+    function: Any = OBJECTIVES[objective].make(library)
     function.restype = ctypes.c_int
     result, cut = np.zeros(num_nodes, index), np.zeros(1, index)
     sizes = np.array([num_nodes, num_weights, num_parts], index)

@@ -114,7 +114,7 @@ def test_the_users_own_partitioner(tmp_path, monkeypatch):
         ("own_module.missing", "no such class or function"),
         ("not.there", "no such class or function"),
         ("own_module.SIZES", "cannot be called"),
-        ("magic", "expected one of metis"),
+        ("magic", "method must be one of metis"),
         ("given", "needs --assignment FILE"),
     ],
 )

@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import h5py
 import pytest
 from places import HELPERS
 from random_graphs import random_graph, random_static
 
-from data_tools.partition import assignment, journal, memory, partition_set
 from data_tools.partition import csc as part_csc
+from data_tools.partition import journal, memory, partition_set
 from data_tools.partition import static as part_static
 from data_tools.partition.assignment import METHODS
 from data_tools.partition.command import partition
@@ -102,7 +103,7 @@ def test_finished_stages_are_not_made_again_unless_their_files_changed(tmp_path,
     counted = lambda function, name: lambda *args: calls.append(name) or function(*args)  # noqa: E731
     monkeypatch.setattr(partition_set, "validate", counted(partition_set.validate, "validate"))
     monkeypatch.setattr(part_static, "write_group", counted(part_static.write_group, "group"))
-    monkeypatch.setitem(METHODS, "random", counted(METHODS["random"], "assign"))
+    monkeypatch.setitem(METHODS, "random", replace(METHODS["random"], make=counted(METHODS["random"].make, "assign")))
     for damaged, expected in ((None, []), ("part-3.h5", ["group"]), (journal.ASSIGNMENT, ["assign"])):
         if damaged:
             interrupted(graph, tmp_path / "p", monkeypatch, parts=6, method="random")
@@ -174,9 +175,9 @@ def set_id(folder):
 
 def test_parts_of_a_lost_assignment_are_not_mixed_with_another_one(tmp_path, monkeypatch):
     """Of a method whose answer varies, such as KaMinPar on several threads; and two assignments make two sets."""
-    graph, calls, random_parts = random_static(tmp_path / "g.h5", 3), [], METHODS["random"]
+    graph, calls, random_parts = random_static(tmp_path / "g.h5", 3), [], METHODS["random"].make
     varying = lambda job: calls.append(0) or (random_parts(job) + len(calls)) % 5  # noqa: E731
-    monkeypatch.setitem(METHODS, "random", varying)
+    monkeypatch.setitem(METHODS, "random", replace(METHODS["random"], make=varying))
     monkeypatch.setattr(memory, "PARTS_AT_ONCE", 2)
     interrupted(graph, tmp_path / "p", monkeypatch, parts=5, method="random")
     (tmp_path / "p" / journal.ASSIGNMENT).unlink()
@@ -189,4 +190,4 @@ def test_parts_of_a_lost_assignment_are_not_mixed_with_another_one(tmp_path, mon
 
 @pytest.mark.parametrize(("method", "fact"), [("parmetis", "ranks"), ("kaminpar", "threads"), ("metis", None)])
 def test_what_an_assignment_depends_on_besides_the_options(method, fact):
-    assert list(assignment.surroundings(Options(method=method), Team())) == ([fact] if fact else [])
+    assert list(METHODS[method].depends(Options(method=method), Team())) == ([fact] if fact else [])

@@ -14,11 +14,13 @@ from random_graphs import random_graph, write_graph
 from data_tools.partition import memory
 from data_tools.partition import source as partition_source
 from data_tools.partition import temporal as part_writer
-from data_tools.partition.command import main, partition
+from data_tools.partition.assignment import METHODS, Method
+from data_tools.partition.command import main, make_parser, partition
 from data_tools.partition.methods.metis import silent_output
 from data_tools.partition.options import default_parts
 from data_tools.partition.quality import unmet
 from data_tools.synthesize import synthesize_events
+from data_tools.verify.command import verify
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -315,16 +317,41 @@ def test_other_kinds_are_refused_clearly(tmp_path):
     ("options", "message"),
     [
         ({"parts": 0}, "parts=0"),
-        ({"method": "magic"}, "expected one of metis, random"),
-        ({"balance": ("weight",)}, "balance='weight': expected one of nodes"),
+        ({"method": "magic"}, "method must be one of metis, random"),
+        ({"balance": ("weight",)}, "balance must be one of nodes, .* got 'weight'"),
         ({"balance": ("time", "time")}, "named twice"),
-        ({"objective": "x"}, "expected one of cut, volume"),
+        ({"objective": "x"}, "objective must be one of cut, volume"),
         ({"seed": -1}, "seed=-1"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         partition(random_graph(tmp_path / "g.h5", 0), tmp_path / "p", **options)
+
+
+def test_a_row_more_is_a_method_more(tmp_path, monkeypatch, capsys):
+    def striped(job):
+        return (np.asarray(job.blocks.own) % job.options.parts).astype(np.int32)
+
+    def law(counts, options, work, window):
+        return 123 << 20
+
+    row = Method(striped, "dealt out in the order of rows", law, holds_pairs=False, objectives=("cut",), balances=False)
+    monkeypatch.setitem(METHODS, "striped", row)
+    graph = random_graph(tmp_path / "g.h5", seed=7, sizes=(60, 40, 0), num_edges=400)
+    assert main([str(graph), str(tmp_path / "p"), "--parts", "4", "--method", "striped"]) == 0
+    printed = capsys.readouterr().out
+    predicted = {line.split()[0]: int(line.split()[1]) for line in printed.splitlines()[1:5] if line.endswith("MiB")}
+    assert predicted["assignment"] >= 123
+    assert "balance of" not in printed  # which is said of methods that are to balance
+    assert verify(tmp_path / "p", graph) == []
+    with files.open_checked(files.book_path(tmp_path / "p"), files.BOOK) as book:
+        assert book.attrs["method"] == "striped"
+    with pytest.raises(ValueError, match="method striped minimises the cut"):
+        partition(graph, tmp_path / "q", 4, "striped", objective="volume")
+    with pytest.raises(ValueError, match=r"given, striped, got 'magic'"):
+        partition(graph, tmp_path / "q", 4, "magic")
+    assert '"striped": dealt out in the order of rows' in " ".join(make_parser().format_help().split())
 
 
 def test_command_line_prints_the_quality(tmp_path, capsys):

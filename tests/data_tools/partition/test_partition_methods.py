@@ -9,9 +9,8 @@ from parmetis_library import parmetis_library
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
-from data_tools.partition.assignment import METHODS
+from data_tools.partition.assignment import GIVEN, METHODS
 from data_tools.partition.command import partition
-from data_tools.partition.options import GIVEN, HOTNESS, PARMETIS
 from data_tools.partition.source import open_source
 from data_tools.team import Ranks
 from hpcgnn.comm.world import CommConfig, World
@@ -21,9 +20,9 @@ FURTHER = {
     "constraints": {"method": "metis", "balance": ("nodes", "degree", "train", "val", "types")},
     "volume": {"method": "metis", "objective": "volume"},
 }
-NAMED = {name: {"method": name} for name in METHODS if name not in (GIVEN, HOTNESS)}
+NAMED = {name: {"method": name} for name, row in METHODS.items() if "temporal" in row.kinds and not row.needs_file}
 TEMPORAL = NAMED | FURTHER | {GIVEN: {"assignment": "given.npy"}}
-STATIC = TEMPORAL | {HOTNESS: {"method": HOTNESS}}
+STATIC = TEMPORAL | {"hotness": {"method": "hotness"}}
 PARTS = 6
 
 
@@ -44,20 +43,20 @@ def make(comm, graph, folder, options) -> None:
             with (source := open_source(folder / "graph.h5")).file:
                 np.save(folder / given, np.random.default_rng(3).integers(0, PARTS, source.num_nodes))
             partition(folder / "graph.h5", folder / "parts", PARTS, assignment=folder / given)
-        elif options["method"] != PARMETIS:
+        elif options["method"] != "parmetis":
             partition(folder / "graph.h5", folder / "parts", PARTS, **options)
 
     on_rank_0(comm, write)
-    if options.get("method") == PARMETIS:
+    if options.get("method") == "parmetis":
         team = Ranks(World(CommConfig(device="cpu"), comm))
-        partition(folder / "graph.h5", folder / "parts", PARTS, PARMETIS, team=team)
+        partition(folder / "graph.h5", folder / "parts", PARTS, "parmetis", team=team)
 
 
 def need(method) -> None:
     """Skips, on all ranks alike, where a method is not installed."""
     if method == "kaminpar" and importlib.util.find_spec(method) is None:
         pytest.skip("needs kaminpar")
-    if method == PARMETIS:
+    if method == "parmetis":
         parmetis_library()
 
 

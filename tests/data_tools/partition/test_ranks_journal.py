@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_finished_stages_are_not_made_again_unless_their_files_changed(team, mpi
     monkeypatch.setattr(partition_set, "shuffle", counted(partition_set.shuffle, "shuffle"))
     monkeypatch.setattr(static, "write_group", counted(static.write_group, "part"))
     methods = assignment.METHODS
-    monkeypatch.setitem(methods, "random", counted(methods["random"], "assign"))
+    monkeypatch.setitem(methods, "random", replace(methods["random"], make=counted(methods["random"].make, "assign")))
     for damaged, expected in ((None, set()), ("part-3.h5", {"shuffle", "part"}), (ASSIGNMENT, {"assign"})):
         interrupted(monkeypatch, shared_set, team, graph, folder, **options)
         team.group.barrier()
