@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from data_tools.cli import with_exit_code
 from data_tools.export.formats import FORMATS
 from data_tools.export.tables import graph_tables, part_tables
+from hpcgnn.choices import describe_choices
 from hpcgnn.graph import durable, files
 from hpcgnn.graph.files import FileFormatError
 
@@ -36,12 +37,12 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
                     raise FileFormatError(
                         f"{source}: parts are exported one by one: --part 0; or export the graph file"
                     )
-                FORMATS[kind](part_tables(source, part), folder)
+                FORMATS[kind].make(part_tables(source, part), folder)
             else:
                 if part is not None:
                     raise FileFormatError(f"{source}: a graph file has no parts; leave out --part")
                 with files.open_checked(source, files.GRAPH) as file:
-                    FORMATS[kind](graph_tables(file), folder)
+                    FORMATS[kind].make(graph_tables(file), folder)
             names = sorted(path.name for path in folder.iterdir())
             folder.replace(output)
     finally:
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m data_tools.export", description="Export a graph file or a part of a partition set."
     )
-    parser.add_argument("--format", required=True, choices=FORMATS, dest="kind", help="of what is written")
+    parser.add_argument("--format", required=True, choices=FORMATS, dest="kind", help=describe_choices(FORMATS))
     parser.add_argument("--part", type=int, help="which part of a partition set")
     parser.add_argument("source", type=pathlib.Path, help="a graph file, or the folder of a partition set")
     parser.add_argument("output", type=pathlib.Path, help="the folder to write")

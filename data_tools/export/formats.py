@@ -8,6 +8,7 @@ import math
 import pathlib
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ import yaml
 
 from data_tools.export.tables import Column, ExportTable, Tables
 from data_tools.source.file_spec import FINITE_COLUMNS, Dtype
+from hpcgnn.choices import Part
 from hpcgnn.graph.durable import OutputFile
 from hpcgnn.graph.files import row_bytes, slabs, split_relation
 
@@ -161,5 +163,15 @@ def to_tensor(column: Column) -> Any:
     return [text.decode() for text in values.tolist()] if values.dtype.kind == "S" else torch.from_numpy(values)
 
 
-FORMATS: dict[str, Callable[[Tables, pathlib.Path], None]]
-FORMATS = {"parquet": write_parquet, "npz": write_npz, "pyg": write_pyg}
+@dataclass(frozen=True)
+class ExportFormat(Part):
+    """A row of FORMATS. make: writes tables into a folder."""
+
+    make: Callable[[Tables, pathlib.Path], None]
+
+
+FORMATS = {
+    "parquet": ExportFormat(write_parquet, "a file per node type and relation"),
+    "npz": ExportFormat(write_npz, "one file of arrays"),
+    "pyg": ExportFormat(write_pyg, "Data or HeteroData of PyTorch Geometric"),
+}

@@ -15,88 +15,120 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from data_tools.cli import add_overwrite, refuse_existing, with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
-from data_tools.snapshots.parallel_edges import merge_parallel
+from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
 from data_tools.snapshots.pygt import read_json
 from data_tools.snapshots.speeds import HEADERS, read_speeds
 from data_tools.snapshots.text import both_directions, read_contacts, read_lists
 from data_tools.snapshots.windows import WindowOptions, read_windows
+from hpcgnn.choices import Part
 from hpcgnn.graph import files
+
+
+@dataclass(frozen=True)
+class SnapshotFormat(Part):
+    """A row of FORMATS. make: reads a graph as the command line says; sources: names of the paths that it is read from;
+    options: those of the command line, by flag."""
+
+    make: Callable[[argparse.Namespace], SnapshotGraph]
+    sources: tuple[str, ...]
+    options: dict[str, dict[str, Any]]
+
+
+def lists_of(args: argparse.Namespace) -> SnapshotGraph:
+    """Read lists of edges."""
+    graph = read_lists(args.edges, args.ids, args.nodes)
+    graph = both_directions(graph) if args.undirected else graph
+    return merge_parallel(graph, {"weight": "sum"} if "weight" in graph.edges else {}) if args.merge else graph
+
+
+def contacts_of(args: argparse.Namespace) -> SnapshotGraph:
+    """Read lists of contacts, which an archive may hold."""
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    return read_contacts(args.archive, not args.keep, args.output.parent)
+
+
+def windows_of(args: argparse.Namespace) -> SnapshotGraph:
+    """Read windows of events."""
+    reduce = dict(text.partition("=")[::2] for text in args.reduce)
+    options = WindowOptions(args.windows, args.events, args.length, args.stride, args.cumulative, not args.keep, reduce)
+    return read_windows(args.graph, options, args.undirected)
+
+
+def option(text: str, **settings: Any) -> dict[str, Any]:
+    """Declare an option; without settings it has no value."""
+    return {"help": text, **(settings or {"action": "store_true"})}
+
+
+KEEP = {"--keep": option("keep parallel edges instead of counting them in weight")}
+UNDIRECTED = {"--undirected": option("store both directions")}
+LISTS = {
+    "--nodes": option("ids are rows 0 .. NODES-1; default: the ids found", type=int),
+    "--ids": option("kind of ids, default int", choices=("int", "string"), default="int"),
+    "--merge": option("merge parallel edges of a snapshot, weights are summed"),
+}
+QUADRUPLES = {
+    "--nodes": option("number of entities; default: as stat.txt says, else those found", type=int),
+    "--step": option("time from one snapshot to the next; default: what fits all times", type=int),
+}
+MISSING = "stands for a measurement that is not there, as empty cells and nan do; may be repeated"
+SPEEDS = {
+    "--raw": option("measurements as they are, not divided by their maximum"),
+    "--header": option("whether the first line of measurements is names", choices=HEADERS, default="auto"),
+    "--missing": option(MISSING, action="append", default=[], metavar="VALUE"),
+}
+HOW = f"of merged edges: {' or '.join(REDUCE)}"
+WINDOWS = {
+    "--windows": option("so many, of equally many events", type=int, default=0),
+    "--events": option("events of a window", type=int, default=0),
+    "--length": option("time of a window, in the source's unit", type=float, default=0),
+    "--stride": option("events or time from one window to the next", type=float, default=0),
+    "--cumulative": option("every window begins with the first event"),
+    "--reduce": option(HOW, action="append", default=[], metavar="COLUMN=HOW"),
+}
+RAW = {"--raw": option("numbers as they are, not standardised or encoded")}
+FORMATS = {
+    "lists": SnapshotFormat(
+        lists_of, "rows snapshot,u,v or snapshot,u,v,weight", ("edges",), LISTS | UNDIRECTED
+    ),
+    "pygt": SnapshotFormat(
+        lambda args: read_json(args.json, args.raw), "a JSON set of PyTorch Geometric Temporal", ("json",), RAW
+    ),
+    "quadruples": SnapshotFormat(
+        lambda args: read_quadruples(args.folder, args.nodes, args.step),
+        "a folder with train, valid and test: rows s r o t", ("folder",), QUADRUPLES,
+    ),
+    "speeds": SnapshotFormat(
+        lambda args: read_speeds(args.speeds, args.adjacency, not args.raw, args.header, args.missing),
+        "measurements of sensors and weights between them", ("speeds", "adjacency"), SPEEDS,
+    ),
+    "contacts": SnapshotFormat(
+        contacts_of, "a folder or archive of lists t i j, one a snapshot", ("archive",), KEEP
+    ),
+    "windows": SnapshotFormat(
+        windows_of, "windows over the events of a temporal graph file", ("graph",), WINDOWS | KEEP | UNDIRECTED
+    ),
+}  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.snapshots", description=__doc__.splitlines()[0])
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
-
-    def add(name: str, text: str, *sources: str) -> argparse.ArgumentParser:
-        command = formats.add_parser(name, help=text, description=text)
-        for source in sources:
-            command.add_argument(source, type=pathlib.Path)
-        command.add_argument("output", type=pathlib.Path, help="the graph file to write")
+    for name, row in FORMATS.items():
+        command = formats.add_parser(name, help=row.says, description=row.says)
+        for path in (*row.sources, "output"):
+            command.add_argument(path, type=pathlib.Path, help="the graph file to write" if path == "output" else None)
         add_overwrite(command)
-        command.set_defaults(sources=sources)
-        return command
-
-    command = add("lists", "rows snapshot,u,v or snapshot,u,v,weight", "edges")
-    command.add_argument("--nodes", type=int, help="ids are rows 0 .. NODES-1; default: the ids found")
-    command.add_argument("--ids", choices=("int", "string"), default="int")
-    command.add_argument("--undirected", action="store_true", help="store both directions")
-    command.add_argument("--merge", action="store_true", help="merge parallel edges of a snapshot, weights are summed")
-    command = add("pygt", "a JSON set of PyTorch Geometric Temporal", "json")
-    command.add_argument("--raw", action="store_true", help="numbers as they are, not standardised or encoded")
-    command = add("quadruples", "a folder with train, valid and test: rows s r o t", "folder")
-    command.add_argument("--nodes", type=int, help="number of entities; default: as stat.txt says, else those found")
-    command.add_argument("--step", type=int, help="time from one snapshot to the next; default: what fits all times")
-    command = add("speeds", "measurements of sensors and weights between them", "speeds", "adjacency")
-    command.add_argument("--raw", action="store_true", help="measurements as they are, not divided by their maximum")
-    command.add_argument(
-        "--header", choices=HEADERS, default="auto", help="whether the first line of measurements is names"
-    )
-    command.add_argument(
-        "--missing", action="append", default=[], metavar="VALUE",
-        help="stands for a measurement that is not there, as empty cells and nan do; may be repeated",
-    )  # fmt: skip
-    command = add("contacts", "a folder or archive of lists t i j, one a snapshot", "archive")
-    command.add_argument("--keep", action="store_true", help="keep parallel edges instead of counting them in weight")
-    command = add("windows", "windows over the events of a temporal graph file", "graph")
-    command.add_argument("--windows", type=int, default=0, help="so many, of equally many events")
-    command.add_argument("--events", type=int, default=0, help="events of a window")
-    command.add_argument("--length", type=float, default=0, help="time of a window, in the source's unit")
-    command.add_argument("--stride", type=float, default=0, help="events or time from one window to the next")
-    command.add_argument("--cumulative", action="store_true", help="every window begins with the first event")
-    command.add_argument("--keep", action="store_true", help="keep parallel edges instead of counting them in weight")
-    command.add_argument(
-        "--reduce", action="append", default=[], metavar="COLUMN=HOW", help="of merged edges: sum, mean or last"
-    )
-    command.add_argument("--undirected", action="store_true", help="store both directions")
+        for option, settings in row.options.items():
+            command.add_argument(option, **settings)
     return parser
-
-
-def read(args: argparse.Namespace) -> SnapshotGraph:
-    """Read the sources that the command line names."""
-    if args.format == "pygt":
-        return read_json(args.json, args.raw)
-    if args.format == "quadruples":
-        return read_quadruples(args.folder, args.nodes, args.step)
-    if args.format == "speeds":
-        return read_speeds(args.speeds, args.adjacency, not args.raw, args.header, args.missing)
-    if args.format == "contacts":
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        return read_contacts(args.archive, not args.keep, args.output.parent)
-    if args.format == "windows":
-        reduce = dict(text.partition("=")[::2] for text in args.reduce)
-        options = WindowOptions(
-            args.windows, args.events, args.length, args.stride, args.cumulative, not args.keep, reduce
-        )
-        return read_windows(args.graph, options, args.undirected)
-    graph = read_lists(args.edges, args.ids, args.nodes)
-    graph = both_directions(graph) if args.undirected else graph
-    return merge_parallel(graph, {"weight": "sum"} if "weight" in graph.edges else {}) if args.merge else graph
 
 
 @with_exit_code
@@ -104,8 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; returns the exit code."""
     args = make_parser().parse_args(argv)
     refuse_existing(args.output, args.overwrite)
-    paths = [getattr(args, name) for name in args.sources]
-    graph = read(args)
+    row = FORMATS[args.format]
+    paths = [getattr(args, name) for name in row.sources]
+    graph = row.make(args)
     sources = [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
         for source in paths
