@@ -14,14 +14,14 @@ import sys
 import numpy as np
 
 from data_tools.cli import add_overwrite, refuse_existing, run_alone
+from data_tools.graph.checks import validate
+from data_tools.graph.source import open_source
 from data_tools.partition.assignment import METIS
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.methods.metis_file import row_slabs, write_metis
 from data_tools.partition.options import make_options, names
-from data_tools.partition.source import open_source
 from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import node_weights
-from data_tools.source.checks import validate
 from data_tools.team import Team
 from hpcgnn.graph import durable
 

@@ -27,7 +27,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
-from data_tools.partition.assignment import splitmix64
+from data_tools.partition.blocks import splitmix64
 from data_tools.source.rewrite import find_table, integer_column, rewriting
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError

@@ -68,37 +68,37 @@ def make_built_in(config: Sections, parts: Path) -> None:
 
 
 def _make_events(config: Any, parts: Path) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.make_synthetic(parts, config.data.synthetic_events)
 
 
 def _make_events_slice(*sizes: Any) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.write_temporal_slice(*sizes)
 
 
 def _make_snapshots_slice(*sizes: Any, **options: Any) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.write_snapshot_slice(*sizes, **options)
 
 
 def _make_static_slice(*sizes: Any) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.write_static_slice(*sizes)
 
 
 def _make_static(config: Any, parts: Path) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.make_synthetic_graph(parts, config.data.synthetic_nodes, links=config.task.kind == "link")
 
 
 def _make_snapshots(config: Any, parts: Path) -> None:
-    from data_tools.synthetic import built_in
+    from data_tools import built_in
 
     built_in.make_synthetic_snapshots(parts, config.data.synthetic_nodes, config.data.synthetic_snapshots)
 

@@ -6,13 +6,14 @@ N nodes of a type, E edges of a relation. Columns are datasets of the file or ar
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import h5py
 import numpy as np
 
+from data_tools.graph.book import Book, open_book, part_ends
+from data_tools.graph.source import NodeType, Relation
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -27,7 +28,7 @@ class ExportTable:
 
     name: str
     num_rows: int
-    columns: Mapping[str, Column]
+    columns: dict[str, Column]
     attributes: dict[str, object]
 
 
@@ -105,62 +106,49 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
 
     Raises FileFormatError for a part that is not there.
     """
-    with files.reading(files.book_path(folder), files.BOOK, REMEDY) as book:
-        num_parts = int(book.attrs["num_parts"])
-        if not 0 <= part < num_parts:
-            raise FileFormatError(f"{folder}: no part {part}; it has 0 to {num_parts - 1}")
-        kind = str(book.attrs["kind"])
-        offsets = {name: book["nodes"][name]["offsets"][:] for name in files.node_types(book)}
-        relations = files.relations(book)
-    with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
-        edges = {name: read_edges(file, name, offsets, part, kind) for name in relations}
-        edge_attributes = {name: attributes(file["edges"][name]) for name in relations}
+    book = open_book(folder)
+    if not 0 <= part < book.num_parts:
+        raise FileFormatError(f"{folder}: no part {part}; it has 0 to {book.num_parts - 1}")
+    with files.reading(book.part_path(part), files.PART, REMEDY) as file:
+        edges = [read_edges(file["edges"][relation.name], relation, part) for relation in book.relations]
     nodes, outer = [], {}
-    for name, bounds in offsets.items():
+    for node_type in book.types:
         ends = [
-            columns[end]
-            for relation, columns in edges.items()
-            for end, node_type in zip(("src", "dst"), files.split_relation(relation)[::2], strict=True)
-            if node_type == name
+            table.columns[end]
+            for relation, table in zip(book.relations, edges, strict=True)
+            for end, end_type in (("src", relation.src_type), ("dst", relation.dst_type))
+            if end_type.name == node_type.name
         ]
         ids = np.unique(np.concatenate([np.empty(0, np.int64), *ends]))
-        outer[name] = ids[(ids < bounds[part]) | (ids >= bounds[part + 1])]
-        nodes.append(read_nodes(folder, name, bounds, part, outer[name]))
-    for relation, columns in edges.items():
-        for end, name in zip(("src", "dst"), files.split_relation(relation)[::2], strict=True):
-            ids, (low, high) = columns[end], offsets[name][part : part + 2]
+        outer[node_type.name] = ids[node_type.owner(ids) != part]
+        nodes.append(read_nodes(book, node_type, part, outer[node_type.name]))
+    for relation, table in zip(book.relations, edges, strict=True):
+        for end, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):
+            ids, (low, high) = table.columns[end], node_type.offsets[part : part + 2]
             inner = (ids >= low) & (ids < high)
-            rows = np.where(inner, ids - low, high - low + np.searchsorted(outer[name], ids))
-            columns[end] = rows.astype(np.int64)
-    tables = [ExportTable(name, len(columns["src"]), columns, edge_attributes[name]) for name, columns in edges.items()]
-    return Tables(kind, nodes, tables, part)
+            rows = np.where(inner, ids - low, high - low + np.searchsorted(outer[node_type.name], ids))
+            table.columns[end] = rows.astype(np.int64)
+    return Tables(book.kind, nodes, edges, part)
 
 
-def read_edges(
-    file: h5py.File, name: str, offsets: dict[str, np.ndarray], part: int, kind: str
-) -> dict[str, np.ndarray]:
-    """Read the columns of the edges of a relation in a part; src and dst are global ids."""
-    group = file["edges"][name]
-    columns = {key: group[key][:] for key in group if key != "indptr"}
-    if kind in files.BY_DESTINATION:
-        indptr, first = group["indptr"][:], int(offsets[files.split_relation(name)[2]][part])
-        columns["dst"] = first + np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return {"src": columns.pop("src"), "dst": columns.pop("dst"), **columns}
+def read_edges(group: h5py.Group, relation: Relation, part: int) -> ExportTable:
+    """Read the edges of a relation in a part; src and dst are global ids."""
+    columns = dict(zip(("src", "dst"), part_ends(group, relation, part), strict=True))
+    columns |= {key: group[key][:] for key in group if key not in ("indptr", "src", "dst")}
+    return ExportTable(relation.name, len(columns["src"]), columns, attributes(group))
 
 
-def read_nodes(folder: pathlib.Path, name: str, offsets: np.ndarray, part: int, outer: np.ndarray) -> ExportTable:
+def read_nodes(book: Book, node_type: NodeType, part: int, outer: np.ndarray) -> ExportTable:
     """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
-    with files.reading(files.part_path(folder, part), files.PART, REMEDY) as file:
+    name, owner = node_type.name, node_type.owner(outer)
+    with files.reading(book.part_path(part), files.PART, REMEDY) as file:
         pieces = {key: [column[:]] for key, column in file["nodes"][name].items()}
         node_attributes = attributes(file["nodes"][name])
     num_inner = len(pieces["row"][0])
-    for other in range(len(offsets) - 1):
-        low, high = np.searchsorted(outer, offsets[other : other + 2])
-        if low == high:
-            continue
-        with files.reading(files.part_path(folder, other), files.PART, REMEDY) as file:
+    for other in np.unique(owner).tolist():
+        with files.reading(book.part_path(other), files.PART, REMEDY) as file:
             for key, column in file["nodes"][name].items():
-                pieces[key].append(column[outer[low:high] - offsets[other]])
+                pieces[key].append(column[outer[owner == other] - node_type.offsets[other]])
     columns = {"row": np.concatenate(pieces.pop("row"))}
     columns["inner"] = np.arange(num_inner + len(outer)) < num_inner
     columns |= {key: np.concatenate(arrays) for key, arrays in pieces.items()}

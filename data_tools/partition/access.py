@@ -10,31 +10,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
+from data_tools.graph.source import Outline, Relation
 from data_tools.partition.weights import has_split, in_split
 from hpcgnn.graph.splits import SPLITS
 
 TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
 
 
-def learnt_relation(source: Source) -> SourceRelation | None:
+def learnt_relation(source: Outline) -> Relation | None:
     """Find the relation whose edges are seeds: where no node has a split, the first relation that has one."""
     with_split = [relation for relation in source.relations if "split" in relation.columns]
     return with_split[0] if with_split and not has_split(source) else None
 
 
-def training_slabs(source: Source, relation: SourceRelation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def training_slabs(source: Outline, relation: Relation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are
     held out."""
     held_out = "split" in relation.columns and learnt_relation(source) is not None
-    for start, src, dst in endpoint_slabs(source, relation):
-        if held_out:
-            split = source.edges(relation)["split"][start : start + len(src)]
-            src, dst = src[split == SPLITS.index("train")], dst[split == SPLITS.index("train")]
-        yield src, dst
+    for _, src, dst, *split in source.ends(relation, names=("split",) if held_out else ()):
+        trains = split[0] == SPLITS.index("train") if held_out else slice(None)
+        yield src[trains], dst[trains]
 
 
-def seed_nodes(source: Source) -> np.ndarray:
+def seed_nodes(source: Outline) -> np.ndarray:
     """Find the nodes [N] bool that seeds lie at: training nodes; where edges are learnt, destinations of training
     edges; all where no split is."""
     relation = learnt_relation(source)
@@ -46,7 +44,7 @@ def seed_nodes(source: Source) -> np.ndarray:
     return seeds
 
 
-def seed_probability(source: Source, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
+def seed_probability(source: Outline, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
     """Compute the probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled
     in each of some parts: nodes in their part [N], edges in that of their destination."""
     relation = learnt_relation(source)
@@ -71,7 +69,7 @@ def end_probability(counts: np.ndarray, batch_size: int, num_edges: int) -> np.n
     return np.where(counts > 0, -np.expm1(missed), 0.0)
 
 
-def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
+def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
     """Compute the probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
 
     A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation, and keeps what it had:
@@ -87,12 +85,10 @@ def access_probability(source: Source, start: np.ndarray, fanouts: tuple[int, ..
     return reached
 
 
-def add_relation(
-    source: Source, relation: SourceRelation, reached: np.ndarray, fanout: int, log_missed: np.ndarray
-) -> None:
+def add_relation(source: Outline, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
     """Add what the in-edges of one relation contribute to log_missed [K, N], in place."""
-    base = source.types[relation.dst_type].base
-    degree = np.zeros(source.types[relation.dst_type].num_nodes, np.int64)
+    base = relation.dst_type.base
+    degree = np.zeros(relation.dst_type.num_nodes, np.int64)
     for _, dst in training_slabs(source, relation):
         np.add.at(degree, dst - base, 1)
     for src, dst in training_slabs(source, relation):
@@ -104,7 +100,7 @@ def add_relation(
 
 
 def access_by_part(
-    source: Source, part: np.ndarray, parts: range, fanouts: tuple[int, ...], batch_size: int
+    source: Outline, part: np.ndarray, parts: range, fanouts: tuple[int, ...], batch_size: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (part, probability [N] float32 that a global batch reaches a node from that part's seeds) for each of the
     parts."""

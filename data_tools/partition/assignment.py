@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.graph.source import Source
 from data_tools.memory import give_back_freed_memory
 from data_tools.partition.access import TABLE_BYTES
 from data_tools.partition.blocks import NodeBlocks, splitmix64
@@ -25,7 +26,6 @@ from data_tools.partition.methods.rebalance import rebalance
 from data_tools.partition.methods.rebalance_blocks import CELLS, Ghosts, order_blocks, rebalance_blocks
 from data_tools.partition.methods.streaming import stream, ties_of_parts
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition.source import Source
 from data_tools.partition.spool import build_row_graph, entry_dtype, spool_bytes
 from data_tools.partition.weights import columns_of, node_weights
 from data_tools.team import Team
@@ -86,8 +86,8 @@ class Job:
 def random_parts(job: Job) -> np.ndarray:
     """Draw parts from a keyed hash of (seed, type, row): a node's part depends on nothing else."""
     part = np.empty(len(job.blocks.own), np.int32)
-    for type_id, _, rows, place in job.source.types_in(job.blocks.own):
-        key = splitmix64(splitmix64(np.array([job.options.seed], np.uint64)) + np.uint64(type_id))
+    for node_type, rows, place in job.source.types_in(job.blocks.own):
+        key = splitmix64(splitmix64(np.array([job.options.seed], np.uint64)) + np.uint64(node_type.index))
         hashed = splitmix64(key ^ splitmix64(np.arange(rows.start, rows.stop, dtype=np.uint64)))
         part[place] = (hashed >> np.uint64(32)) * np.uint64(job.options.parts) >> np.uint64(32)
     return part

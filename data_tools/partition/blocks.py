@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.source.segments import mix
 from data_tools.team import Team
 from hpcgnn.graph.book import BlockOwnership
 
@@ -93,7 +94,4 @@ def run_starts(indptr: np.ndarray, limit: int) -> np.ndarray:
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
     """Mix uint64 values [n] by the splitmix64 finaliser (Steele, Lea and Flood, 2014)."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return mix(values + np.uint64(0x9E3779B97F4A7C15))

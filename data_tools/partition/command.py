@@ -10,6 +10,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
+from data_tools.graph.source import open_source
 from data_tools.memory import parse_bytes
 from data_tools.partition.assignment import DEFAULT_PASSES, GIVEN, HOTNESS_CACHE, METHODS, METIS, Job, method_of
 from data_tools.partition.blocks import NodeBlocks
@@ -30,7 +31,6 @@ from data_tools.partition.options import (
 )  # fmt: skip
 from data_tools.partition.partition_set import make_inputs_id, write_set
 from data_tools.partition.quality import summary, unmet
-from data_tools.partition.source import open_source
 from data_tools.partition.weights import CONSTRAINTS, DEFAULT_BALANCE
 from data_tools.team import Ranks, Team
 from hpcgnn.choices import describe_choices

@@ -17,9 +17,9 @@ from typing import IO
 import h5py
 import numpy as np
 
-from data_tools.partition import source as partition_source
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import Relation, Source
 from data_tools.partition.layout import PartLayout
-from data_tools.partition.source import Source, SourceRelation
 from data_tools.partition.temporal import PartGroup, shape_of
 from hpcgnn.graph import durable, files
 
@@ -46,16 +46,16 @@ class Owners:
 
     source: Source
     layout: PartLayout
-    relation: SourceRelation
+    relation: Relation
     side: str
     first_id: int
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, side: str) -> Owners:
+    def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: Relation, side: str) -> Owners:
         """Find the owners in a group of parts."""
-        type_id = relation.dst_type if side == "dst" else relation.src_type
-        offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
+        owners = relation.dst_type if side == "dst" else relation.src_type
+        offsets = layout.offsets[owners.index][group.first : group.first + len(group.files) + 1]
         return cls(source, layout, relation, side, int(offsets[0]), offsets - offsets[0])
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -77,10 +77,10 @@ class Owners:
 
 
 def endpoint_ids(
-    source: Source, layout: PartLayout, relation: SourceRelation, side: str, start: int, stop: int
+    source: Source, layout: PartLayout, relation: Relation, side: str, start: int, stop: int
 ) -> np.ndarray:
     """Read the global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
-    base = source.types[relation.dst_type if side == "dst" else relation.src_type].base
+    base = (relation.dst_type if side == "dst" else relation.src_type).base
     return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
 
 
@@ -99,7 +99,7 @@ def write_csc(
     source: Source,
     layout: PartLayout,
     group: PartGroup,
-    relation: SourceRelation,
+    relation: Relation,
     side: str,
     path: str,
     columns: list[Column],
@@ -107,7 +107,7 @@ def write_csc(
     """Write indptr and columns of a relation below ``path`` in every file of the group."""
     owners = Owners.of(source, layout, group, relation, side)
     indptr = owners.indptr()
-    limit = max(1, partition_source.SLAB_BYTES // max(8, *(column.row_bytes for column in columns)))
+    limit = max(1, graph_source.SLAB_BYTES // max(8, *(column.row_bytes for column in columns)))
     starts = bucket_starts(indptr, owners.offsets, limit)
     targets = CscTargets(group, owners.offsets, indptr, starts)
     targets.write_indptr(path)
@@ -204,7 +204,7 @@ def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> N
     dataset[begin:end] = dataset[begin:end][order]
 
 
-def in_columns(source: Source, layout: PartLayout, relation: SourceRelation) -> list[Column]:
+def in_columns(source: Source, layout: PartLayout, relation: Relation) -> list[Column]:
     """List the columns of in-edges: global ids of the sources, rows, and what else the graph file has."""
     columns = out_columns(source, layout, relation, "src")
     for name in relation.columns:
@@ -213,7 +213,7 @@ def in_columns(source: Source, layout: PartLayout, relation: SourceRelation) -> 
     return columns
 
 
-def out_columns(source: Source, layout: PartLayout, relation: SourceRelation, other: str = "dst") -> list[Column]:
+def out_columns(source: Source, layout: PartLayout, relation: Relation, other: str = "dst") -> list[Column]:
     """List the columns of out-edges: global ids of the other endpoints, and rows."""
     ids = lambda start, stop: endpoint_ids(source, layout, relation, other, start, stop)  # noqa: E731
     int64 = np.dtype(np.int64)

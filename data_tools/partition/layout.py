@@ -11,10 +11,10 @@ from typing import cast
 
 import numpy as np
 
+from data_tools.graph.source import Source
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.methods.metis import metis_partition
 from data_tools.partition.pair_graph import PairGraph
-from data_tools.partition.source import Source
 from data_tools.team import Team
 
 
@@ -98,16 +98,16 @@ def number_nodes(source: Source, blocks: NodeBlocks, part: np.ndarray, num_parts
     """Collective. Number the nodes of a source globally for an assignment; part [n] of this rank's block."""
     team = blocks.team
     counts = np.zeros((len(source.types), num_parts), np.int64)
-    for type_id, _, _, place in source.types_in(blocks.own):
-        counts[type_id] = np.bincount(part[place], minlength=num_parts)
+    for node_type, _, place in source.types_in(blocks.own):
+        counts[node_type.index] = np.bincount(part[place], minlength=num_parts)
     by_rank = np.array(team.everyone(counts))  # [R, T, P]
     before, sizes = by_rank[: team.rank].sum(axis=0), by_rank.sum(axis=0)
     global_id, offsets = np.empty(len(part), np.int64), []
-    for type_id, node_type, rows, place in source.types_in(blocks.own):
-        offsets.append(node_type.base + np.r_[0, np.cumsum(sizes[type_id])].astype(np.int64))
+    for node_type, rows, place in source.types_in(blocks.own):
+        offsets.append(node_type.base + np.r_[0, np.cumsum(sizes[node_type.index])].astype(np.int64))
         order = np.argsort(part[place], kind="stable")
-        first = offsets[-1][:-1] + before[type_id]  # the first id that a node of this block has in each part
-        own = counts[type_id]
+        first = offsets[-1][:-1] + before[node_type.index]  # the first id that a node of this block has in each part
+        own = counts[node_type.index]
         global_id[place.start + order] = np.arange(len(rows)) + np.repeat(first - (np.cumsum(own) - own), own)
     part_of, same = cast(np.ndarray, PartOfId(tuple(offsets))), cast(np.ndarray, Same())  # read by index only
     by_id = PartLayout(num_parts, part_of, same, tuple(offsets))

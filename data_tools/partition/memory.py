@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import Source, window_bytes
 from data_tools.memory import mebibytes, status_bytes
-from data_tools.partition import source as partition_source
 from data_tools.partition.access import TABLE_BYTES
 from data_tools.partition.assignment import method_of
 from data_tools.partition.blocks import distinct
 from data_tools.partition.options import Options
 from data_tools.partition.quality import HALO_BYTES, HALO_KEY_BYTES, most_halo_keys
-from data_tools.partition.source import Source, endpoint_slabs, window_bytes
 from data_tools.partition.spool import entry_dtype, spool_bytes
 from data_tools.partition.temporal import HISTORY_BYTES
 from data_tools.partition.weights import columns_of
@@ -71,7 +71,7 @@ def estimate_pairs(team: Team, source: Source) -> int:
     rate = max(SAMPLED, -(-source.num_edges // SAMPLE_KEYS))
     sampled = [np.empty(0, np.uint64)]
     for relation in source.relations:
-        for _, src, dst in endpoint_slabs(source, relation, team):
+        for _, src, dst in source.ends(relation, team):
             keys = (np.minimum(src, dst) * source.num_nodes + np.maximum(src, dst))[src != dst].astype(np.uint64)
             hashed = keys * np.uint64(0x9E3779B97F4A7C15)
             sampled.append(distinct(keys[hashed >> np.uint64(32) < np.uint64((1 << 32) // rate)]))
@@ -82,7 +82,7 @@ def estimate_pairs(team: Team, source: Source) -> int:
 
 def shuffle_window(num_ranks: int, work: int) -> int:
     """Choose the bytes of a window of rows over all ranks."""
-    return min(WINDOW_SLABS * partition_source.SLAB_BYTES, max(1, num_ranks * work // 4))
+    return min(WINDOW_SLABS * graph_source.SLAB_BYTES, max(1, num_ranks * work // 4))
 
 
 def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
@@ -92,11 +92,11 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
     ranks = counts.ranks
     nodes, parts = counts.rank_nodes, -(-options.parts // ranks)
     weights = 8 * nodes * counts.weights
-    slab, moved = partition_source.SLAB_BYTES, 0
+    slab, moved = graph_source.SLAB_BYTES, 0
     read = 4 * slab
     if ranks > 1:
         slab = min(slab, counts.column // ranks)
-        moved = MOVED_EDGE_BYTES * min(counts.edges, partition_source.SLAB_BYTES // 16) // ranks
+        moved = MOVED_EDGE_BYTES * min(counts.edges, graph_source.SLAB_BYTES // 16) // ranks
         read = MOVED_EDGE_BYTES * min(-(-counts.edges // ranks), window_bytes(ranks) // ranks // 16)
     neighbours = spool_bytes(counts, work) if "degree" in options.balance else 0
     halo = min(HALO_KEY_BYTES * most_halo_keys(counts.nodes, 2 * counts.edges, options.parts) // ranks, HALO_BYTES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from data_tools.graph.source import Source
 from data_tools.partition.assignment import METHODS, METIS, method_of
 from data_tools.partition.methods.metis import OBJECTIVES
-from data_tools.partition.source import Source
 from data_tools.partition.weights import STRETCHES, check_split, constraints, default_balance
 from hpcgnn.choices import check_choice
 
@@ -87,7 +87,7 @@ def make_options(source: Source, common: dict, further: dict) -> Options:
     """Check the options for a graph and return them; further: those of static graphs only."""
     is_temporal = source.kind == "temporal"
     if further and is_temporal:
-        raise ValueError(f"{', '.join(further)}: for static graphs only, {source.file.filename} is temporal")
+        raise ValueError(f"{', '.join(further)}: for static graphs only, {source.path} is temporal")
     balance = default_balance(source) if common["balance"] is None else common["balance"]
     if not is_temporal:
         further = {**method_of(common["method"]).further, **further}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.graph.source import Relation, Source
 from data_tools.partition.blocks import NodeBlocks, add_duplicates
-from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 
 MERGE_AT_LEAST = 1 << 20  # pending pairs; below it merging would cost more than it saves
@@ -56,7 +56,7 @@ def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndar
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
     for relation in source.relations:
-        for start, src, dst in endpoint_slabs(source, relation, blocks.team):
+        for start, src, dst in source.ends(relation, blocks.team):
             apart, counts = src != dst, None
             if stays(source, relation):
                 counts = snapshots_of(source, relation, start, len(src))[apart]
@@ -82,12 +82,12 @@ def both_ways(
     return blocks.team.exchange(keys, share)[0], blocks.team.exchange(sums, share)[0]
 
 
-def stays(source: Source, relation: SourceRelation) -> bool:
+def stays(source: Source, relation: Relation) -> bool:
     """Say whether an edge of a relation may be in several snapshots."""
     return source.kind == "snapshots" and "last" in relation.columns
 
 
-def snapshots_of(source: Source, relation: SourceRelation, start: int, count: int) -> np.ndarray:
+def snapshots_of(source: Source, relation: Relation, start: int, count: int) -> np.ndarray:
     """Count the snapshots [count] int64 that the rows of a relation from ``start`` on are in."""
     first, last = (source.edges(relation)[name][start : start + count].astype(np.int64) for name in ("first", "last"))
     return last - first + 1

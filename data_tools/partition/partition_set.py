@@ -19,6 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from data_tools.graph.checks import validate
+from data_tools.graph.source import Source
 from data_tools.partition import memory, static, temporal
 from data_tools.partition.assignment import Job, method_of
 from data_tools.partition.journal import Journal
@@ -27,9 +29,7 @@ from data_tools.partition.memory import shuffle_window
 from data_tools.partition.options import Options
 from data_tools.partition.quality import Loads, Measured, measure, measure_loads
 from data_tools.partition.shuffle import shuffle
-from data_tools.partition.source import Source, endpoint_slabs
 from data_tools.partition.weights import columns_of
-from data_tools.source.checks import validate
 from hpcgnn.graph import durable, files
 
 
@@ -98,7 +98,7 @@ def write_own(
     options: Any = job.options
     counts, by_node = [], None
     if rows.kind == "temporal":
-        counts = [temporal.count_events(layout, endpoint_slabs(rows, relation)) for relation in rows.relations]
+        counts = [temporal.count_events(layout, rows.ends(relation)) for relation in rows.relations]
     elif options.cache_ranking:
         by_node = numbering.by_node()
     groups = list(missing_groups(numbering.own_parts, hashes))
@@ -144,7 +144,7 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     attributes = {
         "set_id": journal.set_id(),
         "options": json.dumps(asdict(options), sort_keys=True),
-        "source_name": pathlib.Path(source.file.filename).name,
+        "source_name": pathlib.Path(source.path).name,
         "source_hash": journal.source_hash,
         "quality": json.dumps(quality, sort_keys=True),
     }
@@ -172,8 +172,7 @@ def write_book(
         seed=options.seed,
         method=options.method,
         **attributes,
-        **source.snapshots,
-        **source.splits,
+        **source.facts,
     ) as book:
         write_outline(book, source, layout)
         group = book.create_group("parts")
@@ -185,10 +184,10 @@ def write_outline(book: h5py.File, source: Source, layout: PartLayout) -> None:
     """Write types with their offsets and relations with their columns."""
     book.create_group("nodes")
     book.create_group("edges")
-    for type_id, node_type in enumerate(source.types):
+    for node_type in source.types:
         group = book["nodes"].create_group(node_type.name)
-        group.attrs["num_nodes"], group.attrs["type_id"] = node_type.num_nodes, type_id
-        group["offsets"] = layout.offsets[type_id]
+        group.attrs["num_nodes"], group.attrs["type_id"] = node_type.num_nodes, node_type.index
+        group["offsets"] = layout.offsets[node_type.index]
     for relation_id, relation in enumerate(source.relations):
         group = book["edges"].create_group(relation.name)
         group.attrs["num_edges"], group.attrs["relation_id"] = relation.num_edges, relation_id

@@ -6,7 +6,8 @@ import pathlib
 
 import numpy as np
 
-from data_tools.partition.traffic import Traffic, open_book, read_traffic
+from data_tools.graph.book import open_book
+from data_tools.partition.traffic import Traffic, read_traffic
 from data_tools.reports import Report, describe_set
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from data_tools.graph.source import Outline, Relation
 from data_tools.partition.blocks import NodeBlocks, distinct
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.pair_graph import MERGE_AT_LEAST
-from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 
 ROUNDING = 1e-4  # of the stored measures
@@ -105,13 +105,13 @@ class Measured:
     parts ``own``, and the layout of their nodes."""
 
     team: Team
-    source: Source
+    source: Outline
     layout: PartLayout
     own: range
 
-    def edges(self, relation: SourceRelation) -> Iterator[EdgeSlab]:
+    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
         """Yield slabs of a relation's edges; every edge comes on one rank."""
-        for start, src, dst in endpoint_slabs(self.source, relation):
+        for start, src, dst in self.source.ends(relation):
             slab = EdgeSlab(start, src, dst, self.layout.part[src], self.layout.part[dst])
             if self.team.size > 1:
                 rows = np.flatnonzero((slab.dst_part >= self.own.start) & (slab.dst_part < self.own.stop))
@@ -122,7 +122,7 @@ class Measured:
         """Collective. Send columns [k] to the ranks that have nodes [k] in blocks of equal length."""
         return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
 
-    def part_pairs(self, relation: SourceRelation) -> np.ndarray:
+    def part_pairs(self, relation: Relation) -> np.ndarray:
         """Collective. Count the edges of a relation by part of src and part of dst [P, P] int64."""
         num_parts = self.layout.num_parts
         counts = np.zeros(num_parts * num_parts, np.int64)
@@ -340,7 +340,9 @@ def measure_snapshots(measured: Measured, quality: dict) -> None:
         return int(measured.team.sum(np.array([count], np.int64))[0])
 
     totals = dict(zip(counts, sums, strict=True))
-    quality["snapshots"] = {**measured.source.snapshots, **totals, "halo_rows": rows(num_parts)}
+    quality["snapshots"] = {
+        "num_snapshots": measured.source.facts["num_snapshots"], **totals, "halo_rows": rows(num_parts),
+    }  # fmt: skip
     for run in quality["runs"]:
         run["halo_rows"] = rows(run["ranks"])
 

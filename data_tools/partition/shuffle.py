@@ -13,13 +13,13 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from data_tools.partition import source as partition_source
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import NodeType, Relation, Source
 from data_tools.partition.layout import Numbering, PartLayout
-from data_tools.partition.source import NodeType, Source, SourceRelation
 from data_tools.team import check_scratch
 from hpcgnn.graph import files
 
@@ -67,32 +67,32 @@ class KeptSource(Source):
     kept_nodes: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
     kept_edges: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
 
-    def edges(self, relation: SourceRelation) -> dict[str, KeptColumn]:
-        """See `Source`."""
+    def edges(self, relation: Relation) -> dict[str, KeptColumn]:
+        """Return the columns of a relation's edges by name."""
         return self.kept_edges[relation.name]
 
     def nodes(self, node_type: NodeType) -> dict[str, KeptColumn]:
-        """See `Source`."""
+        """Return the columns of a type's nodes by name."""
         return self.kept_nodes[node_type.name]
 
-    def edge_slabs(self, relation: SourceRelation, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """See `Source`: the part of each of the file's slabs that is here."""
+    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield positions (start, stop), here, of the kept edges of each of the file's slabs."""
         return kept_slabs(self.edges(relation)["row"], relation.num_edges, row_bytes)
 
     def node_slabs(self, node_type: NodeType, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """See `Source`: the part of each of the file's slabs that is here."""
+        """Yield positions (start, stop), here, of the kept nodes of each of the file's slabs."""
         return kept_slabs(self.nodes(node_type)["row"], node_type.num_nodes, row_bytes)
 
-    def edge_rows(self, relation: SourceRelation, start: int, stop: int) -> np.ndarray:
-        """See `Source`."""
+    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+        """Return the row ids [stop - start] of the kept edges start .. stop - 1."""
         return self.edges(relation)["row"][start:stop]
 
     def node_rows(self, node_type: NodeType, start: int, stop: int) -> np.ndarray:
-        """See `Source`."""
+        """Return the row ids [stop - start] of the kept nodes start .. stop - 1."""
         return self.nodes(node_type)["row"][start:stop]
 
     def node_parts(self, layout: PartLayout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
-        """See `Source`."""
+        """Return the parts [stop - start] of the kept nodes start .. stop - 1."""
         return layout.part[self.nodes(node_type)["#id"][start:stop]]
 
 
@@ -100,7 +100,7 @@ def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tupl
     """Yield positions (start, stop) in rows [n], increasing, of the slabs of all rows; slabs without rows are left
     out."""
     start = 0
-    for _, last in files.slabs(num_rows, row_bytes, partition_source.SLAB_BYTES):
+    for _, last in files.slabs(num_rows, row_bytes, graph_source.SLAB_BYTES):
         stop = bisect.bisect_left(rows, last, lo=start)
         if stop > start:
             yield start, stop
@@ -123,7 +123,7 @@ def shuffle(
         numbering.blocks.team,
         sum(count * (own + sum(files.row_bytes(table[name]) for name in names)) for table, names, count, own in tables),
     )
-    moved = KeptSource(source.file, source.kind, source.types, source.relations)
+    moved = KeptSource(**{item.name: getattr(source, item.name) for item in fields(Source)})
     for node_type in source.types:
         moved.kept_nodes[node_type.name] = move_nodes(source, numbering, node_type, window, stack)
     for relation in source.relations:
@@ -147,7 +147,7 @@ def move_nodes(
 def move_edges(
     source: Source,
     numbering: Numbering,
-    relation: SourceRelation,
+    relation: Relation,
     both_ends: bool,
     window: int,
     stack: contextlib.ExitStack,
@@ -155,7 +155,7 @@ def move_edges(
     """Collective. Move the columns of a relation's edges, their rows, and their endpoints: global ids relative to their
     type."""
     table = source.edges(relation)
-    src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
+    src_base, dst_base = relation.src_type.base, relation.dst_type.base
 
     def route(start: int, stop: int) -> tuple[dict, np.ndarray, np.ndarray]:
         src, dst = table["src"][start:stop].astype(np.int64), table["dst"][start:stop].astype(np.int64)

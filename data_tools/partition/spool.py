@@ -19,11 +19,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from data_tools.graph.source import Source
 from data_tools.memory import give_back_freed_memory
 from data_tools.partition.blocks import NodeBlocks, add_duplicates, run_starts
 from data_tools.partition.csc import stable_order
 from data_tools.partition.pair_graph import snapshots_of, stays
-from data_tools.partition.source import Source, endpoint_slabs
 from data_tools.team import Team
 from hpcgnn.graph import durable
 
@@ -135,7 +135,7 @@ def write_run(file: IO[bytes], values: np.ndarray, begin: int) -> None:
 
 def entry_dtype(source: Source) -> np.dtype:
     """Choose int32 where node numbers and ties fit, else int64."""
-    largest = max(source.num_nodes, 2 * source.num_edges * source.snapshots.get("num_snapshots", 1))
+    largest = max(source.num_nodes, 2 * source.num_edges * source.facts.get("num_snapshots", 1))
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
 
@@ -149,7 +149,7 @@ def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndar
     """Yield the edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts
     where that is not 1."""
     for relation in source.relations:
-        for start, src, dst in endpoint_slabs(source, relation, team):
+        for start, src, dst in source.ends(relation, team):
             apart = src != dst
             ties = snapshots_of(source, relation, start, len(src))[apart] if stays(source, relation) else None
             yield src[apart], dst[apart], ties

@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
+from data_tools.graph.source import NodeType, Source
 from data_tools.partition.access import access_by_part
 from data_tools.partition.csc import in_columns, out_columns, write_csc
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.options import StaticOptions
-from data_tools.partition.source import NodeType, Source
 from data_tools.partition.temporal import PartGroup, carry_attributes, write_node_columns
 from hpcgnn.graph import files
 

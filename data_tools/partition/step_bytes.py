@@ -9,12 +9,12 @@ import pathlib
 
 import numpy as np
 
+from data_tools.graph.book import REMEDY, Book, open_book
 from data_tools.memory import mebibytes
 from data_tools.partition.options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.partition.quality import rank_of_parts
-from data_tools.partition.traffic import REMEDY, expected_rows, open_book, part_of
+from data_tools.partition.traffic import expected_rows
 from data_tools.reports import Report
-from data_tools.verify.book import BookView
 from hpcgnn.comm.memory import free_bytes
 from hpcgnn.graph import files
 from hpcgnn.native import sample_recent
@@ -50,10 +50,10 @@ def predict(
     }  # fmt: skip
 
 
-def check_memory(view: BookView, num_ranks: int) -> None:
+def check_memory(view: Book, num_ranks: int) -> None:
     """Raise ValueError where the events of a temporal set, or the probabilities of a static one, do not fit into the
     memory that is free."""
-    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    num_nodes, num_edges = view.num_nodes, view.num_edges
     needed = {"temporal": EVENT_BYTES * num_edges, "static": 24 * num_ranks * num_nodes}.get(view.kind, 0)
     if needed > free_bytes():
         raise ValueError(
@@ -62,28 +62,28 @@ def check_memory(view: BookView, num_ranks: int) -> None:
         )
 
 
-def snapshot_step(view: BookView, num_ranks: int) -> Report:
+def snapshot_step(view: Book, num_ranks: int) -> Report:
     """Predict the rows and bytes of one exchange in the mean snapshot."""
     halo_counts = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
     if not halo_counts:
         raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
-    rows = halo_counts[0] / int(view.snapshot_facts["num_snapshots"]) / num_ranks
+    rows = halo_counts[0] / int(view.facts["num_snapshots"]) / num_ranks
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 
 
-def row_widths(view: BookView) -> np.ndarray:
+def row_widths(view: Book) -> np.ndarray:
     """Read the bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
     with files.reading(view.part_path(0), files.PART, REMEDY) as file:
         columns = [file["nodes"][node_type.name].get("feat") for node_type in view.types]
         return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
 
 
-def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
+def temporal_rows(view: Book, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
     """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
     event and their newest neighbours, where the rank of an event's source works on it."""
     src, dst, time = read_events(view)
-    num_nodes = sum(node_type.num_nodes for node_type in view.types)
-    rank = rank_of_parts(view.num_parts, num_ranks)[part_of(view, np.arange(num_nodes))]
+    num_nodes = view.num_nodes
+    rank = rank_of_parts(view.num_parts, num_ranks)[view.part_of_nodes()]
     graph, other = histories(src, dst, time, num_nodes)
     low, high = int(dst.min(initial=0)), int(dst.max(initial=0)) + 1
     batches = max(1, int(TRAIN * len(src)) // batch_size)
@@ -101,26 +101,14 @@ def temporal_rows(view: BookView, num_ranks: int, fanout: int, batch_size: int) 
     return total / max(1, len(chosen))
 
 
-def read_events(view: BookView) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_events(view: Book) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read global ids of source and destination, and times, of all events [E] in order of time. Raises
     FileFormatError."""
-    columns, nodes = [], sum(node_type.num_nodes for node_type in view.types)
-    for part in range(view.num_parts):
-        with files.reading(view.part_path(part), files.PART, REMEDY) as file:
-            for index, kind in enumerate(view.relations):
-                group = file["edges"][kind.name]
-                src = group["src"][:]
-                own = kind.src_type.owner(src) == part  # an event lies in the parts of both its ends
-                row = group["row"][:][own]
-                dst = group["dst"][:][own]
-                if (
-                    min(src.min(initial=0), dst.min(initial=0)) < 0
-                    or max(src.max(initial=0), dst.max(initial=0)) >= nodes
-                ):
-                    raise files.FileFormatError(
-                        f"{file.filename}: /edges/{kind.name} has ends outside 0..{nodes - 1}; {REMEDY}"
-                    )
-                columns.append((src[own], dst, group["time"][:][own], np.full(len(row), index), row))
+    columns = [
+        (src, dst, time, np.full(len(row), index), row)
+        for index, relation in enumerate(view.relations)
+        for _, src, dst, time, row in view.ends(relation, names=("time", "row"))
+    ]
     src, dst, time, relation, row = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((row, relation, time))
     return src[order], dst[order], time[order].astype(np.int64)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.partition import source as partition_source
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import NodeType, Relation, Source
 from data_tools.partition.blocks import run_starts
 from data_tools.partition.layout import PartLayout
-from data_tools.partition.source import Source, SourceRelation
 from hpcgnn.graph import files
 
 HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
@@ -104,9 +104,9 @@ def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
 
 def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> None:
     """Write row ids and all columns of the nodes of a group of parts."""
-    for type_id, node_type in enumerate(source.types):
+    for node_type in source.types:
         columns = source.nodes(node_type)
-        offsets = layout.offsets[type_id][group.first : group.first + len(group.files) + 1]
+        offsets = layout.offsets[node_type.index][group.first : group.first + len(group.files) + 1]
 
         def routes(row_bytes: int, node_type=node_type) -> Iterator[Routing]:
             for start, stop in source.node_slabs(node_type, max(8, row_bytes)):
@@ -123,11 +123,11 @@ def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> 
 
 
 def write_edge_columns(
-    source: Source, layout: PartLayout, group: PartGroup, relation: SourceRelation, counts: np.ndarray
+    source: Source, layout: PartLayout, group: PartGroup, relation: Relation, counts: np.ndarray
 ) -> None:
     """Write row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
-    src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
+    src_base, dst_base = relation.src_type.base, relation.dst_type.base
 
     def routes(row_bytes: int) -> Iterator[Routing]:
         for start, stop in source.edge_slabs(relation, max(16, row_bytes)):
@@ -149,9 +149,9 @@ def write_edge_columns(
         scatter(group, prefix + name, group_counts, shape_of(column), read, routes(files.row_bytes(column)))
 
 
-def local_index(layout: PartLayout, type_id: int, part: int, global_ids: np.ndarray) -> np.ndarray:
+def local_index(layout: PartLayout, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:
     """Find the local indices [n] of nodes of one type in a part (types concatenated); -1 for nodes of other parts."""
-    offsets, base = layout.offsets[type_id], layout.local_bases(part)[type_id]
+    offsets, base = layout.offsets[node_type.index], layout.local_bases(part)[node_type.index]
     inside = (global_ids >= offsets[part]) & (global_ids < offsets[part + 1])
     return np.where(inside, global_ids - offsets[part] + base, -1)
 
@@ -170,7 +170,7 @@ def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start
     return (ends - first) * num_events + start + rows
 
 
-def write_history(layout: PartLayout, file: h5py.File, part: int, relation: SourceRelation, memory: int) -> None:
+def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Relation, memory: int) -> None:
     """Write the history of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a
     time as fit into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])
@@ -178,7 +178,7 @@ def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Sour
 
     def ends() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield slabs of the part's events: (first row, local indices of both endpoints)."""
-        for start, stop in files.slabs(num_events, 16, partition_source.SLAB_BYTES):
+        for start, stop in files.slabs(num_events, 16, graph_source.SLAB_BYTES):
             src = local_index(layout, relation.src_type, part, edges["src"][start:stop])
             yield start, src, local_index(layout, relation.dst_type, part, edges["dst"][start:stop])
 

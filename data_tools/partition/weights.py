@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.graph.source import Outline, Relation, Source
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import Source, SourceRelation, endpoint_slabs
 from data_tools.team import Team
 from hpcgnn.choices import Part
 from hpcgnn.graph import files
@@ -94,7 +94,7 @@ def node_weights(
             weights[name] = in_split(source, name, blocks.own).astype(np.int64)
         elif name not in weights:
             weights[name] = np.zeros(len(blocks.own), np.int64)
-            for _, node_type, _, place in source.types_in(blocks.own):
+            for node_type, _, place in source.types_in(blocks.own):
                 weights[name][place] = name == f"type:{node_type.name}"
     return {name: weights[name] for name in names}
 
@@ -105,7 +105,7 @@ def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[st
     totals = {name: np.zeros(len(blocks.own), np.int64) for name in names}
     stretches = {name: stretches_of(source, name) for name in names}
     for index, relation in enumerate(source.relations if names else ()):
-        for start, src, dst in endpoint_slabs(source, relation, blocks.team):
+        for start, src, dst in source.ends(relation, blocks.team):
             for name in names:
                 begin, end = stretches[name][index]
                 if source.kind == "snapshots" and name in QUARTER_NAMES:
@@ -123,7 +123,7 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
     names that are of no stretch of time."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
-        begin, end = (source.snapshots["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
+        begin, end = (source.facts["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
         return [(begin, end)]
     if source.kind != "temporal" or name == "events":
         return [(0, relation.num_edges) for relation in source.relations]
@@ -132,9 +132,7 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
     return list(zip(begins, ends, strict=True))
 
 
-def snapshots_within(
-    source: Source, relation: SourceRelation, start: int, count: int, bounds: tuple[int, int]
-) -> np.ndarray:
+def snapshots_within(source: Source, relation: Relation, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
     """Count the snapshots from bounds[0] to bounds[1] - 1 [count] int64 that each of some rows of a relation is in."""
     columns, (begin, end) = source.edges(relation), bounds
     first = columns["first"][start : start + count].astype(np.int64)
@@ -162,7 +160,7 @@ def stream_cuts(source: Source, fraction: float) -> list[int]:
     return [rows_until(source, relation, low) for relation in source.relations]
 
 
-def rows_until(source: Source, relation: SourceRelation, time: int) -> int:
+def rows_until(source: Source, relation: Relation, time: int) -> int:
     """Count the events of a relation at or before ``time``."""
     times, low, high = source.edges(relation)["time"], 0, relation.num_edges
     while low < high:
@@ -174,35 +172,35 @@ def rows_until(source: Source, relation: SourceRelation, time: int) -> int:
     return low
 
 
-def has_split(source: Source) -> bool:
+def has_split(source: Outline) -> bool:
     """Say whether a node type has a column split."""
     return any("split" in node_type.columns for node_type in source.types)
 
 
-def in_split(source: Source, name: str, nodes: range | None = None) -> np.ndarray:
+def in_split(source: Outline, name: str, nodes: range | None = None) -> np.ndarray:
     """Find which of the nodes [n] bool (default: of all) are of a split, train or val; types without a column split
     have none. Raises what `check_split` does."""
     check_split(source, name)
     nodes = range(source.num_nodes) if nodes is None else nodes
     chosen = np.zeros(len(nodes), bool)
-    for _, node_type, rows, place in source.types_in(nodes):
+    for node_type, rows, place in source.types_in(nodes):
         if "split" in node_type.columns:
-            chosen[place] = source.nodes(node_type)["split"][rows.start : rows.stop] == SPLITS.index(name)
+            chosen[place] = source.node_column(node_type, "split")[rows.start : rows.stop] == SPLITS.index(name)
     return chosen
 
 
-def check_split(source: Source, name: str) -> None:
+def check_split(source: Outline, name: str) -> None:
     """Raise ValueError where no node type tells which of its nodes are of a split, FileFormatError where one does so in
     a way that is not known."""
     if not has_split(source):
         raise ValueError(
-            f"{source.file.filename}: no node type has a column split, so no node is known to be of {name}; "
+            f"{source.path}: no node type has a column split, so no node is known to be of {name}; "
             "name its source to data_tools.convert, or balance by nodes and edges"
         )
     for node_type in source.types:
-        split = source.nodes(node_type)["split"] if "split" in node_type.columns else None
+        split = source.node_column(node_type, "split") if "split" in node_type.columns else None
         if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu"):
             raise FileFormatError(
-                f"{source.file.filename}: {split.name} is {split.dtype} of shape {split.shape}, expected one integer a "
-                "node: 0 train, 1 validation, 2 test; convert one split only"
+                f"{source.path}: /nodes/{node_type.name}/split is {split.dtype} of shape {split.shape}, expected one "
+                "integer a node: 0 train, 1 validation, 2 test; convert one split only"
             )

@@ -15,12 +15,14 @@ from typing import Any
 import h5py
 import numpy as np
 
+from data_tools.graph.book import Book, read_book
+from data_tools.graph.findings import Findings, each
+from data_tools.graph.source import time_scale
 from data_tools.reports import Report
 from data_tools.team import Team
-from data_tools.verify.book import BookView, check_files, read_book
 from data_tools.verify.edges import compare_static_edges, count_halo
-from data_tools.verify.findings import Findings, each
 from data_tools.verify.measures import compare_measures
+from data_tools.verify.part_files import check_files
 from data_tools.verify.rows import compare_edges, compare_nodes
 from data_tools.verify.snapshots import check_snapshot_facts, check_snapshot_part, measured_snapshots
 from data_tools.verify.static import check_static_part, further_layouts
@@ -59,7 +61,7 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
     return findings.lines
 
 
-def check_content(team: Team, view: BookView, source: h5py.File | None, findings: Findings) -> None:
+def check_content(team: Team, view: Book, source: h5py.File | None, findings: Findings) -> None:
     """Collective. Check all parts by themselves, then all rows across the parts."""
     (layouts,) = each(team, findings, [view], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
@@ -90,9 +92,9 @@ def check_content(team: Team, view: BookView, source: h5py.File | None, findings
         compare_measures(team, view, source.filename, row_of, findings)
 
 
-def derived_measures(view: BookView, measured: Report) -> Report:
+def derived_measures(view: Book, measured: Report) -> Report:
     """Compute those measures of the book that follow from the counts of nodes and edges, the cut and the halo."""
-    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    num_nodes, num_edges = view.num_nodes, view.num_edges
     whole, more = (num_edges, measured["cut"]) if view.kind == "temporal" else (num_nodes, measured["halo"])
     counts = {"events": num_edges} if view.kind == "temporal" else {"nodes": num_nodes, "edges": num_edges}
     derived = {
@@ -107,7 +109,7 @@ def derived_measures(view: BookView, measured: Report) -> Report:
 Attributes = dict[str, dict[str, Any]]  # of the columns of the graph file, by path
 
 
-def column_attributes(view: BookView, file: h5py.File) -> Attributes:
+def column_attributes(view: Book, file: h5py.File) -> Attributes:
     """Read the attributes of the columns that come from the graph file, such as the names of classes."""
     paths = [f"/edges/{relation.name}/{name}" for relation in view.relations for name in relation.columns]
     for node_type in view.types:
@@ -116,7 +118,7 @@ def column_attributes(view: BookView, file: h5py.File) -> Attributes:
     return {path: {key: np.asarray(value).tolist() for key, value in file[path].attrs.items()} for path in paths}
 
 
-def expected_attributes(view: BookView, usable: list[int], source: h5py.File | None) -> Attributes:
+def expected_attributes(view: Book, usable: list[int], source: h5py.File | None) -> Attributes:
     """Read the attributes that columns must have: the graph file's, or those of the first usable part."""
     if source is not None or not usable:
         return column_attributes(view, source) if source is not None else {}
@@ -124,7 +126,7 @@ def expected_attributes(view: BookView, usable: list[int], source: h5py.File | N
         return column_attributes(view, file)
 
 
-def check_attributes(view: BookView, part: int, expected: Attributes, findings: Findings) -> None:
+def check_attributes(view: Book, part: int, expected: Attributes, findings: Findings) -> None:
     """Check the attributes of a part's columns."""
     if part in findings.unusable:
         return
@@ -143,7 +145,7 @@ def row_bytes(layout: Layout) -> int:
     return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
 
 
-def expected_layouts(view: BookView, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
+def expected_layouts(view: Book, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
     """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
     them."""
     layouts: dict[str, Layout] = {}
@@ -174,7 +176,7 @@ def expected_layouts(view: BookView, source: h5py.File | None, findings: Finding
     return layouts
 
 
-def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
+def check_source(view: Book, source: h5py.File, findings: Findings) -> bool:
     """Check that the graph file is the one the set was made from; False: the outlines differ, rows cannot be
     compared."""
     digest = files.file_hash(source.filename)
@@ -198,8 +200,7 @@ def check_source(view: BookView, source: h5py.File, findings: Findings) -> bool:
             path, listed = f"/edges/{relation.name}/columns", sorted(relation.columns)
             findings.add(view.path, path, f"{listed}, but {source.filename} has {sorted(columns)}")
             fine = False
-        group = source["edges"][relation.name]
-        scale = group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
+        scale = time_scale(source["edges"][relation.name])
         if relation.time_scale != scale:
             path = f"/edges/{relation.name}"
             findings.add(view.path, path, f"time_scale is {relation.time_scale}, but {source.filename} has {scale}")
@@ -222,7 +223,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
         print(f"{args.folder}: {len(lines)} problems")
         return 2
     view: Any = read_book(pathlib.Path(args.folder), Findings())
-    num_nodes, num_edges = sum(t.num_nodes for t in view.types), sum(r.num_edges for r in view.relations)
+    num_nodes, num_edges = view.num_nodes, view.num_edges
     what = "events" if view.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""
     print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.graph.book import Book
+from data_tools.graph.findings import Findings, each
+from data_tools.graph.source import Relation, Source, open_source
 from data_tools.partition.access import access_by_part
 from data_tools.partition.assignment import Job
 from data_tools.partition.blocks import NodeBlocks
@@ -22,10 +25,7 @@ from data_tools.partition.memory import LEAST_WORK
 from data_tools.partition.options import Options, StaticOptions
 from data_tools.partition.partition_set import load_parts
 from data_tools.partition.quality import EdgeSlab, Measured, measure
-from data_tools.partition.source import Source, SourceRelation, endpoint_slabs, open_source
 from data_tools.team import Team
-from data_tools.verify.book import BookView
-from data_tools.verify.findings import Findings, each
 from hpcgnn.graph import files
 
 TOLERANCE = 1e-4  # of a probability, whose sums another processor may add up in another order
@@ -35,14 +35,14 @@ CACHE_TOLERANCE = 2e-6  # of its shares, which are rounded to six places
 class SharedRows(Measured):
     """The rows of a graph file, of which a rank reads its share of every slab."""
 
-    def edges(self, relation: SourceRelation) -> Iterator[EdgeSlab]:
+    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
         """Yield slabs of a relation's edges; every edge comes on one rank."""
         part = self.layout.part
-        for start, src, dst in endpoint_slabs(self.source, relation, self.team):
+        for start, src, dst in self.source.ends(relation, self.team):
             yield EdgeSlab(start, src, dst, part[src], part[dst])
 
 
-def compare_measures(team: Team, view: BookView, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
+def compare_measures(team: Team, view: Book, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
     """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
     ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
     kind, options = Options if view.kind == "temporal" else StaticOptions, None
@@ -67,7 +67,7 @@ def compare_measures(team: Team, view: BookView, path: str, rows: dict[str, np.n
             compare_caches(team, view, source, part, rows, options, findings)
 
 
-def node_parts(view: BookView, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
+def node_parts(view: Book, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
     """Find the part [N] int32 of every node of the graph file."""
     part = np.zeros(source.num_nodes, np.int32)
     for node_type, ours in zip(source.types, view.types, strict=True):
@@ -76,7 +76,7 @@ def node_parts(view: BookView, source: Source, rows: dict[str, np.ndarray]) -> n
     return part
 
 
-def compare(view: BookView, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
+def compare(view: Book, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
     """Note where values of the book differ from those that were measured, by their path in the quality. What the book
     of an older program lacks is left out."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
@@ -92,7 +92,7 @@ def compare(view: BookView, where: str, ours: Any, theirs: Any, findings: Findin
 
 def compare_caches(
     team: Team,
-    view: BookView,
+    view: Book,
     source: Source,
     part: np.ndarray,
     rows: dict[str, np.ndarray],

@@ -8,22 +8,21 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
+from data_tools.graph.book import Book
+from data_tools.graph.findings import Findings, each
+from data_tools.graph.source import FACTS
 from data_tools.partition.quality import count_cut, halo_rows, stamps
 from data_tools.team import Team
-from data_tools.verify.book import BookView
-from data_tools.verify.findings import Findings, each
 from data_tools.verify.static import check_static_part
 from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
 
-SNAPSHOT_FACTS = ("num_snapshots", "splits")  # root attributes of the graph file that the book carries
 
-
-def check_snapshot_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_snapshot_part(view: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part as `check_static_part` does, that edges are in snapshots that there are, and that columns of
     snapshots have one value each."""
     check_static_part(view, part, layouts, findings)
-    path, num_snapshots = view.part_path(part), view.snapshot_facts["num_snapshots"]
+    path, num_snapshots = view.part_path(part), view.facts["num_snapshots"]
     if part in findings.unusable:
         return
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
@@ -43,23 +42,23 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
     findings.add_rows(file.filename, f"{path}/first", bad, text)
 
 
-def check_snapshot_facts(view: BookView, source: h5py.File, findings: Findings) -> None:
+def check_snapshot_facts(view: Book, source: h5py.File, findings: Findings) -> None:
     """Check that the book has the graph file's number of snapshots and splits."""
-    for name in SNAPSHOT_FACTS:
-        ours, theirs = view.snapshot_facts.get(name), source.attrs.get(name)
+    for name in FACTS:
+        ours, theirs = view.facts.get(name), source.attrs.get(name)
         if ours != theirs:
             findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
 
 
-def measured_snapshots(team: Team, view: BookView, findings: Findings) -> dict:
+def measured_snapshots(team: Team, view: Book, findings: Findings) -> dict:
     """Collective. Measure what the quality holds of snapshots, from the parts that can be used."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
     sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}
-    return {"num_snapshots": view.snapshot_facts["num_snapshots"], **sums}
+    return {"num_snapshots": view.facts["num_snapshots"], **sums}
 
 
-def _measured_part(view: BookView, part: int, findings: Findings) -> dict[str, int]:
+def _measured_part(view: Book, part: int, findings: Findings) -> dict[str, int]:
     (relation,), (node_type,), path = view.relations, view.types, view.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         group = file["edges"][relation.name]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from data_tools.verify.book import BookRelation, BookType, BookView
-from data_tools.verify.findings import Findings
+from data_tools.graph.book import Book
+from data_tools.graph.findings import Findings
+from data_tools.graph.source import NodeType, Relation
 from data_tools.verify.temporal import Layout, check_indptr, check_layouts, check_lengths, check_nodes
 from hpcgnn.graph import files
 
@@ -18,7 +19,7 @@ OUT = {"indptr": INT64, "dst": INT64, "row": INT64}
 CACHE = {"id": INT64, "probability": ("<f4", ())}
 
 
-def further_layouts(view: BookView) -> dict[str, Layout]:
+def further_layouts(view: Book) -> dict[str, Layout]:
     """List the columns of the groups that the set's options ask for, by path."""
     layouts: dict[str, Layout] = {}
     if view.options.get("out_edges"):
@@ -28,7 +29,7 @@ def further_layouts(view: BookView) -> dict[str, Layout]:
     return layouts
 
 
-def check_static_part(view: BookView, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_static_part(view: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part against the book and against ``layouts``, the columns that every part must have."""
     path = view.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
@@ -49,7 +50,7 @@ def check_static_part(view: BookView, part: int, layouts: dict[str, Layout], fin
             findings.unusable.add(part)
 
 
-def sides(relation: BookRelation, layouts: dict[str, Layout]) -> list[tuple[str, BookType, BookType, str]]:
+def sides(relation: Relation, layouts: dict[str, Layout]) -> list[tuple[str, NodeType, NodeType, str]]:
     """List (group, type that owns the edges, type of the other endpoints, their column) for in-edges and out-edges."""
     groups = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
     if f"/out/{relation.name}" in layouts:
@@ -57,7 +58,7 @@ def sides(relation: BookRelation, layouts: dict[str, Layout]) -> list[tuple[str,
     return groups
 
 
-def check_counts(view: BookView, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_counts(view: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check that the columns of a group are equally long."""
     for node_type in view.types:
         count = int(node_type.offsets[part + 1] - node_type.offsets[part])
@@ -69,7 +70,7 @@ def check_counts(view: BookView, file: h5py.File, part: int, layouts: dict[str, 
 
 
 def check_csc(
-    file: h5py.File, path: str, num_nodes: int, num_edges: int, others: BookType, column: str, findings: Findings
+    file: h5py.File, path: str, num_nodes: int, num_edges: int, others: NodeType, column: str, findings: Findings
 ) -> None:
     """Check that the index pointer fits, that rows increase within a node and are in range, and that the other
     endpoints are in range."""
@@ -102,7 +103,7 @@ def check_csc(
 
 
 def check_range(
-    file: h5py.File, path: str, start: int, ids: np.ndarray, node_type: BookType, findings: Findings
+    file: h5py.File, path: str, start: int, ids: np.ndarray, node_type: NodeType, findings: Findings
 ) -> None:
     """Check that global ids [k] of rows start, start + 1, ... are of a node type."""
     first, last = node_type.base, int(node_type.offsets[-1]) - 1
@@ -111,7 +112,7 @@ def check_range(
     findings.add_rows(file.filename, path, start + outside, lambda i: f"{ids[outside[i]]} {text}")
 
 
-def check_cache(file: h5py.File, node_type: BookType, part: int, findings: Findings) -> None:
+def check_cache(file: h5py.File, node_type: NodeType, part: int, findings: Findings) -> None:
     """Check that ranked nodes are of other parts, each once, in decreasing order of a probability above 0."""
     path = f"/cache/{node_type.name}"
     ids, probability = file[path]["id"][:], file[path]["probability"][:]

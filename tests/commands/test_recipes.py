@@ -14,9 +14,9 @@ import yaml
 from places import REPOSITORY
 from run_commands import run
 
+from data_tools.built_in import make_synthetic_graph, make_synthetic_snapshots
 from data_tools.partition.command import partition
 from data_tools.synthesize import synthesize_events
-from data_tools.synthetic.built_in import make_synthetic_graph, make_synthetic_snapshots
 from data_tools.synthetic.static import synthesize_static
 from hpcgnn import config as configuration
 from hpcgnn.recipes import recipe_file, recipe_names

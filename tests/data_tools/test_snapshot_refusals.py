@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from random_graphs import random_graph, write_graph
 
-from data_tools.partition.source import open_source
+from data_tools.graph.checks import check_stamps
+from data_tools.graph.source import open_source
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, as_intervals
 from data_tools.snapshots.parallel_edges import merge_parallel
@@ -15,7 +16,6 @@ from data_tools.snapshots.pygt import _many_graphs
 from data_tools.snapshots.speeds import read_speeds
 from data_tools.snapshots.text import read_contacts
 from data_tools.snapshots.windows import WindowOptions, read_windows
-from data_tools.source.checks import check_stamps
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.graph.files import FileFormatError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from data_tools import synthesize
-from data_tools.partition.source import open_source
-from data_tools.source.checks import validate
+from data_tools.graph.checks import validate
+from data_tools.graph.source import open_source
 from data_tools.synthesize import main, synthesize_events
 from data_tools.synthetic import static as synthetic_static
 from data_tools.synthetic.static import synthesize_static

@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
-from data_tools.partition.source import open_source
-from data_tools.source.checks import validate
+from data_tools.graph.checks import validate
+from data_tools.graph.source import open_source
 from data_tools.synthesize import main
 from data_tools.synthetic import static as synthetic_static
 from data_tools.synthetic.rmat import FACTOR, INVERSE, draw_places, permute, synthesize_rmat

@@ -17,8 +17,8 @@ from random_graphs import write_graph
 from run_commands import run_caught
 from training_runs import bipartite
 
+from data_tools.built_in import make_synthetic_graph
 from data_tools.partition.command import partition
-from data_tools.synthetic.built_in import make_synthetic_graph
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"

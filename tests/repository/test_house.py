@@ -19,7 +19,11 @@ WINGS = ("temporal", "static", "snapshots")
 FLOORS = ("native", "comm", "graph", "task", "loop", "wing", "kinds", "command")
 LOWEST = ("hpcgnn", "hpcgnn.choices", "hpcgnn.former_names", "hpcgnn.recipes")  # know nothing of the floors
 BESIDE = {"nn": ("nn", "native")}
-CROSSING = ("hpcgnn.kinds", "data_tools.synthetic.built_in")
+# Of data_tools; commands, in its folder, stand on top.
+TOOL_FLOORS = (
+    "cli", "memory", "reports", "team", "source", "graph", "snapshots", "synthetic", "partition", "verify", "export",
+)  # fmt: skip
+CROSSING = ("hpcgnn.kinds", "data_tools.built_in")
 MOST_FILES = 25  # of Python or C++ in a folder
 SUFFIXES = {".py", ".cpp", ".h", ".cu", ".cuh"}
 FULLER: dict[str, int] = {}  # folders that may hold more
@@ -82,6 +86,18 @@ def test_imports_point_down():
             allowed = room(other) in BESIDE or floor(other) <= floor(one)
         if not allowed:
             up.add((one, other))
+    assert up == set()
+
+
+def test_imports_of_the_tools_point_down():
+    """From room to room, a folder or a file of data_tools, so that no circle leads through rooms either."""
+    order = {name: place for place, name in enumerate(TOOL_FLOORS)}
+    rooms = {(one, other): (room(one), room(other)) for one, other in within("data_tools")}
+    assert {name for pair in rooms.values() for name in pair} >= set(order), "a floor that is no room"
+    up = {
+        modules for modules, (one, other) in rooms.items()
+        if one != other and one in order and order[one] < order.get(other, len(order))
+    }  # fmt: skip
     assert up == set()
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data_tools.graph.source import Source
 from data_tools.partition.methods.metis_file import pair_slabs, write_metis
 from data_tools.partition.pair_graph import PairGraph
-from data_tools.partition.source import Source
 from data_tools.source.formats.npz_arrays import open_npy
 from hpcgnn.graph import files
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.graph.source import Source
 from data_tools.partition.access import access_by_part, learnt_relation, seed_nodes
 from data_tools.partition.methods.rebalance import TARGET
-from data_tools.partition.source import Source
 from data_tools.partition.weights import in_split
 
 

@@ -9,9 +9,9 @@ from random_graphs import random_graph, random_static
 
 from data_tools.export_metis import export
 from data_tools.export_metis import main as export_main
+from data_tools.graph.source import open_source
 from data_tools.partition.command import main, partition
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
-from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 from data_tools.synthetic.static import synthesize_static
 from data_tools.verify.command import main as verify

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from random_graphs import random_graph
 
+from data_tools.graph.source import open_source
 from data_tools.partition import pair_graph
 from data_tools.partition.assignment import spread_idle
 from data_tools.partition.blocks import add_duplicates
@@ -13,7 +14,6 @@ from data_tools.partition.methods.rebalance import TARGET, load_limits, part_dis
 from data_tools.partition.methods.swap_nodes import swap_nodes
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
 from data_tools.partition.quality import headline, unmet
-from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 
 pytestmark = pytest.mark.serial
@@ -115,7 +115,7 @@ def test_one_part_takes_all(num_nodes):
 @pytest.mark.parametrize("merge_at", [1, 50, 1 << 20])
 def test_the_pair_graph_counts_events(tmp_path, monkeypatch, seed, merge_at):
     monkeypatch.setattr(pair_graph, "MERGE_AT_LEAST", merge_at)
-    monkeypatch.setattr("data_tools.partition.source.SLAB_BYTES", 160)
+    monkeypatch.setattr("data_tools.graph.source.SLAB_BYTES", 160)
     source = open_source(random_graph(tmp_path / "g.h5", seed, num_edges=80))
     expected: dict = {}
     with source.file:

@@ -10,13 +10,13 @@ import pytest
 from random_graphs import random_static
 
 from data_tools.cli import run_command
+from data_tools.graph.source import open_source
 from data_tools.partition.memory import count, remedy
 from data_tools.partition.methods import parmetis
 from data_tools.partition.methods.given_parts import code_hash
 from data_tools.partition.methods.streaming import stream
 from data_tools.partition.options import StaticOptions
 from data_tools.partition.plot import plot_set
-from data_tools.partition.source import open_source
 from data_tools.team import Team
 
 pytestmark = pytest.mark.serial

@@ -6,10 +6,10 @@ import pytest
 from partition_sets import content, places, read_graph
 from random_graphs import grouped, random_links, random_static, static_edges, write_columns, write_graph
 
+from data_tools.graph.source import open_source
 from data_tools.partition.access import access_probability, seed_nodes, seed_probability
 from data_tools.partition.command import partition
 from data_tools.partition.quality import unmet
-from data_tools.partition.source import open_source
 
 pytestmark = pytest.mark.serial
 

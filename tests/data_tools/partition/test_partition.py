@@ -11,8 +11,8 @@ import pytest
 from partition_sets import assert_same_content, content
 from random_graphs import random_graph, write_graph
 
+from data_tools.graph import source as graph_source
 from data_tools.partition import memory
-from data_tools.partition import source as partition_source
 from data_tools.partition import temporal as part_writer
 from data_tools.partition.assignment import METHODS, Method
 from data_tools.partition.command import main, make_parser, partition
@@ -90,7 +90,7 @@ def test_random_graphs_are_partitioned_exactly(tmp_path, method, num_parts, size
 def test_slabs_and_open_files_do_not_change_the_content(tmp_path, monkeypatch, method):
     graph = random_graph(tmp_path / "g.h5", seed=1, sizes=(40, 25, 3), num_edges=300)
     partition(graph, tmp_path / "one", 6, method)
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", 100)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", 100)
     monkeypatch.setattr(memory, "PARTS_AT_ONCE", 4)
     monkeypatch.setattr(part_writer, "HISTORY_BYTES", 1 << 40)  # one node at a time
     partition(graph, tmp_path / "two", 6, method)

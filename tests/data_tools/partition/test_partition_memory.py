@@ -11,6 +11,7 @@ from partition_sets import content
 from random_graphs import random_graph, random_static
 
 from data_tools.cli import run_command
+from data_tools.graph.source import open_source
 from data_tools.memory import parse_bytes, status_bytes
 from data_tools.partition import memory as partition_memory
 from data_tools.partition import weights as node_weights
@@ -19,7 +20,6 @@ from data_tools.partition.command import main, partition
 from data_tools.partition.memory import Counts, count, estimate_pairs, make_plan, predict
 from data_tools.partition.options import Options, StaticOptions
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import open_source
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.static import synthesize_static
 from data_tools.team import Team

@@ -9,9 +9,9 @@ from parmetis_library import parmetis_library
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 
+from data_tools.graph.source import open_source
 from data_tools.partition.assignment import GIVEN, METHODS
 from data_tools.partition.command import partition
-from data_tools.partition.source import open_source
 from data_tools.team import Ranks
 from hpcgnn.comm.world import CommConfig, World
 

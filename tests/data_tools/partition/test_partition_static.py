@@ -9,9 +9,9 @@ import pytest
 from partition_sets import assert_same_content, content, places, read_graph
 from random_graphs import grouped, random_graph, random_static, write_graph
 
+from data_tools.graph import source as graph_source
 from data_tools.partition import access as part_access
 from data_tools.partition import memory, quality
-from data_tools.partition import source as partition_source
 from data_tools.partition.command import main, partition
 from data_tools.partition.csc import bucket_starts
 from data_tools.partition.quality import unmet
@@ -88,7 +88,7 @@ def test_slabs_and_open_files_do_not_change_the_content(tmp_path, monkeypatch, s
     graph = random_static(tmp_path / "g.h5", seed, sizes=(40, 25, 3), num_edges=200)
     options = {"method": "hotness", "out_edges": True}
     first = partition(graph, tmp_path / "one", 6, **options)
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", [40, 100, 500, 3000][seed])
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", [40, 100, 500, 3000][seed])
     monkeypatch.setattr(memory, "PARTS_AT_ONCE", 4)
     monkeypatch.setattr(part_access, "TABLE_BYTES", 1)
     monkeypatch.setattr(quality, "HALO_BYTES", 100)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from parmetis_library import parmetis_library
 
+from data_tools.graph.source import open_source
 from data_tools.partition.command import partition
 from data_tools.partition.memory import Counts, estimate_pairs, predict
 from data_tools.partition.options import Options
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import open_source
 from data_tools.synthesize import synthesize_events
 from data_tools.synthetic.static import synthesize_static
 from data_tools.team import Ranks, SharedError

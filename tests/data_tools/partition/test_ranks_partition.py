@@ -12,15 +12,15 @@ import pytest
 from parmetis_library import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import open_source
 from data_tools.partition import assignment, layout, spool
 from data_tools.partition import quality as part_quality
-from data_tools.partition import source as partition_source
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
 from data_tools.partition.methods.rebalance import TARGET
 from data_tools.partition.methods.rebalance_blocks import Ghosts, allowed_loads, rebalance_blocks
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import open_source
 from data_tools.partition.weights import node_weights
 from data_tools.synthesize import main
 from data_tools.team import Ranks, SharedError, Team
@@ -66,10 +66,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("slab_bytes", [partition_source.SLAB_BYTES, 200])
+@pytest.mark.parametrize("slab_bytes", [graph_source.SLAB_BYTES, 200])
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, kind, slab_bytes):
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", slab_bytes)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", slab_bytes)
     if slab_bytes == 200:
         monkeypatch.setattr(part_quality, "HALO_BYTES", 500)
     write, options = KINDS[kind]
@@ -155,7 +155,7 @@ def by_weights(graph, weights, num_parts, seed):
 @pytest.mark.parametrize("name", GATHERED)
 def test_files_of_methods_that_need_the_whole_graph_are_those_of_one_process(team, mpi_tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "own_module", sys.modules[__name__])
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", 1000)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", 1000)
     monkeypatch.setattr(layout, "GATHERED", 40)
     most, everyone = 4000, Team.everyone
 
@@ -193,7 +193,7 @@ def snapshot_file(path):
     ("snapshots", ("nodes", "edges", "time")),
 ])  # fmt: skip
 def test_graph_and_weights_of_blocks_are_those_of_the_whole(team, mpi_tmp_path, kind, balance, monkeypatch):
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", 300)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", 300)
     write = {"temporal": lambda p: random_graph(p, 5), "static": lambda p: random_static(p, 5)}.get(kind, snapshot_file)
     path = make(team, mpi_tmp_path / "graph.h5", write)
     source = open_source(path)

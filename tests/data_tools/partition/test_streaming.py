@@ -8,14 +8,14 @@ from partition_sets import assert_same_content, content
 from random_graphs import random_graph, random_static
 from test_parts import rows_of
 
-from data_tools.partition import source as partition_source
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import open_source
 from data_tools.partition import spool
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
 from data_tools.partition.layout import new_numbers
 from data_tools.partition.methods.streaming import stream, ties_of_parts
 from data_tools.partition.pair_graph import build_pair_graph
-from data_tools.partition.source import open_source
 from data_tools.partition.spool import build_row_graph
 from data_tools.partition.weights import default_balance, node_weights
 from data_tools.synthetic.snapshots import synthesize_snapshots
@@ -61,7 +61,7 @@ def random_snapshots(path, seed: int, **_):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_graph_on_disk_equals_the_one_in_memory(tmp_path, monkeypatch, make, seed):
     monkeypatch.setattr(spool, "LEAST_ENTRIES", 20)
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", 160)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", 160)
     found, expected = spooled(make(tmp_path / "g.h5", seed, num_edges=150), tmp_path)
     assert found == expected
 
@@ -73,7 +73,7 @@ def test_sets_are_exact_and_do_not_depend_on_slabs(tmp_path, monkeypatch, make, 
     first = partition(graph, tmp_path / "one", 5, method)
     monkeypatch.setattr(spool, "LEAST_ENTRIES", 20)
     monkeypatch.setattr(spool, "ENTRY_BYTES", 1 << 30)
-    monkeypatch.setattr(partition_source, "SLAB_BYTES", 500)
+    monkeypatch.setattr(graph_source, "SLAB_BYTES", 500)
     assert partition(graph, tmp_path / "two", 5, method) == first
     assert_same_content(content(tmp_path / "one", 5), content(tmp_path / "two", 5))
     assert verify([str(tmp_path / "two"), "--against", str(graph)]) == 0

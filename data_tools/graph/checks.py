@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import h5py
 import numpy as np
 
-from data_tools.partition import source as partition_source
-from data_tools.partition.source import NodeType, Source
+from data_tools.graph import source as graph_source
+from data_tools.graph.source import NodeType, Source
 from data_tools.source.file_spec import FINITE_COLUMNS
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
@@ -24,12 +24,12 @@ def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
             check_finite(source.nodes(node_type)[column], share)
     for relation in source.relations:
         group = source.edges(relation)
-        check_ids(group["src"], source.types[relation.src_type], share)
-        check_ids(group["dst"], source.types[relation.dst_type], share)
+        check_ids(group["src"], relation.src_type, share)
+        check_ids(group["dst"], relation.dst_type, share)
         if source.kind == "temporal":
             check_times(group["time"], share)
         if source.kind == "snapshots":
-            check_stamps(group, share=share, **source.snapshots)
+            check_stamps(group, source.facts["num_snapshots"], share)
         for column in relation.columns:
             check_finite(group[column], share)
 
@@ -86,5 +86,5 @@ def column_slabs(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> Iter
     """Read a rank's share of a column in slabs: (first row, values)."""
     rank, size = share
     first, last = (dataset.shape[0] * place // size for place in (rank, rank + 1))
-    for start, stop in files.slabs(last - first, files.row_bytes(dataset), partition_source.SLAB_BYTES):
+    for start, stop in files.slabs(last - first, files.row_bytes(dataset), graph_source.SLAB_BYTES):
         yield first + start, dataset[first + start : first + stop]

@@ -1,17 +1,21 @@
-"""A graph file as the partitioner and the verifier see it: nodes of all types numbered together, events in slabs.
+"""A graph as the partitioner and the verifier see it: nodes of all types numbered together, edges in slabs.
 
-N nodes (all types), E events of one relation. ``node`` below is an index in [0, N): row id plus the base of the type.
+N nodes (all types), E edges of one relation, P parts. ``node`` below is an index in [0, N): row id plus the base of the
+type.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
 
+from data_tools.reports import plain
 from data_tools.team import Team
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
@@ -20,38 +24,52 @@ SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are
 LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs
 STAMPS_BESIDE = {"snapshots": ("last",)}  # and that it may have
+FACTS = ("num_snapshots", "splits")  # root attributes of a snapshot graph, which its partition sets carry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeType:
-    """A node type: its rows are the nodes base .. base + num_nodes - 1."""
+    """A node type; index: its position among the types; offsets [P + 1]: the first node of each part, and the end (a
+    graph file is one part); columns: of its nodes."""
 
+    index: int
     name: str
     num_nodes: int
-    base: int
-    columns: tuple[str, ...]
+    offsets: np.ndarray
+    columns: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> int:
+        """The first node of the type."""
+        return int(self.offsets[0])
+
+    def owner(self, nodes: np.ndarray) -> np.ndarray:
+        """Find the part [n] of nodes [n] of this type."""
+        return np.searchsorted(self.offsets, nodes, side="right") - 1
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRelation:
-    """A relation: endpoint types by position in ``Source.types``; columns are all datasets but src and dst."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Relation:
+    """A relation between two node types; columns are all but src and dst."""
 
     name: str
     num_edges: int
-    src_type: int
-    dst_type: int
+    src_type: NodeType
+    dst_type: NodeType
     columns: tuple[str, ...]
-    time_scale: np.generic | None
+    time_scale: np.generic | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """An open graph file and its outline. Types and relations are in order of their ids."""
+class Outline:
+    """Node types and relations of a graph, in order of their ids; path: of its file, for messages; facts: those FACTS
+    that it has."""
 
-    file: h5py.File
+    path: pathlib.Path
     kind: str
     types: tuple[NodeType, ...]
-    relations: tuple[SourceRelation, ...]
+    relations: tuple[Relation, ...]
+    facts: dict[str, Any]
 
     @property
     def num_nodes(self) -> int:
@@ -63,33 +81,41 @@ class Source:
         """Edges of all relations."""
         return sum(relation.num_edges for relation in self.relations)
 
-    @property
-    def snapshots(self) -> dict[str, int]:
-        """The attribute ``num_snapshots`` of a snapshot graph, else nothing."""
-        return {"num_snapshots": int(self.file.attrs["num_snapshots"])} if self.kind == "snapshots" else {}
+    def node_column(self, node_type: NodeType, name: str) -> Any:
+        """Return a column [num_nodes, ...] of a type's nodes, to be read by slices."""
+        raise NotImplementedError
 
-    @property
-    def splits(self) -> dict[str, str]:
-        """The attribute ``splits`` of a snapshot graph that has one, else nothing."""
-        return {"splits": str(self.file.attrs["splits"])} if "splits" in self.file.attrs else {}
+    def ends(self, relation: Relation, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
+        """Yield the edges of a relation in slabs: (how many came before, nodes of src [n], nodes of dst [n], int64, and
+        the named columns [n, ...]).
 
-    def edges(self, relation: SourceRelation) -> h5py.Group:
-        """Return the group of a relation."""
+        With a team every slab is shared out over its ranks, all of which get equally many, some perhaps empty.
+        """
+        raise NotImplementedError
+
+    def types_in(self, nodes: range) -> Iterator[tuple[NodeType, range, slice]]:
+        """Yield every node type, the rows that consecutive nodes have of it, and where these lie among those nodes."""
+        for node_type in self.types:
+            start, stop = (min(max(end - node_type.base, 0), node_type.num_nodes) for end in (nodes.start, nodes.stop))
+            first = node_type.base + start - nodes.start
+            yield node_type, range(start, stop), slice(first, first + stop - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Outline):
+    """An open graph file."""
+
+    file: h5py.File
+
+    def edges(self, relation: Relation) -> h5py.Group:
+        """Return the columns of a relation's edges by name."""
         return self.file["edges"][relation.name]
 
     def nodes(self, node_type: NodeType) -> h5py.Group:
-        """Return the group of a node type."""
+        """Return the columns of a type's nodes by name."""
         return self.file["nodes"][node_type.name]
 
-    def types_in(self, nodes: range) -> Iterator[tuple[int, NodeType, range, slice]]:
-        """Yield of every node type: its id, the type, the rows that the consecutive nodes have of it, and where they
-        lie among those nodes."""
-        for type_id, node_type in enumerate(self.types):
-            start, stop = (min(max(end - node_type.base, 0), node_type.num_nodes) for end in (nodes.start, nodes.stop))
-            first = node_type.base + start - nodes.start
-            yield type_id, node_type, range(start, stop), slice(first, first + stop - start)
-
-    def edge_slabs(self, relation: SourceRelation, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield positions (start, stop) of the edges of a relation, in slabs."""
         return files.slabs(relation.num_edges, row_bytes, SLAB_BYTES)
 
@@ -97,7 +123,7 @@ class Source:
         """Yield positions (start, stop) of the nodes of a type, in slabs."""
         return files.slabs(node_type.num_nodes, row_bytes, SLAB_BYTES)
 
-    def edge_rows(self, relation: SourceRelation, start: int, stop: int) -> np.ndarray:
+    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
         """Return the row ids [stop - start] of the edges at positions start .. stop - 1."""
         return np.arange(start, stop)
 
@@ -108,6 +134,23 @@ class Source:
     def node_parts(self, layout, node_type: NodeType, start: int, stop: int) -> np.ndarray:
         """Return the parts [stop - start] of the nodes at positions start .. stop - 1."""
         return layout.part[node_type.base + start : node_type.base + stop]
+
+    def node_column(self, node_type: NodeType, name: str) -> Any:
+        """Return a column of a type's nodes."""
+        return self.nodes(node_type)[name]
+
+    def ends(self, relation: Relation, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
+        """Yield the edges of a relation in slabs; those that came before are in the rows before."""
+        columns = self.edges(relation)
+        src, dst = columns["src"], columns["dst"]
+        if team is None:
+            slabs = self.edge_slabs(relation, 16)
+        else:
+            slabs = (team.share(*window) for window in files.slabs(relation.num_edges, 16, window_bytes(team.size)))
+        for start, stop in slabs:
+            first, second = src[start:stop].astype(np.int64), dst[start:stop].astype(np.int64)
+            further = (columns[name][start:stop] for name in names)
+            yield start, first + relation.src_type.base, second + relation.dst_type.base, *further
 
 
 def open_source(path: str | os.PathLike) -> Source:
@@ -131,22 +174,29 @@ def outline(file: h5py.File) -> Source:
     for name in ("nodes", "edges"):
         if name not in file:
             raise FileFormatError(f"{file.filename}: group /{name} is missing; write it anew with data_tools.convert")
-    types, base = [], 0
+    types: dict[str, NodeType] = {}
+    base = 0
     for name in files.node_types(file):
         count = checked_count(file["nodes"][name], "num_nodes")
-        types.append(NodeType(name, count, base, tuple(sorted(file["nodes"][name]))))
+        columns = tuple(sorted(file["nodes"][name]))
+        types[name] = NodeType(len(types), name, count, np.array([base, base + count]), columns)
         base += count
-    position = {node_type.name: index for index, node_type in enumerate(types)}
-    relations = tuple(read_relation(file, name, position, kind) for name in files.relations(file))
-    return Source(file, kind, tuple(types), relations)
+    relations = tuple(read_relation(file, name, types, kind) for name in files.relations(file))
+    return Source(pathlib.Path(file.filename), kind, tuple(types.values()), relations, read_facts(file), file)
 
 
-def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: str) -> SourceRelation:
+def read_facts(file: h5py.File) -> dict[str, Any]:
+    """Read the facts of a snapshot graph, or of its partition set; other kinds have none."""
+    present = [name for name in FACTS if name in file.attrs and file.attrs.get("kind") == "snapshots"]
+    return {name: plain(file.attrs[name]) for name in present}
+
+
+def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: str) -> Relation:
     """Read the outline of one relation and check its required columns."""
     group = file["edges"][name]
     src, _, dst = files.split_relation(name)
     for endpoint in (src, dst):
-        if endpoint not in position:
+        if endpoint not in types:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
     needed = ("src", "dst", *STAMPS.get(kind, ()))
     remedy = f"write the file anew with data_tools.{'snapshots' if kind == 'snapshots' else 'convert'}"
@@ -163,8 +213,12 @@ def read_relation(file: h5py.File, name: str, position: dict[str, int], kind: st
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))
-    scale = group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
-    return SourceRelation(name, count, position[src], position[dst], columns, scale)
+    return Relation(name, count, types[src], types[dst], columns, time_scale(group))
+
+
+def time_scale(group: h5py.Group) -> np.generic | None:
+    """Read the time scale of a relation of a graph file, None where it has no times."""
+    return group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
 
 
 def checked_count(group: h5py.Group, attribute: str) -> int:
@@ -196,24 +250,6 @@ def check_snapshots(file: h5py.File) -> None:
             f"{file.filename}: a snapshot graph needs the attribute num_snapshots (1 to {files.MOST_SNAPSHOTS}), one "
             f"node type and one relation; it has {count} and {outline}: write it with data_tools.snapshots"
         )
-
-
-def endpoint_slabs(
-    source: Source, relation: SourceRelation, team: Team | None = None
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield the events of a relation in slabs: (first row, nodes of src [n], nodes of dst [n]), int64.
-
-    With a team every slab is shared out over its ranks, all of which get equally many, some perhaps empty.
-    """
-    group = source.edges(relation)
-    src, dst = group["src"], group["dst"]
-    src_base, dst_base = source.types[relation.src_type].base, source.types[relation.dst_type].base
-    if team is None:
-        slabs = source.edge_slabs(relation, 16)
-    else:
-        slabs = (team.share(*window) for window in files.slabs(relation.num_edges, 16, window_bytes(team.size)))
-    for start, stop in slabs:
-        yield start, src[start:stop].astype(np.int64) + src_base, dst[start:stop].astype(np.int64) + dst_base
 
 
 def window_bytes(num_ranks: int) -> int:

@@ -1,0 +1,1 @@
+"""Reads graph files and partition sets, and checks their values."""
