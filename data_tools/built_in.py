@@ -1,4 +1,5 @@
-"""What runs are given without data: built-in graphs, synthesized and partitioned in one go, slices of large ones."""
+"""Makes the data of runs that have none: built-in graphs, synthesized and partitioned in one go, or slices of large
+graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command of this folder does about errors: one line on stderr and an exit code, never a traceback."""
+"""Turns the errors of every command of this folder into one line on stderr and an exit code, never a traceback."""
 
 from __future__ import annotations
 

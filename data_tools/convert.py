@@ -4,9 +4,9 @@
     python -m data_tools.convert --spec my_graph.yaml my_graph.h5
     python -m data_tools.convert --chunks FOLDER my_graph.h5
 
-What becomes what is said by a spec, a YAML file described in `data_tools.source.spec`; the presets are specs that
-come with the package. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not
-exist.
+A spec, a YAML file described in `data_tools.source.spec`, names the columns that become nodes, edges, times and
+features; the presets are specs that come with the package. Exit code 2 and one line on stderr when the input cannot be
+used; the output file then does not exist.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class UserItems:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What `derive` made: the relation and its edges; the training pairs used; the nodes that ``max_degree`` left out,
-    and their pairs."""
+    """The result of `derive`: the relation and its edges; the training pairs used; the nodes that ``max_degree`` left
+    out, and their pairs."""
 
     relation: str
     num_edges: int

@@ -1,7 +1,7 @@
 """Write the graph that METIS and ParMETIS are to partition, from a graph file, as the text that their programs read.
 
-Line 1 + i is node i: the types of nodes one after the other, each in the order of its rows. What the programs answer is
-taken by ``python -m data_tools.partition ... --assignment FILE``.
+Line 1 + i is node i: the types of nodes one after the other, each in the order of its rows. The parts
+that the programs write are taken by ``python -m data_tools.partition ... --assignment FILE``.
 """
 
 from __future__ import annotations

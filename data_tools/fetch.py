@@ -65,7 +65,7 @@ class Download:
         self.version = target.with_name(target.name + ".part-version")  # the server's mark of the file's version
 
     def run(self) -> None:
-        """Download the file, or what is missing of it. Raises ValueError, with the remedy, when the server refuses, is
+        """Download the file, or its missing end. Raises ValueError, with the remedy, when the server refuses, is
         unreachable, or keeps breaking off, and OSError for a full disk."""
         if urllib.parse.urlsplit(self._url).scheme not in ("http", "https"):
             raise ValueError(f"{self._url}: only http and https are fetched")
@@ -89,7 +89,7 @@ class Download:
             time.sleep(min(60.0, self._pause * 2 ** (fruitless - 1)))
 
     def discard(self) -> None:
-        """Remove what was downloaded."""
+        """Remove the part that was downloaded."""
         self.part.unlink(missing_ok=True)
         self.version.unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class Download:
         )
 
     def _transfer(self, start: int) -> None:
-        """Append what is missing, over one connection, or start anew when the server cannot resume or its file has
+        """Append the missing bytes, over one connection, or start anew when the server cannot resume or its file has
         changed."""
         headers = {"User-Agent": "hpcgnn-data-tools"}
         if start:

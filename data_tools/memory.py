@@ -1,4 +1,4 @@
-"""Sizes of memory: as people write them, of this process, and what is free."""
+"""Reads and writes sizes of memory as people do, and measures the memory of this process."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def status_bytes(name: str) -> int:
 
 
 def give_back_freed_memory() -> None:
-    """Let the system have what a library has freed, where the C library can (glibc), before more is asked for."""
+    """Return freed memory to the system, where the C library can (glibc), before more is allocated."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -29,8 +29,8 @@ def plain(value):
 
 
 def columns(group: h5py.Group) -> dict[str, str]:
-    """Describe type and shape of every dataset of a group, such as ``float32 [157474, 172]``, if it is of snapshots,
-    and what its numbers stand for where they are names."""
+    """Describe every dataset of a group: type and shape, such as ``float32 [157474, 172]``, "per snapshot" where it is,
+    and the names of classes."""
     return {name: describe_column(data) for name, data in group.items() if isinstance(data, h5py.Dataset)}
 
 
@@ -113,7 +113,7 @@ def describe_set(folder: pathlib.Path) -> Report:
 
 
 def describe_member(folder: pathlib.Path, part: int, set_id: str) -> Report:
-    """Describe the sizes of one part of a set, or what is wrong with it."""
+    """Describe the sizes of one part of a set, or its damage."""
     path = files.part_path(folder, part)
     if not path.exists():
         return {"part": part, "state": "missing"}

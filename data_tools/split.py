@@ -44,7 +44,7 @@ Slabs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
-    """What is split, and how. ``column`` holds the times of ``by: time``."""
+    """The table to split, and the rule. ``column`` holds the times of ``by: time``."""
 
     nodes: str | None = None
     relation: str | None = None
@@ -100,7 +100,7 @@ class Rows:
             self._label = group["label"]
 
     def notes(self) -> Iterator[str]:
-        """Say what training will refuse of labels that are stratified."""
+        """Yield a note on stratified labels that training will refuse."""
         if self._strata is not None and len(self._strata) and self._strata[-1] >= MOST_CLASSES:
             yield (
                 f"the highest label is {self._strata[-1]}, training takes classes below {MOST_CLASSES}: number "
@@ -156,7 +156,7 @@ def split_graph(
     report: Callable[[str], object] = str,
 ) -> dict[str, np.ndarray]:
     """Write the graph file with a column ``split``; returns how many rows are in train, val, test and none, by table.
-    ``report`` is called with what training will refuse, in words.
+    ``report`` is called with a note on labels that training will refuse.
 
     Raises FileFormatError when the table or a column it needs is missing, or when it has a split already and
     ``replace`` is off.

@@ -1,5 +1,5 @@
-"""Copy a partition set to a disk of each node, checked; training finds it there with ``--data.stage_to`` of the same
-folder."""
+"""Copy a partition set to a disk of each machine, checked; training finds it there with ``--data.stage_to`` of the
+same folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     stages the parts that it would train on."""
     parser = argparse.ArgumentParser(prog="python -m data_tools.stage", description=__doc__.replace("\n", " "))
     parser.add_argument("folder", help="folder of the partition set")
-    parser.add_argument("stage_to", help="folder on a disk of the node")
+    parser.add_argument("stage_to", help="folder on a disk of the machine")
     args = parser.parse_args(argv)
     from hpcgnn.comm.group import DistributedError
     from hpcgnn.graph.stage import stage

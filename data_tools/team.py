@@ -29,7 +29,7 @@ class SharedError(Exception):
 
 
 class Team:
-    """This process alone; what the methods say of all ranks is true of the one."""
+    """The ranks of a command: here one, this process. Each method does for it what its docstring says of all ranks."""
 
     rank, size = 0, 1
 
@@ -50,13 +50,13 @@ class Team:
         return values
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Send rows [n, ...], grouped by rank, counts [R] of them; returns what came, by source, and how
-        many rows from each."""
+        """Collective. Send rows [n, ...], grouped by rank, counts [R] of them; returns the received rows, by source,
+        and how many came from each."""
         return rows, counts
 
     def send(self, ranks: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-        """Collective. Send row i of the columns [n, ...] to rank ranks[i]; returns the columns of what came, by source
-        and in the order that the rows had there."""
+        """Collective. Send row i of the columns [n, ...] to rank ranks[i]; returns the columns of the received rows, by
+        source and in the order that they had there."""
         return list(columns)
 
     def look_up(self, ranks: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -64,12 +64,12 @@ class Team:
         [n]."""
         return values[places]
 
-    def ranks_on_node(self) -> int:
+    def ranks_on_machine(self) -> int:
         """Collective. Count the ranks on this rank's machine."""
         return 1
 
     def agree(self, error: Exception | None, stage: str) -> None:
-        """Collective. Raise on all ranks what one of them brings."""
+        """Collective. Raise on all ranks the error that any rank brings."""
         if error is not None:
             raise error
 
@@ -99,32 +99,32 @@ class Ranks(Team):
         self.rank, self.size = self.group.rank, self.group.size
 
     def everyone(self, value: Any) -> list:
-        """See `Team`."""
+        """Collective. Gather one object a rank [R], pickled, on every rank."""
         return self.group.allgather(value)
 
     def broadcast(self, value: Any, rank: int = 0) -> Any:
-        """See `Team`."""
+        """Collective. Send an object of one rank to all."""
         return self.group.broadcast(value, rank)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """See `Team`."""
+        """Collective. All-reduce by addition."""
         return self.group.reduce_array(values)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """See `Team`."""
+        """Collective. All-reduce by maximum."""
         return self.group.reduce_array(values, "max")
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Team`."""
+        """Collective. Exchange rows between all ranks."""
         return self.group.exchange(rows, counts)
 
     def send(self, ranks: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-        """See `Team`."""
+        """Collective. Sort the rows by their ranks, and exchange every column."""
         order, counts = np.argsort(ranks, kind="stable"), np.bincount(ranks, minlength=self.size)
         return [self.exchange(column[order], counts)[0] for column in columns]
 
     def look_up(self, ranks: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """See `Team`."""
+        """Collective. Send the places to the ranks that have the values, and these back."""
         order, counts = np.argsort(ranks, kind="stable"), np.bincount(ranks, minlength=self.size)
         requested, num_requested = self.exchange(places[order], counts)
         answers, _ = self.exchange(values[requested], num_requested)
@@ -132,12 +132,12 @@ class Ranks(Team):
         ordered[order] = answers
         return ordered
 
-    def ranks_on_node(self) -> int:
-        """See `Team`."""
+    def ranks_on_machine(self) -> int:
+        """Collective. Count the ranks on this rank's machine."""
         return self.group.ranks_on_node()
 
     def agree(self, error: Exception | None, stage: str) -> None:
-        """See `Team`. Raises SharedError."""
+        """Collective. Raise SharedError on all ranks where any rank brings an error."""
         from hpcgnn.comm.group import DistributedError
 
         try:
@@ -153,9 +153,9 @@ class Ranks(Team):
 def check_scratch(team: Team, num_bytes: int) -> None:
     """Collective. Raise ValueError where the system's folder of temporary files has less room than the ranks of this
     machine need of the bytes that all ranks write together."""
-    on_node = team.ranks_on_node()
+    on_machine = team.ranks_on_machine()
     with team.together("look for room"):
-        folder, needed = tempfile.gettempdir(), num_bytes * on_node // team.size
+        folder, needed = tempfile.gettempdir(), num_bytes * on_machine // team.size
         if needed > (free := shutil.disk_usage(folder).free):
             raise ValueError(
                 f"{folder}: about {mebibytes(needed)} of scratch files are to be written there, {mebibytes(free)} are "

@@ -1,4 +1,4 @@
-"""What verification found: one line per problem, naming file, dataset and row."""
+"""Collects the problems of a partition set: one line per problem, naming file, dataset and row."""
 
 from __future__ import annotations
 

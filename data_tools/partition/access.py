@@ -33,8 +33,8 @@ def training_slabs(source: Outline, relation: Relation) -> Iterator[tuple[np.nda
 
 
 def seed_nodes(source: Outline) -> np.ndarray:
-    """Find the nodes [N] bool that seeds lie at: training nodes; where edges are learnt, destinations of training
-    edges; all where no split is."""
+    """Find the nodes [N] bool whose parts handle seeds: training nodes; where edges are learnt, destinations of
+    training edges; all nodes where there is no split."""
     relation = learnt_relation(source)
     if relation is None:
         return in_split(source, "train") if has_split(source) else np.ones(source.num_nodes, bool)
@@ -72,7 +72,7 @@ def end_probability(counts: np.ndarray, batch_size: int, num_edges: int) -> np.n
 def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
     """Compute the probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
 
-    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation, and keeps what it had:
+    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation; a node stays reached:
     p'(u) = 1 - (1 - p(u)) prod over out-neighbours v (1 - p(v) min(1, fanout / degree(v))).
     """
     reached = start
@@ -86,7 +86,7 @@ def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, .
 
 
 def add_relation(source: Outline, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
-    """Add what the in-edges of one relation contribute to log_missed [K, N], in place."""
+    """Add the contribution of the in-edges of one relation to log_missed [K, N], in place."""
     base = relation.dst_type.base
     degree = np.zeros(relation.dst_type.num_nodes, np.int64)
     for _, dst in training_slabs(source, relation):

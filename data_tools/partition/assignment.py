@@ -122,7 +122,7 @@ def metis_parts(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
 
 
 def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
-    """Cut by KaMinPar, which knows one constraint, then even out greedily; returns the part [N]."""
+    """Cut by KaMinPar, which balances one constraint, then even out greedily; returns the part [N]."""
     options = job.options
     part = kaminpar_parts(graph, weights[:, 0], options.parts, options.seed, job.folder)
     part = spread_idle(part, idle_nodes(graph.degrees(), weights), options.parts)

@@ -62,8 +62,8 @@ class NodeBlocks:
         np.add.at(totals, received - self.own.start, self.team.exchange(sums, counts)[0])
 
     def deal(self, values: np.ndarray, to: NodeBlocks) -> np.ndarray:
-        """Collective. Return the values of the nodes that this rank has in other blocks of the same nodes, from values
-        [n, ...] of those that it has in these."""
+        """Collective. Exchange values [n, ...] of this rank's nodes for those of the nodes that it has in other blocks
+        of the same nodes."""
         cuts = np.clip(to.starts, self.own.start, self.own.stop)
         return self.team.exchange(values, np.diff(cuts))[0]
 

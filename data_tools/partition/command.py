@@ -149,7 +149,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def size(text: str) -> int:
-    """Parse bytes; a bad size is the error that argparse wants."""
+    """Parse bytes; raises ArgumentTypeError for a bad size."""
     try:
         return parse_bytes(text)
     except ValueError as error:

@@ -140,8 +140,8 @@ class CscTargets:
             parent.create_dataset("indptr", data=values - values[0], **(packed if sparse else {"chunks": True}))
 
     def pieces(self, owners: Owners, row_bytes: int) -> Iterator[tuple[int, int, list[tuple[int, int, np.ndarray]]]]:
-        """Yield per slab: first row, its length, and what goes where: (bucket, first edge in the group, rows of the
-        slab)."""
+        """Yield of every slab its first row, its length, and where its rows go: (bucket, first edge in the group, rows
+        of the slab)."""
         cursor = self.indptr[self.starts[:-1]].copy()
         for start, owner in owners.slabs(row_bytes):
             bucket = np.searchsorted(self.starts, owner, side="right") - 1
@@ -205,7 +205,7 @@ def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> N
 
 
 def in_columns(source: Source, layout: PartLayout, relation: Relation) -> list[Column]:
-    """List the columns of in-edges: global ids of the sources, rows, and what else the graph file has."""
+    """List the columns of in-edges: global ids of the sources, rows, and the columns of the graph file."""
     columns = out_columns(source, layout, relation, "src")
     for name in relation.columns:
         dataset = source.edges(relation)[name]

@@ -1,8 +1,8 @@
-"""What of a partition set is finished, so that an interrupted run continues where it was, on any number of ranks.
+"""Notes the finished stages of a partition set, so that an interrupted run resumes there, on any number of ranks.
 
 While a set is written its folder holds ``partition.json``, with the identity of the set's inputs, the stages that are
-finished and the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. What
-a hash does not fit is made anew. Rank 0 keeps the journal for all ranks.
+finished and the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. A
+file that does not fit its hash is made anew. Rank 0 keeps the journal for all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Journal:
         return hashlib.sha256(f"{self.inputs_id} {self.get('assignment')}".encode()).hexdigest()
 
     def get(self, stage: str) -> Any:
-        """Return what was noted of a stage, None where it is not finished."""
+        """Return the value that was noted of a stage, None where it is not finished."""
         return self._notes.get(stage)
 
     def note(self, stage: str, value: Any = True) -> None:

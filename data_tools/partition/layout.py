@@ -139,7 +139,7 @@ def order_parts(graph: PairGraph, part: np.ndarray, num_parts: int, seed: int) -
 
 
 def bisect(ties: np.ndarray, parts: np.ndarray, seed: int) -> np.ndarray:
-    """Order parts [n]: two halves of n // 2 and the rest with few ties between them, each ordered in turn."""
+    """Order parts [n]: two halves, of n // 2 and n - n // 2, with few ties between them, each ordered in turn."""
     if len(parts) <= 2:
         return parts
     inside = ties[np.ix_(parts, parts)]

@@ -37,8 +37,8 @@ PARTS_AT_ONCE = 64  # part files that a rank has open together, and notes when t
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What memory depends on. pairs: 0 where no stage has them all in memory; column: bytes of the largest column of
-    the file; integer: bytes of a number of a node or a tie."""
+    """Sizes of a graph that decide about memory. pairs: 0 where no stage has them all in memory; column: bytes of the
+    largest column of the file; integer: bytes of a number of a node or a tie."""
 
     nodes: int
     edges: int
@@ -116,7 +116,8 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What is expected of a rank, and what tables whose size can be chosen may take."""
+    """The bytes that a rank is expected to take: of the program, of every stage, and of tables whose size can be
+    chosen."""
 
     limit: int
     program: int  # what the program takes itself
@@ -138,7 +139,7 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
     """Collective. Make the plan of a rank for a limit in bytes (None: its share of the memory of its machine that is
     free), the same on all ranks; ValueError, with the remedy, where it does not fit."""
     program = status_bytes("VmRSS")
-    allowed = int(program + FREE_SHARE * free_bytes() / team.ranks_on_node()) if limit is None else limit
+    allowed = int(program + FREE_SHARE * free_bytes() / team.ranks_on_machine()) if limit is None else limit
     program = int(team.largest(np.array([program]))[0])
     allowed = -int(team.largest(np.array([-allowed]))[0])
     left = WORK_SHARE * (allowed - program - max(predict(counts, options, 0).values()))
@@ -156,7 +157,8 @@ def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -
 
 
 def remedy(counts: Counts, options: Options, left: int, shared: bool) -> str:
-    """Say what would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may be more."""
+    """Name the methods and settings that would fit into ``left`` bytes; shared: by the ranks of MPI, of which there may
+    be more."""
     advice = []
     if method_of(options.method).holds_pairs:
         streamed = predict(counts, replace(options, method="ldg", objective="cut"), LEAST_WORK)

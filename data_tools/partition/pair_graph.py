@@ -70,8 +70,8 @@ def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndar
 def both_ways(
     blocks: NodeBlocks, src: np.ndarray, dst: np.ndarray, counts: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Send edges [k] that this rank has read, from both ends, to the ranks that have the node; returns keys
-    and counts of what came. counts: None where every edge counts once."""
+    """Collective. Send edges [k] that this rank has read, from both ends, to the ranks that have the node; returns the
+    keys and counts that came. counts: None where every edge counts once."""
     num_nodes = int(blocks.starts[-1])
     keys = np.concatenate([src * num_nodes + dst, dst * num_nodes + src])
     if counts is None:

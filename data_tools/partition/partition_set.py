@@ -34,16 +34,16 @@ from hpcgnn.graph import durable, files
 
 
 def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
-    """Compute the identity of what a set is made from, hex; surroundings: what the method says
-    that parts depend on besides."""
+    """Compute the identity of what a set is made from, hex; surroundings: `Method.depends` of the
+    method."""
     inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **asdict(options)}
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_set(journal: Journal, job: Job) -> dict:
-    """Collective. Replace what is in the journal's folder by a new set, from the first stage on that is not finished;
-    every rank writes its parts, rank 0 the book. Returns the quality, which the book stores."""
+    """Collective. Replace the content of the journal's folder by a new set, from the first stage on that is not
+    finished; every rank writes its parts, rank 0 the book. Returns the quality, which the book stores."""
     team, source, options = job.team, job.source, job.options
     if not journal.get("valid"):
         with team.together("check the graph file"):
@@ -94,7 +94,8 @@ def write_own(
     journal: Journal, job: Job, rows: Source, layout: PartLayout, numbering: Numbering, hashes: dict[int, str]
 ) -> None:
     """Collective. Write those parts of this rank that are not in ``hashes``, and add their hashes; all ranks note a
-    group of their parts together. rows, layout: what `shuffle` returns."""
+    group of their parts together. rows, layout: the rows that
+    this rank keeps, and the layout of their nodes (`shuffle`)."""
     options: Any = job.options
     counts, by_node = [], None
     if rows.kind == "temporal":

@@ -26,7 +26,7 @@ HALO_KEY_BYTES = 24  # of memory for one, while they are made distinct
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Loads of the parts by constraint, and by what single nodes weigh."""
+    """Loads of the parts by constraint, and the weight of the heaviest node."""
 
     balanced: tuple[str, ...]  # columns that the partition was to balance
     by_part: dict[str, np.ndarray]  # [P] int64
@@ -38,7 +38,7 @@ class Loads:
         return {name: round(float(load.max() / load.mean()), 4) if load.any() else 1.0 for name, load in sums.items()}
 
     def ideal(self, rank: np.ndarray, num_ranks: int) -> dict[str, float]:
-        """Compute what balance could be at best: nodes are whole, and ranks take whole parts."""
+        """Compute the best balance that is possible, as nodes are whole and ranks take whole parts."""
         ragged = float(np.bincount(rank, minlength=num_ranks).max()) * num_ranks / len(rank)
         bounds = {}
         for name in self.balanced:
@@ -71,7 +71,8 @@ def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
 def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
     """Compute the quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P].
 
-    balance: of the constraints asked for; ideal: what it could be at best; further: balance of what was not asked for.
+    balance: of the constraints asked for; ideal: the best balance that is possible; further: balance of the other
+    constraints.
     """
     rank = rank_of_parts(len(pairs), num_ranks)
     total, cut = int(pairs.sum()), int(pairs[rank[:, None] != rank[None, :]].sum())
@@ -170,7 +171,7 @@ def measure(measured: Measured, loads: Loads) -> dict:
 
 
 def most_halo_keys(num_nodes: int, num_cut: int, num_parts: int) -> int:
-    """Bound the number of (node, foreign part) pairs with so many ends of cut edges."""
+    """Bound the number of (node, foreign part) pairs by the ends of cut edges."""
     return min(num_cut, num_nodes * (num_parts - 1))
 
 
@@ -216,7 +217,8 @@ def halo_keys(measured: Measured, both_ends: bool, share: tuple[int, int]) -> np
 
 
 def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
-    """Collective. Count the (node, foreign rank) pairs of halo keys [k] where so many ranks take blocks of parts."""
+    """Collective. Count the (node, foreign rank) pairs of halo keys [k] where ``num_ranks`` ranks take blocks of
+    consecutive parts."""
     num_parts = measured.layout.num_parts
     rank = rank_of_parts(num_parts, num_ranks)
     node, taker = np.divmod(keys, num_parts)
@@ -290,7 +292,7 @@ MOST_RELATIONS = 10  # that are named, those with most edges cut
 
 
 def headline(quality: dict) -> str:
-    """Say what was cut into how many parts, and how the cut divides over relations where there are several."""
+    """Render the sizes of the graph, the number of parts, and the cut of each relation where there are several."""
     if "events" in quality:
         return f"{quality['events']} events in {quality['ranks']} parts"
     text = f"{quality['nodes']} nodes and {quality['edges']} edges in {quality['ranks']} parts"
@@ -316,7 +318,7 @@ def headline(quality: dict) -> str:
 
 
 def measure_snapshots(measured: Measured, quality: dict) -> None:
-    """Collective. Add to the quality what `measure` promises of snapshots."""
+    """Collective. Add to the quality ``snapshots``, and ``halo_rows`` of every number of ranks."""
     (relation,) = measured.source.relations
     group, num_parts = measured.source.edges(relation), measured.layout.num_parts
     counts = {"edges": 0, "cut": 0}

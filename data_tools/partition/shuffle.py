@@ -61,8 +61,8 @@ class KeptColumn:
 
 @dataclass(frozen=True, slots=True)
 class KeptSource(Source):
-    """What a rank keeps of a graph file, as a Source: outline and numbers are those of the whole file, rows are looked
-    up where they lie here. Nodes are numbered by global ids."""
+    """The rows of a graph file that a rank keeps, as a Source. Types, relations and their sizes are those of the whole
+    file; nodes are numbered by global ids."""
 
     kept_nodes: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
     kept_edges: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)

@@ -182,8 +182,8 @@ def build_row_graph(
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows by their number of entries, of which there are far fewer than rows: entries [D] decrease, first_row [D + 1]
-    is where those with so many begin."""
+    """Rows by their number of entries, as far fewer numbers occur than there are rows: entries [D] decrease, first_row
+    [D + 1] is where those with so many begin."""
 
     entries: np.ndarray
     first_row: np.ndarray

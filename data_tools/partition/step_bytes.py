@@ -28,8 +28,8 @@ STEPS = 200  # of a temporal epoch, evenly spread, that are counted
 def predict(
     folder: pathlib.Path, num_ranks: int, fanouts: tuple[int, ...] | None = None, batch_size: int | None = None
 ) -> Report:
-    """Predict the rows of other ranks that a step needs, the mean over the ranks, and what they weigh in bytes;
-    ``busiest``: of the rank with most. ValueError for more ranks than parts."""
+    """Predict the rows of other ranks that a step needs, as a mean over the ranks, and their bytes; ``busiest``: of the
+    rank that needs most. ValueError for more ranks than parts."""
     view = open_book(folder)
     if not 1 <= num_ranks <= view.num_parts:
         raise ValueError(f"--ranks {num_ranks}: the set has {view.num_parts} parts, so 1 to {view.num_parts} ranks")

@@ -47,7 +47,7 @@ class PartGroup:
     files: list[h5py.File]
 
     def flush(self) -> None:
-        """Bring to the disk what is written so far. Raises OSError where it takes no more."""
+        """Write buffered data to the disk. Raises OSError for a full one."""
         for file in self.files:
             file.flush()
 

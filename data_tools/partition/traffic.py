@@ -1,4 +1,4 @@
-"""What the parts of a set need of each other, read from the part files.
+"""Counts the edges and nodes that the parts of a set need of each other, from the part files.
 
 P parts, R ranks, T node types, N nodes of all types by global id.
 """

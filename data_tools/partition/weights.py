@@ -119,8 +119,8 @@ def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[st
 
 
 def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
-    """Find what a name counts of every relation: rows of a temporal graph, snapshots of a snapshot graph; all rows for
-    names that are of no stretch of time."""
+    """Find the stretch (begin, end) of every relation that a name counts: rows of a temporal graph, snapshots of a
+    snapshot graph; all rows for names that are of no stretch of time."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
         begin, end = (source.facts["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))
@@ -179,7 +179,7 @@ def has_split(source: Outline) -> bool:
 
 def in_split(source: Outline, name: str, nodes: range | None = None) -> np.ndarray:
     """Find which of the nodes [n] bool (default: of all) are of a split, train or val; types without a column split
-    have none. Raises what `check_split` does."""
+    have none. Raises ValueError and FileFormatError as `check_split` does."""
     check_split(source, name)
     nodes = range(source.num_nodes) if nodes is None else nodes
     chosen = np.zeros(len(nodes), bool)
@@ -190,8 +190,7 @@ def in_split(source: Outline, name: str, nodes: range | None = None) -> np.ndarr
 
 
 def check_split(source: Outline, name: str) -> None:
-    """Raise ValueError where no node type tells which of its nodes are of a split, FileFormatError where one does so in
-    a way that is not known."""
+    """Raise ValueError where no node type has a column split, FileFormatError where one has it in an unknown form."""
     if not has_split(source):
         raise ValueError(
             f"{source.path}: no node type has a column split, so no node is known to be of {name}; "

@@ -28,13 +28,13 @@ HEADERS: tuple[Header, ...] = get_args(Header)
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What stands for a value that is not known, besides empty cells and NaN: texts, of which some are numbers."""
+    """Texts that stand for an unknown value, besides empty cells and NaN; some are numbers."""
 
     texts: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> list[float]:
-        """Those that are numbers."""
+        """The texts that are numbers."""
         return [float(text) for text in self.texts if is_number(text)]
 
     def read(self, raw: Raw, name: str, first_row: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def read_speeds(
 
 
 def _notes(has_names: bool, unknown: int, total: int) -> list[str]:
-    """Say what was made of the file."""
+    """List notes for users on how the file was read."""
     notes = [] if has_names else ["no line of names: nodes are numbered by their columns"]
     return [*notes, f"{unknown:,} of {total:,} measurements are missing"] if unknown else notes
 

@@ -122,7 +122,7 @@ def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndar
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path, scratch: pathlib.Path | None) -> Iterator[list[pathlib.Path]]:
     """List the files of a folder or an archive, in order of their names (day2 before day10). An archive is unpacked in
-    ``scratch`` after what it says that it holds is checked. Raises FileFormatError."""
+    ``scratch`` after the sizes that it declares are checked. Raises FileFormatError."""
     if path.is_dir():
         yield in_order(path.iterdir())
         return

@@ -27,8 +27,8 @@ FEATURES = "feat"  # of nodes
 class WindowOptions:
     """How events become snapshots. Exactly one of:
 
-    windows: so many, of nearly equally many events each; events of one time stay together;
-    events: so many each;
+    windows: their number, with nearly equally many events in each; events of one time stay together;
+    events: the number in each window;
     length: of time, in the source's unit, from the first event on.
 
     stride: from one window's begin to the next, in events or time; 0: windows do not overlap. cumulative: every window
@@ -197,7 +197,7 @@ def _read_nodes(file: h5py.File) -> _Nodes:
 
 
 def _layout_of(column: h5py.Dataset) -> tuple:
-    """Describe what must be alike in columns that become one: width, type, names of classes."""
+    """Describe the layout that columns must share to become one: width, type, names of classes."""
     kind = column.dtype if column.dtype.kind != "S" else "text"
     return column.shape[1:], kind, column.attrs.get("names")
 
@@ -220,7 +220,7 @@ def _join_ids(tables: dict[str, h5py.Group], counts: list[int]) -> tuple[np.ndar
 
 
 def _join_column(name: str, columns: list[h5py.Dataset | None], counts: list[int]) -> np.ndarray:
-    """Join the columns of all types; nodes of a type without one have 0 as features, else what is not known."""
+    """Join the columns of all types; nodes of a type without one have 0 as features, else NaN, empty text or -1."""
     like = next(column for column in columns if column is not None)
     dtype, fill = like.dtype, cast(Any, 0)
     if name != FEATURES and any(column is None for column in columns):

@@ -1,1 +1,1 @@
-"""Reads what users have: a spec says which columns of which files become nodes, edges, times and features."""
+"""Reads source files: a spec says which columns of which files become nodes, edges, times and features."""

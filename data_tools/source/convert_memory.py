@@ -1,7 +1,8 @@
-"""Predicts the memory of a conversion from its files before they are read, and decides what goes by way of the disk.
+"""Predicts the memory of a conversion from its files before they are read, and divides the work into buckets on disk
+where it does not fit.
 
-What is not streamed (distinct ids, columns of nodes that change their order, edges to compare with each other) is in
-memory as a whole or, with K buckets, a K-th of it at a time. The prediction is an upper bound: of the rows that the
+Data that is not streamed (distinct ids, columns of nodes that change their order, edges to compare with each other) is
+in memory as a whole or, with K buckets, a K-th of it at a time. The prediction is an upper bound: of the rows that the
 readers of the files have counted, as if all ids were different.
 """
 

@@ -133,7 +133,8 @@ class DiskColumn(IdColumn):
                 start += high - low
 
     def resolve(self, codes: np.ndarray) -> None:
-        """Replace what `__call__` gave [N], in one piece, by row ids; FileFormatError for an unknown id."""
+        """Replace the codes [N] that `__call__` returned, in one piece, by row ids; FileFormatError for an unknown
+        id."""
         for batch, (raw, file, first_row) in enumerate(self._places):
             start, stop = self._rows.starts[batch : batch + 2]
             buckets = np.array(codes[start:stop])
@@ -151,7 +152,7 @@ class DiskColumn(IdColumn):
 
 
 class Runs:
-    """Sorted ids of each bucket on disk, in blocks of so many bytes that one block of each fits into memory. No id is
+    """Sorted ids of each bucket on disk, in blocks so small that one block of each fits into memory. No id is
     in two buckets."""
 
     def __init__(self, folder: pathlib.Path, text: bool, block_bytes: int):
@@ -184,7 +185,7 @@ class Runs:
     def merged(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Merge the runs: pieces of ids in order, with the run that each id comes from [n].
 
-        Blocks are read in order of their first ids, so what lies below the first id of the next one is complete; at
+        Blocks are read in order of their first ids, so all ids below the first id of the next one are complete; at
         most one block of each run is incomplete at a time.
         """
         if not self._firsts:

@@ -23,7 +23,7 @@ SAMPLE_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class EdgeRows:
-    """The edges of a relation, E in all; ``notes`` says in words what was left out or doubled."""
+    """The edges of a relation, E in all; ``notes`` says in words which rows were left out or doubled."""
 
     num_edges: int
     notes: list[str]

@@ -22,7 +22,7 @@ TableFile = str | dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """One source file and how its text is laid out."""
+    """One source file and how its text is laid out. format: a row of FORMATS."""
 
     path: str | None = None
     chunks: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class FileSpec:
 
     @property
     def title(self) -> str:
-        """What messages call it: its path, or the path of its first chunk and how many there are."""
+        """Its name in messages: its path, or the path of its first chunk and how many there are."""
         if not self.chunks:
             return str(self.path)
         return self.chunks[0] + (f" (and {len(self.chunks) - 1:,} chunks more)" if len(self.chunks) > 1 else "")

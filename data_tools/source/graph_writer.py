@@ -28,7 +28,7 @@ SLAB_BYTES = 16 << 20  # of a column that goes to another order by way of the di
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was written: sizes by name, the range of times, and notes on what was changed."""
+    """Sizes of a written graph by name, the range of its times, and notes on changes for users."""
 
     kind: str
     nodes: dict[str, int]
@@ -120,8 +120,8 @@ def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``: pieces (first
-    place, rows [m, ...], there [m] bool). What no row goes to is not there, and undefined. ``num_buckets``: in so many
-    pieces by way of the disk (0: reading the column in any order)."""
+    place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and undefined. ``num_buckets``: in
+    so many pieces by way of the disk (0: reading the column in any order)."""
     if num_buckets:
         yield from _scattered_by_buckets(column, rows, num_rows, folder, num_buckets)
         return
@@ -159,7 +159,7 @@ def _scattered_by_buckets(
 
 
 def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
-    """Store what the numbers of columns stand for, as attribute ``names`` (JSON) of each."""
+    """Store the names of the classes of columns, as attribute ``names`` (JSON) of each."""
     for name, words in classes.items():
         # One text of variable length: HDF5 keeps it outside of the attribute, which is limited to 64 KiB.
         group[name].attrs["names"] = json.dumps(words)

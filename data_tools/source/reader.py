@@ -21,8 +21,8 @@ from hpcgnn.graph.splits import SPLITS
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """What the source says about a node type: its id space and its columns in source order (``codes`` name their
-    rows, ``ids`` resolves them); ``classes`` holds the words of the columns that number them."""
+    """A node type as the source has it: its id space and its columns in source order (``codes`` name their rows,
+    ``ids`` resolves them); ``classes`` holds the words of the columns that number them."""
 
     spec: NodeSpec
     space: IdSpace

@@ -81,7 +81,7 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
 
 
 def local_names(words: list[str]) -> list[str]:
-    """Make relation names of what follows the last # or / of each word, numbered where two are the same."""
+    """Make relation names of the text after the last # or / of each word, numbered where two are the same."""
     names: list[str] = []
     taken: set[str] = set()
     for word in words:

@@ -112,7 +112,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """One relation and what is done to its rows."""
+    """One relation, and the treatment of its rows."""
 
     relation: str
     file: TableFile

@@ -40,7 +40,7 @@ class Spool:
 
 
 def forget(column: np.ndarray) -> None:
-    """Let go of the pages of a column on disk that are in memory; what was written to them is kept."""
+    """Release the pages of a column on disk that are in memory; their content is kept on disk."""
     pages = getattr(column, "_mmap", None)
     if pages is not None:
         pages.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Partition sets of any size of which only some parts are written: what a rank of many ranks would open.
+"""Partition sets of any size of which only some parts are written: those that one rank of many would open.
 
 The graph looks the same from all its P parts: adding 1 to the part of every node (modulo P) leaves it as it is. So a
 part takes the room and the time of its own share, however large the whole is, and one part says what all others hold.

@@ -93,7 +93,7 @@ def check_content(team: Team, view: Book, source: h5py.File | None, findings: Fi
 
 
 def derived_measures(view: Book, measured: Report) -> Report:
-    """Compute those measures of the book that follow from the counts of nodes and edges, the cut and the halo."""
+    """Compute the measures that follow from the counts of nodes and edges, the cut and the halo."""
     num_nodes, num_edges = view.num_nodes, view.num_edges
     whole, more = (num_edges, measured["cut"]) if view.kind == "temporal" else (num_nodes, measured["halo"])
     counts = {"events": num_edges} if view.kind == "temporal" else {"nodes": num_nodes, "edges": num_edges}

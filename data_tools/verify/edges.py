@@ -192,8 +192,8 @@ def check_once(view: Book, path: str, start: int, stop: int, records: np.ndarray
 def source_edges(
     relation: Relation, source: h5py.File, place: dict[str, np.ndarray], start: int, stop: int
 ) -> dict[str, np.ndarray]:
-    """Read the graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: what
-    `global_of` returns, by node type."""
+    """Read the graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: global
+    ids by row id (`global_of`), by node type."""
     group = source["edges"][relation.name]
     columns = {name: group[name][start:stop] for name in relation.columns}
     for name, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):

@@ -1,4 +1,4 @@
-"""Measure a partition set anew, from its graph file and the parts of its nodes, and compare what the book says:
+"""Measure a partition set anew, from its graph file and the parts of its nodes, and compare the book's measures:
 balance, halo, volume and cut of every number of ranks, and the probabilities of cache rankings.
 
 N nodes of all types numbered together, P parts.
@@ -77,8 +77,8 @@ def node_parts(view: Book, source: Source, rows: dict[str, np.ndarray]) -> np.nd
 
 
 def compare(view: Book, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
-    """Note where values of the book differ from those that were measured, by their path in the quality. What the book
-    of an older program lacks is left out."""
+    """Note where values of the book differ from those that were measured, by their path in the quality. Measures
+    that the book of an older program lacks are left out."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in theirs:
             if name in ours:

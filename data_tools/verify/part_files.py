@@ -1,4 +1,4 @@
-"""Check that the part files of a set are those that its book speaks of."""
+"""Check that the part files of a set are there, belong to it, and have the hashes that its book stores."""
 
 from __future__ import annotations
 

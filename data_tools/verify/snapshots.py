@@ -1,4 +1,4 @@
-"""Check what a partition set of a snapshot graph has besides a static one: numbers of snapshots, and columns of them.
+"""Check the numbers of snapshots, and the columns with a value for each, of a partition set of a snapshot graph.
 
 S snapshots, m edges of a part.
 """
@@ -51,7 +51,7 @@ def check_snapshot_facts(view: Book, source: h5py.File, findings: Findings) -> N
 
 
 def measured_snapshots(team: Team, view: Book, findings: Findings) -> dict:
-    """Collective. Measure what the quality holds of snapshots, from the parts that can be used."""
+    """Collective. Measure edges, cut and halo rows over all snapshots, from the parts that can be used."""
     usable = [part for part in range(view.num_parts) if part not in findings.unusable]
     counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
     sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}

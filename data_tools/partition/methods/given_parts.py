@@ -62,8 +62,8 @@ def by_type(source: Source, path: pathlib.Path) -> np.ndarray:
 
 
 def load_partitioner(name: str) -> Callable:
-    """Import what a path such as ``package.module.MyPartitioner`` names: a function, or an object of a class without
-    arguments. ValueError where there is none."""
+    """Import a partitioner by a path such as ``package.module.MyPartitioner``: a function, or an object of a class
+    without arguments. ValueError where there is none."""
     module, _, attribute = name.rpartition(".")
     try:
         partitioner = getattr(importlib.import_module(module), attribute)

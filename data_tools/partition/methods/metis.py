@@ -89,8 +89,8 @@ def call_metis(arrays: list[np.ndarray], num_parts: int, tolerance: float, seed:
 
 @contextlib.contextmanager
 def silent_output() -> Iterator[None]:
-    """Keep from the terminal what a library prints, such as METIS' advice about parts that are too many: what a
-    partition lacks is said by its measures."""
+    """Keep the output of a library from the terminal, such as METIS' advice about parts that are too many: the measures
+    of a partition say more about it."""
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)

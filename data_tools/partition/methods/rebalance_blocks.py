@@ -47,10 +47,10 @@ class Ghosts:
 
 @dataclass(frozen=True, slots=True)
 class BlockLoads:
-    """What parts may have of every constraint.
+    """The limits of the loads of the parts, by constraint.
 
-    unit [C]: a node's share of what a mean part may have is its weight times this; limit [P, C] of the sums of shares;
-    fixed [n] of this rank's block: nodes that stay, as they are heavier than a mean part.
+    unit [C]: times a node's weight, its share of the load that a mean part may have; limit [P, C] of the sums of
+    shares; fixed [n] of this rank's block: nodes that stay, as they are heavier than a mean part.
     """
 
     unit: np.ndarray
@@ -86,7 +86,8 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
 
 def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.ndarray, num_parts: int) -> BlockLoads:
     """Collective. Allow every part TARGET times the mean; parts have all of their nodes that are heavier than a mean
-    part, and the others share what is left. Such nodes, which every rank knows, may change their part [n] first."""
+    part, and the others share what is left. Such nodes, of which every rank has a list, may change their part [n]
+    first."""
     giant = np.any(weights > means, axis=1)
     giants_by_rank = team.everyone((part[giant], weights[giant] / means))
     parts, shares = (np.concatenate(column) for column in zip(*giants_by_rank, strict=True))

@@ -68,7 +68,7 @@ class NodeStream:
 
     def run(self, kernel: Callable, step: int = 1) -> int:
         """Collective. Pass over all rows once by a kernel of `native_parts`, step -1: the last first; returns the sum
-        of what the kernel returned, which may be nothing."""
+        of the numbers that the kernel returned, 0 for none."""
         slabs, total = self.graph.slabs, 0
         size = slabs.team.size
         for number in range(slabs.num_rounds)[::step]:
@@ -100,8 +100,8 @@ def stream(graph: RowGraph, weights: np.ndarray, num_parts: int, rule: str, pass
     """Collective. Assign the rows by a rule, ldg or fennel; returns the part [m] int32 of this rank's rows; weights [m,
     C] int64.
 
-    Every pass but the first knows where the one before put the nodes that are still to come. At last, nodes leave the
-    parts that are over LIMIT. The same on any number of ranks.
+    Every pass except the first uses the parts that the pass before chose for the nodes that are still to come. At last,
+    nodes leave the parts that are over LIMIT. The same on any number of ranks.
     """
     total = graph.slabs.team.sum(weights.sum(axis=0))
     if not total.any():

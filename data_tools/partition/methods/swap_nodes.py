@@ -1,4 +1,5 @@
-"""Exchange two nodes of different parts where no single move helps: few nodes weigh most of what a part may hold.
+"""Exchange two nodes of different parts where no single move helps: few nodes have most of the weight that a part may
+have.
 
 N nodes, P parts, C constraints.
 """

@@ -278,7 +278,7 @@ class IdListsTable(ArraysTable):
         return {"data": np.ones(len(row), np.float32), "row": row, "col": col, "shape": shape}
 
     def memory(self) -> int:
-        """Count the bytes of the text and of what it becomes; its "lines" are lists."""
+        """Count the bytes of the text and of the lists that it becomes; its "lines" are lists."""
         counted = self.counted
         return 2 * counted.num_bytes + ENTRY_BYTES * counted.num_marks + LIST_BYTES * counted.num_lines
 

@@ -40,7 +40,7 @@ LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "t
 
 def choose_direction(assigned: dict[str, str]) -> tuple[dict[str, str], str | None]:
     """Set ``undirected`` where it is ``auto`` or not given: as OGB's loader has the edges of the set that the name of
-    the folder, or archive, tells; returns the settings, and what to say about it."""
+    the folder, or archive, tells; returns the settings, and a note for users."""
     if assigned.get("undirected", "auto") != "auto" or "folder" not in assigned:
         return assigned, None
     name = pathlib.Path(assigned["folder"]).resolve().name

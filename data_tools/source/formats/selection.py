@@ -51,7 +51,7 @@ def position(file: str, item: int | str, names: list[str], width: int) -> int:
 
 
 def hint(names: list[str]) -> str:
-    """Say what may help where a column is not found."""
+    """Render a remedy for a column that is not found."""
     if len(names) == 1 and (marks := [mark for mark in ";\t|, " if mark in names[0]]):
         return f"; is {marks[0]!r} the delimiter? A spec (--spec) says so"
     return "; a spec (--spec) says which column is what, docs/own_data.md has one" if names else ""

@@ -1,8 +1,8 @@
 """A source file as a table that is read in batches, and measured before: how many rows it has, how many bytes, and how
 much of them is in memory at once.
 
-Nothing is guessed: headers tell it of parquet files and arrays, and text, compressed or not, is read once from end to
-end, which takes a small part of the time of its conversion.
+Nothing is guessed: parquet files and arrays have it in their headers, and text, compressed or not, is read once from
+end to end, which takes a small part of the time of its conversion.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ class Table:
         raise FileFormatError(f"{self.name}: no arrays, but rows; say which column: {{file: ..., column: ...}}")
 
     def memory(self) -> int:
-        """Count the bytes that reading takes at most, whatever the number of rows: what is read as a whole, and long
-        lines."""
+        """Count the bytes that reading takes at most, whatever the number of rows: of all that is read as a whole, and
+        of long lines."""
         if self.counted.longest > LONGEST_LINE:
             raise too_long(self.name)
         return self.counted.longest * self.line_copies
 
     def size(self, reference: Any) -> Size:
-        """Measure the file, whose rows are those of a column. What is read as a whole is read: `memory` says what that
-        takes."""
+        """Measure the file, whose rows are those of a column. A file that is read as a whole is read, which takes
+        `memory`."""
         counted = self.counted
         return Size(counted.num_lines, counted.num_bytes, 1 + counted.num_bytes // BLOCK_BYTES)
 
@@ -134,7 +134,7 @@ def count_text(stream: IO[bytes], marks: bytes, newline: bytes) -> TextCount:
 
 @contextlib.contextmanager
 def naming(name: str, kind: str) -> Iterator[None]:
-    """Make a FileFormatError of what the libraries raise about a damaged file, which has no common class."""
+    """Make a FileFormatError of the errors that libraries raise about a damaged file, which have no common class."""
     try:
         yield
     except (FileFormatError, MemoryError):

@@ -283,7 +283,7 @@ def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:
 
 
 def footer_columns(footer: pyarrow.parquet.FileMetaData) -> list[pyarrow.parquet.ColumnChunkMetaData]:
-    """List what a parquet file says of every column of every group of rows."""
+    """List the footer's entries of every column of every group of rows of a parquet file."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return [group.column(i) for group in groups for i in range(group.num_columns)]
 

@@ -75,12 +75,12 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.path.name if self.member is None else f"{self.path.name}: {self.member}"
 
     @property
     def suffix(self) -> str:
-        """The suffix that tells the format: .gz and .zip are left out."""
+        """The suffix by which the format is chosen, without .gz and .zip."""
         name = self.member or self.path.name
         return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
 
