@@ -221,6 +221,12 @@ def time_scale(group: h5py.Group) -> np.generic | None:
     return group.attrs.get("time_scale", group["time"].attrs.get("time_scale") if "time" in group else None)
 
 
+def stamps(group: h5py.Group, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Read the first and last snapshot [k] int64 of rows start .. stop - 1 of a relation (default: all)."""
+    first = group["first"][start:stop].astype(np.int64)
+    return first, group["last"][start:stop].astype(np.int64) if "last" in group else first
+
+
 def checked_count(group: h5py.Group, attribute: str) -> int:
     """Return the declared number of rows of a group, after comparing every dataset with it."""
     file = group.file.filename

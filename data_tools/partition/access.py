@@ -59,13 +59,8 @@ def seed_probability(source: Outline, part: np.ndarray, parts: range, batch_size
             here = part[dst] == index
             np.add.at(row, src[here], 1)
             np.add.at(row, dst[here], 1)
-    return end_probability(counts, batch_size, total)
-
-
-def end_probability(counts: np.ndarray, batch_size: int, num_edges: int) -> np.ndarray:
-    """Compute the probability [...] float64 that a batch has one of ``counts`` [...] of ``num_edges`` edges."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        missed = counts * np.log1p(-min(1.0, batch_size / max(1, num_edges)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # that a batch misses all of so many edges
+        missed = counts * np.log1p(-min(1.0, batch_size / max(1, total)))
     return np.where(counts > 0, -np.expm1(missed), 0.0)
 
 

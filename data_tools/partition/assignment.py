@@ -283,6 +283,21 @@ def given_bytes(counts: Any, options: Any, work: int, window: int) -> int:
     return dealt_bytes(counts, options, work, window) + (16 * counts.nodes if counts.ranks > 1 else 0)
 
 
+def threads(options: Any, team: Team) -> dict[str, Any]:
+    """Return the number of threads."""
+    return {"threads": len(os.sched_getaffinity(0))}
+
+
+def ranks(options: Any, team: Team) -> dict[str, Any]:
+    """Return the number of ranks."""
+    return {"ranks": team.size}
+
+
+def user_code(options: Any, team: Team) -> dict[str, Any]:
+    """Return the hash of the code of the user's own partitioner."""
+    return {"code": code_hash(options.method)}
+
+
 @dataclass(frozen=True)
 class Method(Part):
     """A row of METHODS. make: a function of a `Job` that returns the part [n] int32 of this rank's block.
@@ -309,37 +324,23 @@ class Method(Part):
     depends: Callable[[Any, Team], dict[str, Any]] = lambda options, team: {}
 
 
+CUT_ONLY: dict[str, Any] = {"objectives": ("cut",)}
+STREAMED = {"memory": streamed_bytes, "holds_pairs": False, "has_passes": True, **CUT_ONLY}
+ON_RANKS = {"memory": parmetis_bytes, "needs_mpi": True, "check": check_parmetis, **CUT_ONLY}
 METHODS: dict[str, Method] = {
     METIS: Method(gathered(metis_parts), "METIS with several constraints"),
     "random": Method(random_parts, "by a hash of the node", dealt_bytes, holds_pairs=False, balances=False),
-    **{
-        name: Method(
-            streamed_parts, says, streamed_bytes, holds_pairs=False, objectives=("cut",), has_passes=True
-        )
-        for name, says in (
-            ("ldg", "linear deterministic greedy, the edges on disk (Stanton and Kliot 2012)"),
-            ("fennel", "the same with the price of Fennel (Tsourakakis et al. 2014)"),
-        )
-    },
-    "kaminpar": Method(
-        gathered(kaminpar), "KaMinPar on all cores (Gottesbüren et al. 2021)", objectives=("cut",),
-        depends=lambda options, team: {"threads": len(os.sched_getaffinity(0))},
-    ),
-    "parmetis": Method(
-        parmetis_parts, "ParMETIS or PT-Scotch, on all ranks", parmetis_bytes, objectives=("cut",), needs_mpi=True,
-        check=check_parmetis, depends=lambda options, team: {"ranks": team.size},
-    ),
+    "ldg": Method(streamed_parts, "linear deterministic greedy, edges on disk (Stanton and Kliot 2012)", **STREAMED),
+    "fennel": Method(streamed_parts, "that with the price of Fennel (Tsourakakis et al. 2014)", **STREAMED),
+    "kaminpar": Method(gathered(kaminpar), "KaMinPar on all cores (Gottesbüren 2021)", depends=threads, **CUT_ONLY),
+    "parmetis": Method(parmetis_parts, "ParMETIS or PT-Scotch, on all ranks", depends=ranks, **ON_RANKS),
     "hotness": Method(
         hotness, "METIS, then nodes move to the parts whose training seeds reach them most likely", hotness_bytes,
         kinds=files.BY_DESTINATION, further={"cache_ranking": HOTNESS_CACHE},
     ),
     GIVEN: Method(parts_of_file, "read from the file of --assignment", given_bytes, holds_pairs=False, needs_file=True),
 }  # fmt: skip
-OWN = Method(
-    gathered(users_own),
-    "a class or function of your own",
-    depends=lambda options, team: {"code": code_hash(options.method)},
-)
+OWN = Method(gathered(users_own), "a class or function of your own", depends=user_code)
 
 
 def method_of(name: str) -> Method:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
@@ -20,23 +20,8 @@ import numpy as np
 from data_tools.graph import source as graph_source
 from data_tools.graph.source import Relation, Source
 from data_tools.partition.layout import PartLayout
-from data_tools.partition.temporal import PartGroup, shape_of
+from data_tools.partition.temporal import Column, PartGroup, endpoint_ids
 from hpcgnn.graph import durable, files
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column to write; read(start, stop) gives its values for rows of the graph file."""
-
-    name: str
-    tail: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[..., np.ndarray]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.tail, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +59,6 @@ class Owners:
         for _, owner in self.slabs(8):
             np.add.at(degree, owner[(owner >= 0) & (owner < len(degree) - 1)] + 1, 1)
         return np.cumsum(degree)
-
-
-def endpoint_ids(
-    source: Source, layout: PartLayout, relation: Relation, side: str, start: int, stop: int
-) -> np.ndarray:
-    """Read the global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
-    base = (relation.dst_type if side == "dst" else relation.src_type).base
-    return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
 
 
 def bucket_starts(indptr: np.ndarray, offsets: np.ndarray, limit: int) -> np.ndarray:
@@ -202,20 +179,3 @@ def stable_order(keys: np.ndarray, largest: int) -> np.ndarray:
 def permute(dataset: h5py.Dataset, begin: int, end: int, order: np.ndarray) -> None:
     """Put rows begin .. end - 1 into another order."""
     dataset[begin:end] = dataset[begin:end][order]
-
-
-def in_columns(source: Source, layout: PartLayout, relation: Relation) -> list[Column]:
-    """List the columns of in-edges: global ids of the sources, rows, and the columns of the graph file."""
-    columns = out_columns(source, layout, relation, "src")
-    for name in relation.columns:
-        dataset = source.edges(relation)[name]
-        columns.append(Column(name, *shape_of(dataset), lambda start, stop, d=dataset: d[start:stop]))
-    return columns
-
-
-def out_columns(source: Source, layout: PartLayout, relation: Relation, other: str = "dst") -> list[Column]:
-    """List the columns of out-edges: global ids of the other endpoints, and rows."""
-    ids = lambda start, stop: endpoint_ids(source, layout, relation, other, start, stop)  # noqa: E731
-    int64 = np.dtype(np.int64)
-    rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
-    return [Column(other, (), int64, ids), Column("row", (), int64, rows)]

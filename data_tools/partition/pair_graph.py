@@ -6,11 +6,12 @@ loops, no duplicates).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.graph.source import Relation, Source
+from data_tools.graph.source import Source, stamps
 from data_tools.partition.blocks import NodeBlocks, add_duplicates
 from data_tools.team import Team
 
@@ -55,15 +56,11 @@ def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndar
     rank's block, and events [A] between the two; an edge that stays counts in every snapshot."""
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
-    for relation in source.relations:
-        for start, src, dst in source.ends(relation, blocks.team):
-            apart, counts = src != dst, None
-            if stays(source, relation):
-                counts = snapshots_of(source, relation, start, len(src))[apart]
-            pending.append(both_ways(blocks, src[apart], dst[apart], counts))
-            size += len(pending[-1][0])
-            if size > max(MERGE_AT_LEAST, len(merged[0])):
-                merged, pending, size = merge(merged, pending), [], 0
+    for src, dst, ties in tied_slabs(source, blocks.team):
+        pending.append(both_ways(blocks, src, dst, ties))
+        size += len(pending[-1][0])
+        if size > max(MERGE_AT_LEAST, len(merged[0])):
+            merged, pending, size = merge(merged, pending), [], 0
     return merge(merged, pending)
 
 
@@ -82,15 +79,16 @@ def both_ways(
     return blocks.team.exchange(keys, share)[0], blocks.team.exchange(sums, share)[0]
 
 
-def stays(source: Source, relation: Relation) -> bool:
-    """Say whether an edge of a relation may be in several snapshots."""
-    return source.kind == "snapshots" and "last" in relation.columns
-
-
-def snapshots_of(source: Source, relation: Relation, start: int, count: int) -> np.ndarray:
-    """Count the snapshots [count] int64 that the rows of a relation from ``start`` on are in."""
-    first, last = (source.edges(relation)[name][start : start + count].astype(np.int64) for name in ("first", "last"))
-    return last - first + 1
+def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Yield the edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts
+    where that is not 1: the snapshots that it is in."""
+    for relation in source.relations:
+        for start, src, dst in source.ends(relation, team):
+            apart, ties = src != dst, None
+            if source.kind == "snapshots" and "last" in relation.columns:
+                first, last = stamps(source.edges(relation), start, start + len(src))
+                ties = (last - first + 1)[apart]
+            yield src[apart], dst[apart], ties
 
 
 def merge(merged: tuple[np.ndarray, np.ndarray], pending: list) -> tuple[np.ndarray, np.ndarray]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import h5py
 import numpy as np
 
-from data_tools.graph.source import Outline, Relation
+from data_tools.graph.source import Outline, Relation, stamps
 from data_tools.partition.blocks import NodeBlocks, distinct
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.pair_graph import MERGE_AT_LEAST
@@ -347,12 +346,6 @@ def measure_snapshots(measured: Measured, quality: dict) -> None:
     }  # fmt: skip
     for run in quality["runs"]:
         run["halo_rows"] = rows(run["ranks"])
-
-
-def stamps(group: h5py.Group, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Read the first and last snapshot [k] int64 of rows start .. stop - 1 of a relation (default: all)."""
-    first = group["first"][start:stop].astype(np.int64)
-    return first, group["last"][start:stop].astype(np.int64) if "last" in group else first
 
 
 def count_cut(cut: np.ndarray, first: np.ndarray, last: np.ndarray) -> dict[str, int]:

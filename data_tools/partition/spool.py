@@ -13,7 +13,6 @@ import itertools
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -23,7 +22,7 @@ from data_tools.graph.source import Source
 from data_tools.memory import give_back_freed_memory
 from data_tools.partition.blocks import NodeBlocks, add_duplicates, run_starts
 from data_tools.partition.csc import stable_order
-from data_tools.partition.pair_graph import snapshots_of, stays
+from data_tools.partition.pair_graph import tied_slabs
 from data_tools.team import Team
 from hpcgnn.graph import durable
 
@@ -143,16 +142,6 @@ def spool_bytes(counts: Any, work: int) -> int:
     """Predict the bytes of memory that the graph on disk takes while it is written or streamed, from `memory.Counts`;
     work: for tables whose size can be chosen."""
     return 60 * counts.rank_nodes + min(work, 2 * ENTRY_BYTES * counts.edges // counts.ranks)
-
-
-def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Yield the edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts
-    where that is not 1."""
-    for relation in source.relations:
-        for start, src, dst in source.ends(relation, team):
-            apart = src != dst
-            ties = snapshots_of(source, relation, start, len(src))[apart] if stays(source, relation) else None
-            yield src[apart], dst[apart], ties
 
 
 def build_row_graph(

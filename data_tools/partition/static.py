@@ -12,10 +12,10 @@ import numpy as np
 
 from data_tools.graph.source import NodeType, Source
 from data_tools.partition.access import access_by_part
-from data_tools.partition.csc import in_columns, out_columns, write_csc
+from data_tools.partition.csc import write_csc
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.options import StaticOptions
-from data_tools.partition.temporal import PartGroup, carry_attributes, write_node_columns
+from data_tools.partition.temporal import PartGroup, carry_attributes, stored_columns, edge_columns, write_node_columns
 from hpcgnn.graph import files
 
 
@@ -27,11 +27,11 @@ def write_group(source: Source, layout: PartLayout, group: PartGroup, options: S
             file.create_group(name)
     write_node_columns(source, layout, group)
     for relation in source.relations:
-        columns = in_columns(source, layout, relation)
+        (rows, src), (_, dst) = (edge_columns(source, layout, relation, (end,)) for end in ("src", "dst"))
+        columns = [src, rows, *stored_columns(source.edges(relation), relation.columns)]
         write_csc(source, layout, group, relation, "dst", f"edges/{relation.name}", columns)
         if options.out_edges:
-            columns = out_columns(source, layout, relation)
-            write_csc(source, layout, group, relation, "src", f"out/{relation.name}", columns)
+            write_csc(source, layout, group, relation, "src", f"out/{relation.name}", [dst, rows])
     carry_attributes(source, group)
 
 

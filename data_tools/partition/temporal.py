@@ -11,6 +11,8 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import h5py
 import numpy as np
@@ -21,6 +23,7 @@ from data_tools.partition.blocks import run_starts
 from data_tools.partition.layout import PartLayout
 from hpcgnn.graph import files
 
+INT64 = np.dtype(np.int64)
 HISTORY_BYTES = 32  # of memory for an entry of a history while it is sorted
 
 
@@ -76,20 +79,50 @@ def count_events(layout: PartLayout, endpoints: Iterator[tuple[int, np.ndarray, 
     return counts
 
 
-def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Callable, routes: Iterator[Routing]) -> None:
-    """Create column ``path`` in every file of the group and fill it.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column to write; read(start, stop) gives its values for positions start .. stop - 1 of a source."""
 
-    counts [G] rows per part; like: (trailing shape, dtype); values(start, stop): the source's rows of a slab.
-    """
-    parent, name = path.rsplit("/", 1)
-    tail, dtype = like
+    name: str
+    read: Callable[..., np.ndarray]
+    tail: tuple[int, ...] = ()
+    dtype: np.dtype = INT64
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.tail, dtype=np.int64))
+
+
+def stored_columns(table: Any, names: tuple[str, ...]) -> list[Column]:
+    """List columns of a source as they are."""
+    read = lambda dataset, start, stop: dataset[start:stop]  # noqa: E731
+    return [Column(name, partial(read, table[name]), table[name].shape[1:], table[name].dtype) for name in names]
+
+
+def edge_columns(source: Source, layout: PartLayout, relation: Relation, ends: tuple[str, ...]) -> list[Column]:
+    """List the columns of edges that follow from the layout: row ids, and the global ids of some ends."""
+    ids = [Column(end, partial(endpoint_ids, source, layout, relation, end)) for end in ends]
+    return [Column("row", partial(source.edge_rows, relation)), *ids]
+
+
+def endpoint_ids(
+    source: Source, layout: PartLayout, relation: Relation, side: str, start: int, stop: int
+) -> np.ndarray:
+    """Read the global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
+    base = (relation.dst_type if side == "dst" else relation.src_type).base
+    return layout.global_id[source.edges(relation)[side][start:stop].astype(np.int64) + base]
+
+
+def scatter(group: PartGroup, path: str, counts: np.ndarray, column: Column, routes: Iterator[Routing]) -> None:
+    """Create a column below ``path`` in every file of the group and fill it; counts [G] rows per part."""
     targets = [
-        files.create_column(file.require_group(parent), name, int(count), tail, dtype)
+        files.create_column(file.require_group(path), column.name, int(count), column.tail, column.dtype)
         for file, count in zip(group.files, counts, strict=True)
     ]
     cursor = np.zeros(len(targets), np.int64)
     for routing in routes:
-        slab = values(routing.start, routing.stop)
+        slab = column.read(routing.start, routing.stop)
         for index, rows in routing.pieces():
             begin = cursor[index]
             targets[index][begin : begin + len(rows)] = slab[rows]
@@ -97,15 +130,9 @@ def scatter(group: PartGroup, path: str, counts: np.ndarray, like, values: Calla
     group.flush()
 
 
-def shape_of(dataset: h5py.Dataset) -> tuple[tuple[int, ...], np.dtype]:
-    """Return the trailing shape and dtype of a column."""
-    return dataset.shape[1:], dataset.dtype
-
-
 def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> None:
     """Write row ids and all columns of the nodes of a group of parts."""
     for node_type in source.types:
-        columns = source.nodes(node_type)
         offsets = layout.offsets[node_type.index][group.first : group.first + len(group.files) + 1]
 
         def routes(row_bytes: int, node_type=node_type) -> Iterator[Routing]:
@@ -113,13 +140,9 @@ def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> 
                 parts = source.node_parts(layout, node_type, start, stop)
                 yield group.route(start, stop, parts, np.arange(stop - start))
 
-        counts, prefix = np.diff(offsets), f"nodes/{node_type.name}/"
-        rows = lambda start, stop, node_type=node_type: source.node_rows(node_type, start, stop)  # noqa: E731
-        scatter(group, prefix + "row", counts, ((), np.int64), rows, routes(8))
-        for name in node_type.columns:
-            column = columns[name]
-            read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
-            scatter(group, prefix + name, counts, shape_of(column), read, routes(files.row_bytes(column)))
+        rows = Column("row", partial(source.node_rows, node_type))
+        for column in (rows, *stored_columns(source.nodes(node_type), node_type.columns)):
+            scatter(group, f"nodes/{node_type.name}", np.diff(offsets), column, routes(column.row_bytes))
 
 
 def write_edge_columns(
@@ -127,26 +150,17 @@ def write_edge_columns(
 ) -> None:
     """Write row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
-    src_base, dst_base = relation.src_type.base, relation.dst_type.base
 
     def routes(row_bytes: int) -> Iterator[Routing]:
         for start, stop in source.edge_slabs(relation, max(16, row_bytes)):
-            src = columns["src"][start:stop].astype(np.int64) + src_base
-            dst = columns["dst"][start:stop].astype(np.int64) + dst_base
+            src = columns["src"][start:stop].astype(np.int64) + relation.src_type.base
+            dst = columns["dst"][start:stop].astype(np.int64) + relation.dst_type.base
             yield group.route(start, stop, *event_parts(layout, src, dst))
 
-    def endpoint(name: str, base: int) -> Callable:
-        return lambda start, stop: layout.global_id[columns[name][start:stop].astype(np.int64) + base]
-
-    group_counts, prefix = counts[group.first : group.first + len(group.files)], f"edges/{relation.name}/"
-    rows = lambda start, stop: source.edge_rows(relation, start, stop)  # noqa: E731
-    scatter(group, prefix + "row", group_counts, ((), np.int64), rows, routes(8))
-    scatter(group, prefix + "src", group_counts, ((), np.int64), endpoint("src", src_base), routes(8))
-    scatter(group, prefix + "dst", group_counts, ((), np.int64), endpoint("dst", dst_base), routes(8))
-    for name in relation.columns:
-        column = columns[name]
-        read = lambda start, stop, column=column: column[start:stop]  # noqa: E731
-        scatter(group, prefix + name, group_counts, shape_of(column), read, routes(files.row_bytes(column)))
+    group_counts = counts[group.first : group.first + len(group.files)]
+    own = edge_columns(source, layout, relation, ("src", "dst"))
+    for column in own + stored_columns(columns, relation.columns):
+        scatter(group, f"edges/{relation.name}", group_counts, column, routes(column.row_bytes))
 
 
 def local_index(layout: PartLayout, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:

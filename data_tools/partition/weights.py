@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.graph.source import Outline, Relation, Source
+from data_tools.graph.source import Outline, Relation, Source, stamps
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.team import Team
@@ -134,10 +134,8 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
 
 def snapshots_within(source: Source, relation: Relation, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
     """Count the snapshots from bounds[0] to bounds[1] - 1 [count] int64 that each of some rows of a relation is in."""
-    columns, (begin, end) = source.edges(relation), bounds
-    first = columns["first"][start : start + count].astype(np.int64)
-    last = columns["last"][start : start + count] if "last" in relation.columns else first
-    return np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None).astype(np.int64)
+    (begin, end), (first, last) = bounds, stamps(source.edges(relation), start, start + count)
+    return np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None)
 
 
 def stream_cuts(source: Source, fraction: float) -> list[int]:

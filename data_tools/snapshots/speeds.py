@@ -114,10 +114,10 @@ def _first_line(path: pathlib.Path) -> list[str]:
 
 def _may_be_names(fields: list[str], missing: Missing) -> bool:
     """Say whether a first line can be names: no measurements, or integers that differ."""
-    told = [field for field in fields if field and field not in missing.texts]
-    if not all(map(is_number, told)):
+    stated = [field for field in fields if field and field not in missing.texts]
+    if not all(map(is_number, stated)):
         return True
-    return len(told) == len(fields) and all(map(str.isdigit, fields)) and len(set(fields)) == len(fields)
+    return len(stated) == len(fields) and all(map(str.isdigit, fields)) and len(set(fields)) == len(fields)
 
 
 def _ids_of(names: list[str], file: str) -> np.ndarray:

@@ -171,11 +171,8 @@ def check_unpacked(path: pathlib.Path, folder: str, sizes: Iterable[int]) -> Non
 def in_order(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
     """List the files among paths in order of their names, numbers in them compared as numbers; without hidden ones,
     such as those that file browsers leave."""
-    return sorted((path for path in paths if _is_shown(path)), key=lambda path: natural(str(path)))
-
-
-def _is_shown(path: pathlib.Path) -> bool:
-    return path.is_file() and not path.name.startswith(".") and "__MACOSX" not in path.parts
+    shown = (path for path in paths if path.is_file() and path.name[0] != "." and "__MACOSX" not in path.parts)
+    return sorted(shown, key=lambda path: natural(str(path)))
 
 
 def count_snapshots(time: np.ndarray, name: str, step: int | None) -> tuple[np.ndarray, int]:

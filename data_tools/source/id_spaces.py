@@ -163,7 +163,7 @@ class TextIds(IdSpace):
         order = pc.sort_indices(names).to_numpy()
         self._rank = np.empty(len(names), np.int64)
         self._rank[order] = np.arange(len(names))
-        dtype = text_dtype(names)
+        dtype = np.dtype(f"S{max(1, int(np.diff(text_parts(names)[0]).max(initial=0)))}")
         ids = Spool(folder) if folder is not None else np.empty(len(names), dtype)
         for start, stop in slabs(len(names), dtype.itemsize, SLAB_BYTES):
             rows = fixed_width(names.take(pa.array(order[start:stop])), dtype)
@@ -195,11 +195,6 @@ def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) 
         "table, or set others: add (with a fill for each column), or dangling: drop on the relation",
         row,
     )
-
-
-def text_dtype(text: pa.Array) -> np.dtype:
-    """Find the dtype of bytes of fixed width that holds all strings."""
-    return np.dtype(f"S{max(1, int(np.diff(text_parts(text)[0]).max(initial=0)))}")
 
 
 def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:

@@ -10,8 +10,8 @@ import numpy as np
 
 from data_tools.graph.book import Book
 from data_tools.graph.findings import Findings, each
-from data_tools.graph.source import FACTS
-from data_tools.partition.quality import count_cut, halo_rows, stamps
+from data_tools.graph.source import FACTS, stamps
+from data_tools.partition.quality import count_cut, halo_rows
 from data_tools.team import Team
 from data_tools.verify.static import check_static_part
 from data_tools.verify.temporal import Layout

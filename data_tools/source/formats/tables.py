@@ -305,18 +305,10 @@ FORMATS: dict[str, Format] = {
     "npz": Format(NpzTable, "arrays by name", (".npz",), in_archives=False),
     "npy": Format(NpyTable, "one array, called array", (".npy",), in_archives=False),
     "parquet": Format(ParquetTable, "columns by name", (".parquet",), in_archives=False),
-    "mat": Format(
-        MatlabTable, "MATLAB up to v7, a sparse matrix X being the arrays X_data, X_row, X_col, X_shape", (".mat",),
-        in_archives=False,
-    ),
+    "mat": Format(MatlabTable, "arrays of MATLAB up to v7, by name", (".mat",), in_archives=False),
     "pt": Format(TensorsTable, "a dictionary of tensors or arrays, by torch.save", (".pt",), in_archives=False),
     "lists": Format(ListsTable, "a line `a b c ...` is the rows (a, b), (a, c), ..."),
     "triples": Format(TriplesTable, "N-Triples: subject, predicate, object", (".nt",), has_blank_nodes=True),
-    "turtle": Format(
-        TurtleTable, "Turtle, and N3 as far as it is Turtle: subject, predicate, object", (".ttl", ".n3"),
-        has_blank_nodes=True,
-    ),
-    "idlists": Format(
-        IdListsTable, "JSON {row: [column, ...]}: the arrays data, row, col, shape of a matrix of 0 and 1"
-    ),
-}  # fmt: skip
+    "turtle": Format(TurtleTable, "triples of Turtle, or N3 of its form", (".ttl", ".n3"), has_blank_nodes=True),
+    "idlists": Format(IdListsTable, "JSON {row: [column, ...]}, the arrays of a matrix of 0 and 1"),
+}
