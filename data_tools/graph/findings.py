@@ -46,9 +46,9 @@ class Findings:
 
 
 def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, Findings], Any]) -> list:
-    """Collective. Check all units, every rank a run of them; returns on every rank what check(unit, findings) returned
-    of each, in their order. A check knows the parts that were unusable before; its problems come in the order of the
-    units."""
+    """Collective. Check all units, every rank consecutive ones; returns on every rank what check(unit, findings)
+    returned of each, in their order. A check knows the parts that were unusable before; its problems come in the order
+    of the units."""
     unit_findings, values = [], []
     for unit in units[slice(*team.share(0, len(units)))]:
         unit_findings.append(Findings(unusable=set(findings.unusable)))

@@ -1,6 +1,6 @@
 """Cut a graph file into a partition set: book.h5 and part-<i>.h5.
 
-Consecutive parts are neighbours, so any number of ranks up to the number of parts can take contiguous runs of them.
+Consecutive parts are neighbours, so any number of ranks up to the number of parts can take blocks of them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"fanouts that access probabilities are for (default {','.join(map(str, DEFAULT_FANOUTS))})",
     )  # fmt: skip
     static.add_argument(
-        "--batch-size", type=int, help=f"seeds of a global batch, likewise (default {DEFAULT_BATCH_SIZE})"
+        "--batch-size", type=int, help=f"seeds of a global batch that they are for (default {DEFAULT_BATCH_SIZE})"
     )
     return parser
 

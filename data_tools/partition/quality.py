@@ -68,7 +68,8 @@ def rank_of_parts(num_parts: int, num_ranks: int) -> np.ndarray:
 
 
 def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
-    """Compute the quality when ``num_ranks`` ranks take contiguous runs of the parts of pairs [P, P].
+    """Compute the quality when ``num_ranks`` ranks take blocks of consecutive parts, from pairs [P, P] of
+    edges.
 
     balance: of the constraints asked for; ideal: the best balance that is possible; further: balance of the other
     constraints.

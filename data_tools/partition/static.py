@@ -15,7 +15,7 @@ from data_tools.partition.access import access_by_part
 from data_tools.partition.csc import write_csc
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.options import StaticOptions
-from data_tools.partition.temporal import PartGroup, carry_attributes, stored_columns, edge_columns, write_node_columns
+from data_tools.partition.temporal import PartGroup, carry_attributes, edge_columns, stored_columns, write_node_columns
 from hpcgnn.graph import files
 
 

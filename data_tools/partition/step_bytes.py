@@ -30,19 +30,19 @@ def predict(
 ) -> Report:
     """Predict the rows of other ranks that a step needs, as a mean over the ranks, and their bytes; ``busiest``: of the
     rank that needs most. ValueError for more ranks than parts."""
-    view = open_book(folder)
-    if not 1 <= num_ranks <= view.num_parts:
-        raise ValueError(f"--ranks {num_ranks}: the set has {view.num_parts} parts, so 1 to {view.num_parts} ranks")
-    check_memory(view, num_ranks)
-    batch_size = batch_size or int(view.options.get("batch_size", DEFAULT_BATCH_SIZE))
-    if view.kind == "temporal":
-        rows = temporal_rows(view, num_ranks, (fanouts or (FANOUT,))[0], batch_size)[:, None]
+    book = open_book(folder)
+    if not 1 <= num_ranks <= book.num_parts:
+        raise ValueError(f"--ranks {num_ranks}: the set has {book.num_parts} parts, so 1 to {book.num_parts} ranks")
+    check_memory(book, num_ranks)
+    batch_size = batch_size or int(book.options.get("batch_size", DEFAULT_BATCH_SIZE))
+    if book.kind == "temporal":
+        rows = temporal_rows(book, num_ranks, (fanouts or (FANOUT,))[0], batch_size)[:, None]
         width = np.array([4 * WIDTH])
-    elif view.kind == "static":
-        fanouts = fanouts or tuple(view.options.get("fanouts", DEFAULT_FANOUTS))
-        rows, width = expected_rows(view, num_ranks, fanouts, batch_size), row_widths(view)
+    elif book.kind == "static":
+        fanouts = fanouts or tuple(book.options.get("fanouts", DEFAULT_FANOUTS))
+        rows, width = expected_rows(book, num_ranks, fanouts, batch_size), row_widths(book)
     else:
-        return snapshot_step(view, num_ranks)
+        return snapshot_step(book, num_ranks)
     sent = rows @ width
     return {
         "ranks": num_ranks, "batch_size": batch_size, "rows": round(float(rows.sum(axis=1).mean()), 1),
@@ -50,11 +50,11 @@ def predict(
     }  # fmt: skip
 
 
-def check_memory(view: Book, num_ranks: int) -> None:
+def check_memory(book: Book, num_ranks: int) -> None:
     """Raise ValueError where the events of a temporal set, or the probabilities of a static one, do not fit into the
     memory that is free."""
-    num_nodes, num_edges = view.num_nodes, view.num_edges
-    needed = {"temporal": EVENT_BYTES * num_edges, "static": 24 * num_ranks * num_nodes}.get(view.kind, 0)
+    num_nodes, num_edges = book.num_nodes, book.num_edges
+    needed = {"temporal": EVENT_BYTES * num_edges, "static": 24 * num_ranks * num_nodes}.get(book.kind, 0)
     if needed > free_bytes():
         raise ValueError(
             f"--ranks {num_ranks}: counting the rows of a step takes about {mebibytes(needed)}, and "
@@ -62,28 +62,28 @@ def check_memory(view: Book, num_ranks: int) -> None:
         )
 
 
-def snapshot_step(view: Book, num_ranks: int) -> Report:
+def snapshot_step(book: Book, num_ranks: int) -> Report:
     """Predict the rows and bytes of one exchange in the mean snapshot."""
-    halo_counts = [run["halo_rows"] for run in view.quality["runs"] if run["ranks"] == num_ranks]
+    halo_counts = [run["halo_rows"] for run in book.quality["runs"] if run["ranks"] == num_ranks]
     if not halo_counts:
         raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
-    rows = halo_counts[0] / int(view.facts["num_snapshots"]) / num_ranks
+    rows = halo_counts[0] / int(book.facts["num_snapshots"]) / num_ranks
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 
 
-def row_widths(view: Book) -> np.ndarray:
+def row_widths(book: Book) -> np.ndarray:
     """Read the bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
-    with files.reading(view.part_path(0), files.PART, REMEDY) as file:
-        columns = [file["nodes"][node_type.name].get("feat") for node_type in view.types]
+    with files.reading(book.part_path(0), files.PART, REMEDY) as file:
+        columns = [file["nodes"][node_type.name].get("feat") for node_type in book.types]
         return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
 
 
-def temporal_rows(view: Book, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
+def temporal_rows(book: Book, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
     """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
     event and their newest neighbours, where the rank of an event's source works on it."""
-    src, dst, time = read_events(view)
-    num_nodes = view.num_nodes
-    rank = rank_of_parts(view.num_parts, num_ranks)[view.part_of_nodes()]
+    src, dst, time = read_events(book)
+    num_nodes = book.num_nodes
+    rank = rank_of_parts(book.num_parts, num_ranks)[book.part_of_nodes()]
     graph, other = histories(src, dst, time, num_nodes)
     low, high = int(dst.min(initial=0)), int(dst.max(initial=0)) + 1
     batches = max(1, int(TRAIN * len(src)) // batch_size)
@@ -101,13 +101,13 @@ def temporal_rows(view: Book, num_ranks: int, fanout: int, batch_size: int) -> n
     return total / max(1, len(chosen))
 
 
-def read_events(view: Book) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_events(book: Book) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read global ids of source and destination, and times, of all events [E] in order of time. Raises
     FileFormatError."""
     columns = [
         (src, dst, time, np.full(len(row), index), row)
-        for index, relation in enumerate(view.relations)
-        for _, src, dst, time, row in view.ends(relation, names=("time", "row"))
+        for index, relation in enumerate(book.relations)
+        for _, src, dst, time, row in book.ends(relation, names=("time", "row"))
     ]
     src, dst, time, relation, row = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((row, relation, time))

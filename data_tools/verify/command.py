@@ -44,95 +44,95 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
     Raises FileFormatError when there is no readable graph file at ``against``.
     """
     findings, team = Findings(), team or Team()
-    (view,) = each(team, findings, [pathlib.Path(folder)], read_book)
-    if view is None:
+    (book,) = each(team, findings, [pathlib.Path(folder)], read_book)
+    if book is None:
         return findings.lines
-    check_files(team, view, findings)
+    check_files(team, book, findings)
     with contextlib.ExitStack() as stack:
         source = None
         if against is not None:
             with team.together("open the graph file"):
                 source = stack.enter_context(files.open_checked(against, files.GRAPH))
-            (fine,) = each(team, findings, [view], lambda item, problems: check_source(item, source, problems))
+            (fine,) = each(team, findings, [book], lambda item, problems: check_source(item, source, problems))
             if not fine:
                 return findings.lines
         with durable.naming_disk(tempfile.gettempdir()):
-            check_content(team, view, source, findings)
+            check_content(team, book, source, findings)
     return findings.lines
 
 
-def check_content(team: Team, view: Book, source: h5py.File | None, findings: Findings) -> None:
+def check_content(team: Team, book: Book, source: h5py.File | None, findings: Findings) -> None:
     """Collective. Check all parts by themselves, then all rows across the parts."""
-    (layouts,) = each(team, findings, [view], lambda item, problems: expected_layouts(item, source, problems))
-    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    each(team, findings, usable, lambda part, problems: CHECK_PART[view.kind](view, part, layouts, problems))
+    (layouts,) = each(team, findings, [book], lambda item, problems: expected_layouts(item, source, problems))
+    usable = [part for part in range(book.num_parts) if part not in findings.unusable]
+    each(team, findings, usable, lambda part, problems: CHECK_PART[book.kind](book, part, layouts, problems))
     usable = [part for part in usable if part not in findings.unusable]
-    (attributes,) = each(team, findings, [usable], lambda parts, problems: expected_attributes(view, parts, source))
-    each(team, findings, usable, lambda part, problems: check_attributes(view, part, attributes, problems))
+    (attributes,) = each(team, findings, [usable], lambda parts, problems: expected_attributes(book, parts, source))
+    each(team, findings, usable, lambda part, problems: check_attributes(book, part, attributes, problems))
     row_of, cuts = {}, {}
-    for node_type in view.types:
+    for node_type in book.types:
         width = row_bytes(layouts[f"/nodes/{node_type.name}"])
-        row_of[node_type.name] = compare_nodes(team, view, node_type, source, width, findings)
-    for relation in view.relations:
-        if view.kind in files.BY_DESTINATION:
-            cuts[relation.name] = compare_static_edges(team, view, relation, row_of, source, findings)
+        row_of[node_type.name] = compare_nodes(team, book, node_type, source, width, findings)
+    for relation in book.relations:
+        if book.kind in files.BY_DESTINATION:
+            cuts[relation.name] = compare_static_edges(team, book, relation, row_of, source, findings)
         else:
             width = row_bytes(layouts[f"/edges/{relation.name}"])
-            cuts[relation.name] = compare_edges(team, view, relation, row_of, source, width, findings)
+            cuts[relation.name] = compare_edges(team, book, relation, row_of, source, width, findings)
     measured: Report = {"cut": sum(cuts.values())}
-    if view.kind in files.BY_DESTINATION:
-        measured |= {"relations": cuts, "halo": count_halo(team, view, findings)}
-    if view.kind == "snapshots":
-        measured["snapshots"] = measured_snapshots(team, view, findings)
-    measured |= derived_measures(view, measured)
+    if book.kind in files.BY_DESTINATION:
+        measured |= {"relations": cuts, "halo": count_halo(team, book, findings)}
+    if book.kind == "snapshots":
+        measured["snapshots"] = measured_snapshots(team, book, findings)
+    measured |= derived_measures(book, measured)
     for name, value in measured.items() if not findings.unusable else ():
-        if view.quality.get(name) != value:
-            findings.add(view.path, "quality", f"{name} is {view.quality.get(name)!r}, the parts have {value}")
+        if book.quality.get(name) != value:
+            findings.add(book.path, "quality", f"{name} is {book.quality.get(name)!r}, the parts have {value}")
     if source is not None and not findings.lines:
-        compare_measures(team, view, source.filename, row_of, findings)
+        compare_measures(team, book, source.filename, row_of, findings)
 
 
-def derived_measures(view: Book, measured: Report) -> Report:
+def derived_measures(book: Book, measured: Report) -> Report:
     """Compute the measures that follow from the counts of nodes and edges, the cut and the halo."""
-    num_nodes, num_edges = view.num_nodes, view.num_edges
-    whole, more = (num_edges, measured["cut"]) if view.kind == "temporal" else (num_nodes, measured["halo"])
-    counts = {"events": num_edges} if view.kind == "temporal" else {"nodes": num_nodes, "edges": num_edges}
+    num_nodes, num_edges = book.num_nodes, book.num_edges
+    whole, more = (num_edges, measured["cut"]) if book.kind == "temporal" else (num_nodes, measured["halo"])
+    counts = {"events": num_edges} if book.kind == "temporal" else {"nodes": num_nodes, "edges": num_edges}
     derived = {
-        "ranks": view.num_parts,
+        "ranks": book.num_parts,
         "cut_fraction": round(measured["cut"] / max(1, num_edges), 6),
         "replication": round((whole + more) / max(1, whole), 6),
         **counts,
     }
-    return {name: value for name, value in derived.items() if name in view.quality}
+    return {name: value for name, value in derived.items() if name in book.quality}
 
 
 Attributes = dict[str, dict[str, Any]]  # of the columns of the graph file, by path
 
 
-def column_attributes(view: Book, file: h5py.File) -> Attributes:
+def column_attributes(book: Book, file: h5py.File) -> Attributes:
     """Read the attributes of the columns that come from the graph file, such as the names of classes."""
-    paths = [f"/edges/{relation.name}/{name}" for relation in view.relations for name in relation.columns]
-    for node_type in view.types:
+    paths = [f"/edges/{relation.name}/{name}" for relation in book.relations for name in relation.columns]
+    for node_type in book.types:
         group = file["nodes"][node_type.name]
-        paths += [f"{group.name}/{name}" for name in group if name not in OWN_COLUMNS[view.kind]["nodes"]]
+        paths += [f"{group.name}/{name}" for name in group if name not in OWN_COLUMNS[book.kind]["nodes"]]
     return {path: {key: np.asarray(value).tolist() for key, value in file[path].attrs.items()} for path in paths}
 
 
-def expected_attributes(view: Book, usable: list[int], source: h5py.File | None) -> Attributes:
+def expected_attributes(book: Book, usable: list[int], source: h5py.File | None) -> Attributes:
     """Read the attributes that columns must have: the graph file's, or those of the first usable part."""
     if source is not None or not usable:
-        return column_attributes(view, source) if source is not None else {}
-    with files.open_checked(view.part_path(usable[0]), files.PART) as file:
-        return column_attributes(view, file)
+        return column_attributes(book, source) if source is not None else {}
+    with files.open_checked(book.part_path(usable[0]), files.PART) as file:
+        return column_attributes(book, file)
 
 
-def check_attributes(view: Book, part: int, expected: Attributes, findings: Findings) -> None:
+def check_attributes(book: Book, part: int, expected: Attributes, findings: Findings) -> None:
     """Check the attributes of a part's columns."""
     if part in findings.unusable:
         return
-    path = view.part_path(part)
+    path = book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
-        for column, ours in column_attributes(view, file).items():
+        for column, ours in column_attributes(book, file).items():
             theirs = expected.get(column, {})
             for name in sorted(ours.keys() | theirs.keys()):
                 if ours.get(name) != theirs.get(name):
@@ -145,65 +145,65 @@ def row_bytes(layout: Layout) -> int:
     return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
 
 
-def expected_layouts(view: Book, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
+def expected_layouts(book: Book, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
     """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
     them."""
     layouts: dict[str, Layout] = {}
-    own = OWN_COLUMNS[view.kind]
+    own = OWN_COLUMNS[book.kind]
     if source is not None:
-        for kind, names in (("nodes", view.types), ("edges", view.relations)):
+        for kind, names in (("nodes", book.types), ("edges", book.relations)):
             layouts |= {f"/{kind}/{item.name}": layout_of(source[kind][item.name]) for item in names}
-        for relation in view.relations:
+        for relation in book.relations:
             for endpoint in ("src", "dst"):
                 layouts[f"/edges/{relation.name}"].pop(endpoint)
-    for part in range(view.num_parts):
+    for part in range(book.num_parts):
         if part in findings.unusable or layouts:
             continue
-        with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
+        with findings.reading(book.part_path(part), part), files.open_checked(book.part_path(part), files.PART) as file:
             layouts = {path: columns for path, columns in part_layouts(file).items() if path.startswith(COMPARED)}
-    for kind, names in (("nodes", view.types), ("edges", view.relations)):
+    for kind, names in (("nodes", book.types), ("edges", book.relations)):
         for item in names:
             layout = layouts.setdefault(f"/{kind}/{item.name}", {})
             layout.update({name: ("<i8", ()) for name in own[kind]})
-    for relation in view.relations:
+    for relation in book.relations:
         path = f"/edges/{relation.name}"
         listed = {*own["edges"], *relation.columns}
-        if set(layouts[path]) != listed and view.num_parts > len(findings.unusable):
-            findings.add(view.path, f"{path}/columns", f"names {sorted(listed)}, the data has {sorted(layouts[path])}")
-            findings.unusable.update(range(view.num_parts))
-    if view.kind in files.BY_DESTINATION:
-        layouts |= further_layouts(view)
+        if set(layouts[path]) != listed and book.num_parts > len(findings.unusable):
+            findings.add(book.path, f"{path}/columns", f"names {sorted(listed)}, the data has {sorted(layouts[path])}")
+            findings.unusable.update(range(book.num_parts))
+    if book.kind in files.BY_DESTINATION:
+        layouts |= further_layouts(book)
     return layouts
 
 
-def check_source(view: Book, source: h5py.File, findings: Findings) -> bool:
+def check_source(book: Book, source: h5py.File, findings: Findings) -> bool:
     """Check that the graph file is the one the set was made from; False: the outlines differ, rows cannot be
     compared."""
     digest = files.file_hash(source.filename)
-    if digest != view.source_hash:
-        findings.add(view.path, "source_hash", f"{view.source_hash}, but {source.filename} has {digest}")
-    if view.kind == "snapshots":
-        check_snapshot_facts(view, source, findings)
+    if digest != book.source_hash:
+        findings.add(book.path, "source_hash", f"{book.source_hash}, but {source.filename} has {digest}")
+    if book.kind == "snapshots":
+        check_snapshot_facts(book, source, findings)
     outlines = (
-        ("nodes", [(t.name, t.num_nodes) for t in view.types], files.node_types(source), "num_nodes"),
-        ("edges", [(r.name, r.num_edges) for r in view.relations], files.relations(source), "num_edges"),
+        ("nodes", [(t.name, t.num_nodes) for t in book.types], files.node_types(source), "num_nodes"),
+        ("edges", [(r.name, r.num_edges) for r in book.relations], files.relations(source), "num_edges"),
     )
     fine = True
     for kind, ours, names, attribute in outlines:
         theirs = [(name, int(source[kind][name].attrs[attribute])) for name in names]
         if ours != theirs:
-            findings.add(view.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
+            findings.add(book.path, f"/{kind}", f"{ours}, but {source.filename} has {theirs}")
             fine = False
-    for relation in view.relations if fine else ():
+    for relation in book.relations if fine else ():
         columns = set(source["edges"][relation.name]) - {"src", "dst"}
         if columns != set(relation.columns):
             path, listed = f"/edges/{relation.name}/columns", sorted(relation.columns)
-            findings.add(view.path, path, f"{listed}, but {source.filename} has {sorted(columns)}")
+            findings.add(book.path, path, f"{listed}, but {source.filename} has {sorted(columns)}")
             fine = False
         scale = time_scale(source["edges"][relation.name])
         if relation.time_scale != scale:
             path = f"/edges/{relation.name}"
-            findings.add(view.path, path, f"time_scale is {relation.time_scale}, but {source.filename} has {scale}")
+            findings.add(book.path, path, f"time_scale is {relation.time_scale}, but {source.filename} has {scale}")
     return fine
 
 
@@ -222,9 +222,9 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     if lines:
         print(f"{args.folder}: {len(lines)} problems")
         return 2
-    view: Any = read_book(pathlib.Path(args.folder), Findings())
-    num_nodes, num_edges = view.num_nodes, view.num_edges
-    what = "events" if view.kind == "temporal" else "edges"
+    book: Any = read_book(pathlib.Path(args.folder), Findings())
+    num_nodes, num_edges = book.num_nodes, book.num_edges
+    what = "events" if book.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""
-    print(f"{args.folder}: fine; {view.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")
+    print(f"{args.folder}: fine; {book.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")
     return 0

@@ -30,7 +30,7 @@ HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst"
 
 def compare_static_edges(
     team: Team,
-    view: Book,
+    book: Book,
     relation: Relation,
     row_of: dict[str, np.ndarray],
     source: h5py.File | None,
@@ -41,11 +41,11 @@ def compare_static_edges(
 
     row_of: row ids by global id, per node type, as compare_nodes returns them.
     """
-    (columns,) = each(team, findings, [relation], lambda item, problems: column_types(view, item, source, problems))
+    (columns,) = each(team, findings, [relation], lambda item, problems: column_types(book, item, source, problems))
     dtype = np.dtype([*HEAD, *columns])
     window = max(files.SLAB_BYTES // 2 // dtype.itemsize, -(-relation.num_edges // MAX_WINDOWS), 1)
     starts = range(0, relation.num_edges, window)
-    layouts: dict[str, Layout] = {f"/out/{relation.name}": {}} if view.options.get("out_edges") else {}
+    layouts: dict[str, Layout] = {f"/out/{relation.name}": {}} if book.options.get("out_edges") else {}
     ends = (relation.src_type.name, relation.dst_type.name) if source is not None else ()
     place = {name: global_of(row_of[name]) for name in ends}
     inside = f"/edges/{relation.name}"
@@ -57,19 +57,19 @@ def compare_static_edges(
             names = [name for name, *_ in columns] if other == "src" else []
             record_type = dtype if other == "src" else np.dtype(HEAD)
             spools.append(PairSpool(stack, record_type, range(*team.share(0, len(starts))), window))
-            spool_parts(team, view, relation, path, other, names, spools[-1], len(starts), findings)
+            spool_parts(team, book, relation, path, other, names, spools[-1], len(starts), findings)
 
         def check(index: int, findings: Findings) -> int:
             start, stop = starts[index], min(starts[index] + window, relation.num_edges)
             records = spools[0].records(index)
-            check_once(view, inside, start, stop, records, findings)
+            check_once(book, inside, start, stop, records, findings)
             if source is not None:
                 reference = source_edges(relation, source, place, start, stop)
-                compare_records(view, inside, start, records, reference, "the graph file", findings)
+                compare_records(book, inside, start, records, reference, "the graph file", findings)
             for out in (spool.records(index) for spool in spools[1:]):
-                check_once(view, f"/out/{relation.name}", start, stop, out, findings)
+                check_once(book, f"/out/{relation.name}", start, stop, out, findings)
                 expected = by_row(records, start, stop)
-                compare_records(view, f"/out/{relation.name}", start, out, expected, "the in-edges", findings)
+                compare_records(book, f"/out/{relation.name}", start, out, expected, "the in-edges", findings)
             return int((relation.src_type.owner(records["src"]) != records[PART]).sum())
 
         return sum(each(team, findings, range(len(starts)), check))
@@ -100,7 +100,7 @@ class PairSpool:
 
 def spool_parts(
     team: Team,
-    view: Book,
+    book: Book,
     relation: Relation,
     path: str,
     other: str,
@@ -111,12 +111,12 @@ def spool_parts(
 ) -> None:
     """Collective. Write the edges of a group of all usable parts to the ranks that have their windows, every rank
     reading its share of the parts; ``other`` is the endpoint that the group has as a column."""
-    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
+    usable = [part for part in range(book.num_parts) if part not in findings.unusable]
     part_findings = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
     pieces = (
         records
         for part, problems in part_findings
-        for records in part_records(view, relation, path, other, part, names, spool.dtype, problems)
+        for records in part_records(book, relation, path, other, part, names, spool.dtype, problems)
     )
     bounds = np.arange(team.size + 1) * num_windows // team.size
     records = next(pieces, None)
@@ -131,7 +131,7 @@ def spool_parts(
 
 
 def part_records(
-    view: Book,
+    book: Book,
     relation: Relation,
     path: str,
     other: str,
@@ -142,7 +142,7 @@ def part_records(
 ) -> Iterator[np.ndarray]:
     """Yield the records of the edges of a group of one part, in slabs."""
     owners = relation.dst_type if other == "src" else relation.src_type
-    file_name = view.part_path(part)
+    file_name = book.part_path(part)
     with findings.reading(file_name, part), files.open_checked(file_name, files.PART) as file:
         group = file[path]
         indptr = group["indptr"][:]
@@ -161,20 +161,20 @@ def part_records(
             yield records
 
 
-def column_types(view: Book, relation: Relation, source: h5py.File | None, findings: Findings) -> list[tuple]:
+def column_types(book: Book, relation: Relation, source: h5py.File | None, findings: Findings) -> list[tuple]:
     """Find (name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
     if source is not None:
         group = source["edges"][relation.name]
         return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
-    for part in range(view.num_parts):
+    for part in range(book.num_parts):
         if part not in findings.unusable:
-            with files.open_checked(view.part_path(part), files.PART) as file:
+            with files.open_checked(book.part_path(part), files.PART) as file:
                 group = file["edges"][relation.name]
                 return [(name, group[name].dtype, group[name].shape[1:]) for name in relation.columns]
     return []
 
 
-def check_once(view: Book, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
+def check_once(book: Book, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
     """Check that every row of a window has one record."""
     order = np.argsort(records["row"], kind="stable")
     rows = records["row"][order]
@@ -183,10 +183,10 @@ def check_once(view: Book, path: str, start: int, stop: int, records: np.ndarray
         one, other = records[order[position - 1]], records[order[position]]
         text = f"row {other[POSITION]}: edge {other['row']} is in part-{one[PART]}.h5 too"
         more = f" (and {len(again) - 1} more such edges)" if len(again) > 1 else ""
-        findings.add(view.part_path(int(other[PART])), f"{path}/row", text + more)
+        findings.add(book.part_path(int(other[PART])), f"{path}/row", text + more)
     if not findings.unusable:
         lost = np.setdiff1d(np.arange(start, stop), rows)
-        findings.add_rows(view.path.parent, path, lost, lambda i: "the edge is in no part")
+        findings.add_rows(book.path.parent, path, lost, lambda i: "the edge is in no part")
 
 
 def source_edges(
@@ -221,7 +221,7 @@ def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
 
 
 def compare_records(
-    view: Book, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
+    book: Book, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
 ) -> None:
     """Compare the values of records [k] with the values of a window, columns [W, ...], bit by bit; endpoints of -1 are
     unknown."""
@@ -241,20 +241,20 @@ def compare_records(
                 return f"{name} {actual}, expected {correct} as in {what} (edge {records['row'][positions[i]]})"
 
             dataset = f"{path}/{name}" if name != owner else f"{path}/indptr"
-            findings.add_rows(view.part_path(int(part)), dataset, records[POSITION][positions], text)
+            findings.add_rows(book.part_path(int(part)), dataset, records[POSITION][positions], text)
 
 
-def count_halo(team: Team, view: Book, findings: Findings) -> int:
+def count_halo(team: Team, book: Book, findings: Findings) -> int:
     """Collective. Count the distinct remote sources of in-edges, summed over the usable parts."""
-    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    return sum(each(team, findings, usable, lambda part, problems: part_halo(view, part, problems)))
+    usable = [part for part in range(book.num_parts) if part not in findings.unusable]
+    return sum(each(team, findings, usable, lambda part, problems: part_halo(book, part, problems)))
 
 
-def part_halo(view: Book, part: int, findings: Findings) -> int:
+def part_halo(book: Book, part: int, findings: Findings) -> int:
     """Count the distinct remote sources of a part's in-edges; 0 where it cannot be read."""
-    reached = np.zeros(view.num_nodes, bool)
-    with findings.reading(view.part_path(part), part), files.open_checked(view.part_path(part), files.PART) as file:
-        for relation in view.relations:
+    reached = np.zeros(book.num_nodes, bool)
+    with findings.reading(book.part_path(part), part), files.open_checked(book.part_path(part), files.PART) as file:
+        for relation in book.relations:
             ids = file["edges"][relation.name]["src"]
             for start, stop in files.slabs(len(ids), 16):
                 sources = ids[start:stop]

@@ -42,57 +42,57 @@ class SharedRows(Measured):
             yield EdgeSlab(start, src, dst, part[src], part[dst])
 
 
-def compare_measures(team: Team, view: Book, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
+def compare_measures(team: Team, book: Book, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
     """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
     ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
-    kind, options = Options if view.kind == "temporal" else StaticOptions, None
-    with findings.reading(view.path):
+    kind, options = Options if book.kind == "temporal" else StaticOptions, None
+    with findings.reading(book.path):
         given: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in view.options.items()
+            key: tuple(value) if isinstance(value, list) else value for key, value in book.options.items()
         }
         options = kind(**given)
     if options is None:
         return
     with (source := open_source(path)).file:
-        part = node_parts(view, source, rows)
+        part = node_parts(book, source, rows)
         layout = PartLayout(
-            view.num_parts, part, np.empty(0, np.int64), tuple(node_type.offsets for node_type in view.types)
+            book.num_parts, part, np.empty(0, np.int64), tuple(node_type.offsets for node_type in book.types)
         )
         blocks = NodeBlocks.even(team, source.num_nodes)
         job = Job(source, options, blocks, pathlib.Path(tempfile.gettempdir()), LEAST_WORK)
         loads = load_parts(job, part[blocks.own.start : blocks.own.stop])
-        measured = measure(SharedRows(team, source, layout, range(view.num_parts)), loads)
-        compare(view, "", view.quality, json.loads(json.dumps(measured)), findings)
+        measured = measure(SharedRows(team, source, layout, range(book.num_parts)), loads)
+        compare(book, "", book.quality, json.loads(json.dumps(measured)), findings)
         if isinstance(options, StaticOptions) and options.cache_ranking:
-            compare_caches(team, view, source, part, rows, options, findings)
+            compare_caches(team, book, source, part, rows, options, findings)
 
 
-def node_parts(view: Book, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
+def node_parts(book: Book, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
     """Find the part [N] int32 of every node of the graph file."""
     part = np.zeros(source.num_nodes, np.int32)
-    for node_type, ours in zip(source.types, view.types, strict=True):
-        of_id = np.repeat(np.arange(view.num_parts, dtype=np.int32), np.diff(ours.offsets))
+    for node_type, ours in zip(source.types, book.types, strict=True):
+        of_id = np.repeat(np.arange(book.num_parts, dtype=np.int32), np.diff(ours.offsets))
         part[node_type.base + rows[ours.name]] = of_id
     return part
 
 
-def compare(view: Book, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
+def compare(book: Book, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
     """Note where values of the book differ from those that were measured, by their path in the quality. Measures
     that the book of an older program lacks are left out."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in theirs:
             if name in ours:
-                compare(view, f"{where}.{name}" if where else name, ours[name], theirs[name], findings)
+                compare(book, f"{where}.{name}" if where else name, ours[name], theirs[name], findings)
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for index, (own, other) in enumerate(zip(ours, theirs, strict=True)):
-            compare(view, f"{where}[{index}]", own, other, findings)
+            compare(book, f"{where}[{index}]", own, other, findings)
     elif ours != theirs:
-        findings.add(view.path, "quality", f"{where} is {ours!r}, the parts have {theirs!r}")
+        findings.add(book.path, "quality", f"{where} is {ours!r}, the parts have {theirs!r}")
 
 
 def compare_caches(
     team: Team,
-    view: Book,
+    book: Book,
     source: Source,
     part: np.ndarray,
     rows: dict[str, np.ndarray],
@@ -102,11 +102,11 @@ def compare_caches(
     """Collective. Check the probabilities of the cache rankings of all parts, and the book's shares of accesses."""
 
     def check(number: int, problems: Findings) -> tuple[float, float, float]:
-        path, ranked = view.part_path(number), 0.0
+        path, ranked = book.part_path(number), 0.0
         block = range(number, number + 1)
         ((_, probability),) = access_by_part(source, part, block, options.fanouts, options.batch_size)
         with problems.reading(path, number), files.open_checked(path, files.PART) as file:
-            for node_type, ours in zip(source.types, view.types, strict=True):
+            for node_type, ours in zip(source.types, book.types, strict=True):
                 group = file[f"cache/{ours.name}"]
                 values = group["probability"][:]
                 expected = probability[node_type.base + rows[ours.name][group["id"][:] - ours.base]]
@@ -120,8 +120,8 @@ def compare_caches(
             ranked,
         )
 
-    total, *shares = np.sum(each(team, findings, range(view.num_parts), check), axis=0).tolist()
+    total, *shares = np.sum(each(team, findings, range(book.num_parts), check), axis=0).tolist()
     for name, value in zip(("local", "ranked"), shares, strict=True):
-        share, stored = (value / total if total else 0.0), view.quality.get("cache", {}).get(name)
+        share, stored = (value / total if total else 0.0), book.quality.get("cache", {}).get(name)
         if not (isinstance(stored, float) and abs(stored - share) <= CACHE_TOLERANCE):
-            findings.add(view.path, "quality", f"cache.{name} is {stored!r}, the parts have {round(share, 6)}")
+            findings.add(book.path, "quality", f"cache.{name} is {stored!r}, the parts have {round(share, 6)}")

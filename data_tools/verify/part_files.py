@@ -10,53 +10,53 @@ from data_tools.team import Team
 from hpcgnn.graph import files
 
 
-def check_files(team: Team, view: Book, findings: Findings) -> None:
+def check_files(team: Team, book: Book, findings: Findings) -> None:
     """Collective. Check that every part file is there, belongs to the set, and is the very bytes that the book
     describes."""
-    each(team, findings, range(view.num_parts), lambda part, problems: check_file(view, part, problems))
-    each(team, findings, [view], check_strangers)
+    each(team, findings, range(book.num_parts), lambda part, problems: check_file(book, part, problems))
+    each(team, findings, [book], check_strangers)
 
 
-def check_file(view: Book, part: int, findings: Findings) -> None:
+def check_file(book: Book, part: int, findings: Findings) -> None:
     """Check that one part file is there, and its bytes and header."""
-    path = view.part_path(part)
+    path = book.part_path(part)
     if not path.is_file():
         findings.add(path, "", "no such file; copy it again or partition again")
         findings.unusable.add(part)
         return
     with findings.reading(path, part):
-        if check_bytes(view, path, part, findings):
-            check_header(view, path, part, findings)
+        if check_bytes(book, path, part, findings):
+            check_header(book, path, part, findings)
         else:
             findings.unusable.add(part)
 
 
-def check_strangers(view: Book, findings: Findings) -> None:
+def check_strangers(book: Book, findings: Findings) -> None:
     """Note part files that do not belong to the set."""
-    for path in sorted(view.path.parent.glob("part-*")):
-        if path not in {view.part_path(part) for part in range(view.num_parts)}:
-            findings.add(path, "", f"does not belong to this set of {view.num_parts} parts; remove it")
+    for path in sorted(book.path.parent.glob("part-*")):
+        if path not in {book.part_path(part) for part in range(book.num_parts)}:
+            findings.add(path, "", f"does not belong to this set of {book.num_parts} parts; remove it")
 
 
-def check_bytes(view: Book, path: pathlib.Path, part: int, findings: Findings) -> bool:
+def check_bytes(book: Book, path: pathlib.Path, part: int, findings: Findings) -> bool:
     """Check size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
     size = path.stat().st_size
-    if size != view.sizes[part]:
-        findings.add(path, "", f"{size} bytes, expected {view.sizes[part]} (book.h5: /parts/bytes, row {part})")
+    if size != book.sizes[part]:
+        findings.add(path, "", f"{size} bytes, expected {book.sizes[part]} (book.h5: /parts/bytes, row {part})")
         return False
     digest = files.file_hash(path)
-    if digest != view.hashes[part]:
-        expected = f"expected {view.hashes[part]} (book.h5: /parts/hash, row {part})"
+    if digest != book.hashes[part]:
+        expected = f"expected {book.hashes[part]} (book.h5: /parts/hash, row {part})"
         remedy = "damaged or from another set, its content is not checked; copy it again or partition again"
         findings.add(path, "", f"sha256 {digest}, {expected}: {remedy}")
         return False
     return True
 
 
-def check_header(view: Book, path: pathlib.Path, part: int, findings: Findings) -> None:
+def check_header(book: Book, path: pathlib.Path, part: int, findings: Findings) -> None:
     """Check format, version, part number and set of one part file."""
     with files.open_checked(path, files.PART) as file:
-        expected = {"part": part, "num_parts": view.num_parts, "set_id": view.set_id}
+        expected = {"part": part, "num_parts": book.num_parts, "set_id": book.set_id}
         for name, value in expected.items():
             if file.attrs.get(name) != value:
                 actual = file.attrs.get(name)

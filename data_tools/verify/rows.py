@@ -68,16 +68,16 @@ class Window:
 class Cursors:
     """Where every part's next window begins in one group."""
 
-    def __init__(self, view: Book, path: str):
-        self._view, self._path = view, path
+    def __init__(self, book: Book, path: str):
+        self._book, self._path = book, path
         self._position: dict[int, int] = {}  # by part, of those that a window was read from
 
     def slices(self, window: Window, findings: Findings) -> Iterator[tuple[int, h5py.Group, int, np.ndarray]]:
         """Yield (part, its group, first position, rows relative to the window [k]) of every usable part."""
-        for part in range(self._view.num_parts):
+        for part in range(self._book.num_parts):
             if part in findings.unusable:
                 continue
-            path = self._view.part_path(part)
+            path = self._book.part_path(part)
             with findings.reading(path, part), files.open_checked(path, files.PART) as file:
                 group = file[self._path]
                 begin = self._position.get(part)
@@ -117,7 +117,7 @@ def short(value) -> str:
 
 
 def compare_nodes(
-    team: Team, view: Book, node_type: NodeType, source: h5py.File | Any, width: int, findings: Findings
+    team: Team, book: Book, node_type: NodeType, source: h5py.File | Any, width: int, findings: Findings
 ) -> np.ndarray:
     """Collective. Check that every node is in exactly one part, with the graph file's values; width: bytes of a row.
 
@@ -125,7 +125,7 @@ def compare_nodes(
     """
     path = f"/nodes/{node_type.name}"
     row_of = np.full(node_type.num_nodes, -1, np.int64)
-    cursors = Cursors(view, path)
+    cursors = Cursors(book, path)
     names = sorted(source[path]) if source else []
 
     def check(bounds: tuple[int, int], findings: Findings) -> None:
@@ -139,7 +139,7 @@ def compare_nodes(
                 first = node_type.offsets[part] - node_type.base + begin
                 row_of[first : first + len(index)] = index + start
                 window.seen(index, part)
-        note_lost(view, path, window, "node", findings)
+        note_lost(book, path, window, "node", findings)
 
     each(team, findings, list(windows(node_type.num_nodes, width)), check)
     return team.largest(row_of)
@@ -155,16 +155,16 @@ def check_single(window: Window, group: h5py.Group, begin: int, index: np.ndarra
     )
 
 
-def note_lost(view: Book, path: str, window: Window, what: str, findings: Findings) -> None:
+def note_lost(book: Book, path: str, window: Window, what: str, findings: Findings) -> None:
     """Note the rows that no part has, unless a part could not be used: they may be there."""
     if not findings.unusable:
         lost = window.start + np.flatnonzero(window.copies == 0)
-        findings.add_rows(view.path.parent, path, lost, lambda i: f"the {what} is in no part")
+        findings.add_rows(book.path.parent, path, lost, lambda i: f"the {what} is in no part")
 
 
 def compare_edges(
     team: Team,
-    view: Book,
+    book: Book,
     relation: Relation,
     row_of: dict[str, np.ndarray],
     source: h5py.File | None,
@@ -177,7 +177,7 @@ def compare_edges(
     row_of: row ids by global id, per node type, as compare_nodes returns them; width: bytes of a row.
     """
     path = f"/edges/{relation.name}"
-    cursors = Cursors(view, path)
+    cursors = Cursors(book, path)
 
     def check(bounds: tuple[int, int], findings: Findings) -> int:
         start, stop = bounds
@@ -192,8 +192,8 @@ def compare_edges(
                         columns[name] = row_of[node_type.name][columns[name] - node_type.base]
                 compare_columns(window, group, begin, index, columns, findings)
                 window.seen(index, part)
-        note_lost(view, path, window, "event", findings)
-        check_copies(view, path, window, owners, findings)
+        note_lost(book, path, window, "event", findings)
+        check_copies(book, path, window, owners, findings)
         return int((owners[0] != owners[1]).sum())
 
     return sum(each(team, findings, list(windows(relation.num_edges, width)), check))
@@ -208,7 +208,7 @@ def source_edges(relation: Relation, source: h5py.File | None, start: int, stop:
     return {**columns, "src": columns["src"].astype(np.int64), "dst": columns["dst"].astype(np.int64)}
 
 
-def check_copies(view: Book, path: str, window: Window, owners: np.ndarray, findings: Findings) -> None:
+def check_copies(book: Book, path: str, window: Window, owners: np.ndarray, findings: Findings) -> None:
     """Check that an event is in the part of each endpoint, owners [2, W]; copies elsewhere were noted when the parts
     were read."""
     single = np.flatnonzero((window.copies == 1) & (owners[0] != owners[1]))
@@ -216,5 +216,5 @@ def check_copies(view: Book, path: str, window: Window, owners: np.ndarray, find
     for part in np.unique(absent):
         if int(part) not in findings.unusable:
             rows = window.start + single[absent == part]
-            file = view.part_path(int(part))
+            file = book.part_path(int(part))
             findings.add_rows(file, f"{path}/row", rows, lambda i: "the event is missing; an endpoint is in this part")

@@ -18,17 +18,17 @@ from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
 
 
-def check_snapshot_part(view: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_snapshot_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part as `check_static_part` does, that edges are in snapshots that there are, and that columns of
     snapshots have one value each."""
-    check_static_part(view, part, layouts, findings)
-    path, num_snapshots = view.part_path(part), view.facts["num_snapshots"]
+    check_static_part(book, part, layouts, findings)
+    path, num_snapshots = book.part_path(part), book.facts["num_snapshots"]
     if part in findings.unusable:
         return
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
-        for relation in view.relations:
+        for relation in book.relations:
             _check_stamps(file, f"/edges/{relation.name}", num_snapshots, findings)
-        for node_type in view.types:
+        for node_type in book.types:
             for column in file[f"/nodes/{node_type.name}"].values():
                 if column.attrs.get("per_snapshot", False) and column.shape[1:2] != (num_snapshots,):
                     text = f"shape {column.shape}, expected {num_snapshots} snapshots as the book tells"
@@ -42,24 +42,24 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
     findings.add_rows(file.filename, f"{path}/first", bad, text)
 
 
-def check_snapshot_facts(view: Book, source: h5py.File, findings: Findings) -> None:
+def check_snapshot_facts(book: Book, source: h5py.File, findings: Findings) -> None:
     """Check that the book has the graph file's number of snapshots and splits."""
     for name in FACTS:
-        ours, theirs = view.facts.get(name), source.attrs.get(name)
+        ours, theirs = book.facts.get(name), source.attrs.get(name)
         if ours != theirs:
-            findings.add(view.path, name, f"{ours}, but {source.filename} has {theirs}")
+            findings.add(book.path, name, f"{ours}, but {source.filename} has {theirs}")
 
 
-def measured_snapshots(team: Team, view: Book, findings: Findings) -> dict:
+def measured_snapshots(team: Team, book: Book, findings: Findings) -> dict:
     """Collective. Measure edges, cut and halo rows over all snapshots, from the parts that can be used."""
-    usable = [part for part in range(view.num_parts) if part not in findings.unusable]
-    counted = each(team, findings, usable, lambda part, problems: _measured_part(view, part, problems))
+    usable = [part for part in range(book.num_parts) if part not in findings.unusable]
+    counted = each(team, findings, usable, lambda part, problems: _measured_part(book, part, problems))
     sums = {name: sum(counts.get(name, 0) for counts in counted) for name in ("edges", "cut", "halo_rows")}
-    return {"num_snapshots": view.facts["num_snapshots"], **sums}
+    return {"num_snapshots": book.facts["num_snapshots"], **sums}
 
 
-def _measured_part(view: Book, part: int, findings: Findings) -> dict[str, int]:
-    (relation,), (node_type,), path = view.relations, view.types, view.part_path(part)
+def _measured_part(book: Book, part: int, findings: Findings) -> dict[str, int]:
+    (relation,), (node_type,), path = book.relations, book.types, book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         group = file["edges"][relation.name]
         src, (first, last) = group["src"][:], stamps(group)

@@ -19,30 +19,30 @@ OUT = {"indptr": INT64, "dst": INT64, "row": INT64}
 CACHE = {"id": INT64, "probability": ("<f4", ())}
 
 
-def further_layouts(view: Book) -> dict[str, Layout]:
+def further_layouts(book: Book) -> dict[str, Layout]:
     """List the columns of the groups that the set's options ask for, by path."""
     layouts: dict[str, Layout] = {}
-    if view.options.get("out_edges"):
-        layouts |= {f"/out/{relation.name}": dict(OUT) for relation in view.relations}
-    if view.options.get("cache_ranking"):
-        layouts |= {f"/cache/{node_type.name}": dict(CACHE) for node_type in view.types}
+    if book.options.get("out_edges"):
+        layouts |= {f"/out/{relation.name}": dict(OUT) for relation in book.relations}
+    if book.options.get("cache_ranking"):
+        layouts |= {f"/cache/{node_type.name}": dict(CACHE) for node_type in book.types}
     return layouts
 
 
-def check_static_part(view: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_static_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part against the book and against ``layouts``, the columns that every part must have."""
-    path = view.part_path(part)
+    path = book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         before = len(findings.lines)
         check_layouts(file, layouts, findings)
         if len(findings.lines) == before:
-            check_counts(view, file, part, layouts, findings)
+            check_counts(book, file, part, layouts, findings)
         if len(findings.lines) == before:
-            for node_type in view.types:
+            for node_type in book.types:
                 check_nodes(file, node_type, findings)
                 if f"/cache/{node_type.name}" in layouts:
                     check_cache(file, node_type, part, findings)
-            for relation in view.relations:
+            for relation in book.relations:
                 for name, owners, others, column in sides(relation, layouts):
                     count = int(owners.offsets[part + 1] - owners.offsets[part])
                     check_csc(file, name, count, relation.num_edges, others, column, findings)
@@ -58,9 +58,9 @@ def sides(relation: Relation, layouts: dict[str, Layout]) -> list[tuple[str, Nod
     return groups
 
 
-def check_counts(view: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_counts(book: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check that the columns of a group are equally long."""
-    for node_type in view.types:
+    for node_type in book.types:
         count = int(node_type.offsets[part + 1] - node_type.offsets[part])
         check_lengths(file, f"/nodes/{node_type.name}", count, "the book's offsets", findings)
     for path in layouts:

@@ -27,34 +27,34 @@ def part_layouts(file: h5py.File) -> dict[str, Layout]:
     return {f"/{kind}/{name}": layout_of(file[kind][name]) for kind in kinds for name in file[kind]}
 
 
-def check_part(view: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part against the book and against ``layouts``, the columns that every part must have."""
-    path = view.part_path(part)
+    path = book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
-        if not check_datasets(view, file, part, layouts, findings):
+        if not check_datasets(book, file, part, layouts, findings):
             findings.unusable.add(part)
             return
-        for node_type in view.types:
+        for node_type in book.types:
             if not check_nodes(file, node_type, findings):
                 findings.unusable.add(part)
-        for relation in view.relations:
+        for relation in book.relations:
             if not check_events(file, relation, part, findings):
                 findings.unusable.add(part)
-            check_history(view, file, relation, part, findings)
+            check_history(book, file, relation, part, findings)
 
 
-def check_datasets(view: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
+def check_datasets(book: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
     """Check that all columns are there, with the right dtypes and lengths; False: comparing rows makes no sense."""
     before = len(findings.lines)
     check_layouts(file, layouts, findings)
-    if sorted(file["history"]) != sorted(relation.name for relation in view.relations):
+    if sorted(file["history"]) != sorted(relation.name for relation in book.relations):
         findings.add(file.filename, "/history", f"relations {sorted(file['history'])} are not those of the book")
     if len(findings.lines) > before:
         return False
-    for node_type in view.types:
+    for node_type in book.types:
         count = int(node_type.offsets[part + 1] - node_type.offsets[part])
         check_lengths(file, f"/nodes/{node_type.name}", count, "the book's offsets", findings)
-    for relation in view.relations:
+    for relation in book.relations:
         group = f"/edges/{relation.name}"
         check_lengths(file, group, len(file[group]["row"]), "row", findings)
     return len(findings.lines) == before
@@ -125,7 +125,7 @@ def check_events(file: h5py.File, relation: Relation, part: int, findings: Findi
     return bool(fine)
 
 
-def check_history(view: Book, file: h5py.File, relation: Relation, part: int, findings: Findings) -> None:
+def check_history(book: Book, file: h5py.File, relation: Relation, part: int, findings: Findings) -> None:
     """Check that the history of every node is exactly its events, in order.
 
     Entries that increase within a node, are events of that node, and are as many as the events' endpoints in this part
@@ -133,11 +133,11 @@ def check_history(view: Book, file: h5py.File, relation: Relation, part: int, fi
     """
     group, edges, name = file["history"][relation.name], file["edges"][relation.name], file.filename
     indptr, event = group["indptr"][:], group["event"][:]
-    num_local, m = int(view.local_bases(part)[-1]), len(edges["row"])
+    num_local, m = int(book.local_bases(part)[-1]), len(edges["row"])
     if not check_indptr(file, group.name, indptr, num_local, len(event), findings):
         return
-    src = local_ids(view, relation.src_type, part, edges["src"][:])
-    dst = local_ids(view, relation.dst_type, part, edges["dst"][:])
+    src = local_ids(book, relation.src_type, part, edges["src"][:])
+    dst = local_ids(book, relation.dst_type, part, edges["dst"][:])
     path = f"{group.name}/event"
     outside = np.flatnonzero((event < 0) | (event >= m))
     findings.add_rows(name, path, outside, lambda i: f"{event[outside[i]]} is outside 0..{m - 1}")
@@ -169,8 +169,8 @@ def check_indptr(
     return not len(bad)
 
 
-def local_ids(view: Book, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:
+def local_ids(book: Book, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:
     """Find the local indices [m] of global ids in a part, -1 for nodes of other parts."""
-    base = view.local_bases(part)[node_type.index]
+    base = book.local_bases(part)[node_type.index]
     first, last = node_type.offsets[part], node_type.offsets[part + 1]
     return np.where((global_ids >= first) & (global_ids < last), global_ids - first + base, -1)

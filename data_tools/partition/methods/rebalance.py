@@ -23,7 +23,8 @@ LEAST_SHARE = 0.5  # means: of parts in the same run as such nodes
 
 
 def run_sizes(num_parts: int) -> list[int]:
-    """List the numbers of ranks, 2, 4, ... and that of the parts, whose runs of parts should be even."""
+    """List the numbers of ranks, 2, 4, ... and that of the parts, whose blocks of consecutive parts should be
+    even."""
     return [*(1 << power for power in range(1, num_parts.bit_length()) if 1 << power < num_parts), num_parts]
 
 
@@ -71,8 +72,8 @@ def divide(share: np.ndarray, least: np.ndarray, begin: int, end: int, amount: f
 
 
 def spread_giants(part: np.ndarray, weight: np.ndarray, giants: np.ndarray, num_parts: int, tolerance: float) -> None:
-    """Move giants [n], nodes heavier than a mean part, so that no part and no run of parts has more of them than it
-    must; part [N] changes in place."""
+    """Move giants [n], nodes heavier than a mean part, so that no part and no block of consecutive parts has more of
+    them than it must; part [N] changes in place."""
     ranks = [rank_of_parts(num_parts, count) for count in run_sizes(num_parts)]
     held = [np.zeros((rank[-1] + 1, weight.shape[1])) for rank in ranks]
     for node in giants[np.argsort(-weight[giants].max(axis=1), kind="stable")]:
