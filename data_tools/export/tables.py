@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -113,7 +113,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
         edges = [read_edges(file["edges"][relation.name], relation, part) for relation in book.relations]
     nodes, outer = [], {}
     for node_type in book.types:
-        ends = [
+        ends: list[Any] = [
             table.columns[end]
             for relation, table in zip(book.relations, edges, strict=True)
             for end, end_type in (("src", relation.src_type), ("dst", relation.dst_type))
@@ -124,18 +124,21 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
         nodes.append(read_nodes(book, node_type, part, outer[node_type.name]))
     for relation, table in zip(book.relations, edges, strict=True):
         for end, node_type in (("src", relation.src_type), ("dst", relation.dst_type)):
-            ids, (low, high) = table.columns[end], node_type.offsets[part : part + 2]
-            inner = (ids >= low) & (ids < high)
-            rows = np.where(inner, ids - low, high - low + np.searchsorted(outer[node_type.name], ids))
+            global_ids: Any = table.columns[end]
+            low, high = node_type.offsets[part : part + 2]
+            inner = (global_ids >= low) & (global_ids < high)
+            outside = high - low + np.searchsorted(outer[node_type.name], global_ids)
+            rows = np.where(inner, global_ids - low, outside)
             table.columns[end] = rows.astype(np.int64)
     return Tables(book.kind, nodes, edges, part)
 
 
 def read_edges(group: h5py.Group, relation: Relation, part: int) -> ExportTable:
     """Read the edges of a relation in a part; src and dst are global ids."""
-    columns = dict(zip(("src", "dst"), part_ends(group, relation, part), strict=True))
+    src, dst = part_ends(group, relation, part)
+    columns: dict[str, Column] = {"src": src, "dst": dst}
     columns |= {key: group[key][:] for key in group if key not in ("indptr", "src", "dst")}
-    return ExportTable(relation.name, len(columns["src"]), columns, attributes(group))
+    return ExportTable(relation.name, len(src), columns, attributes(group))
 
 
 def read_nodes(book: Book, node_type: NodeType, part: int, outer: np.ndarray) -> ExportTable:
@@ -149,7 +152,7 @@ def read_nodes(book: Book, node_type: NodeType, part: int, outer: np.ndarray) ->
         with files.reading(book.part_path(other), files.PART, REMEDY) as file:
             for key, column in file["nodes"][name].items():
                 pieces[key].append(column[outer[owner == other] - node_type.offsets[other]])
-    columns = {"row": np.concatenate(pieces.pop("row"))}
+    columns: dict[str, Column] = {"row": np.concatenate(pieces.pop("row"))}
     columns["inner"] = np.arange(num_inner + len(outer)) < num_inner
     columns |= {key: np.concatenate(arrays) for key, arrays in pieces.items()}
     return ExportTable(name, num_inner + len(outer), columns, node_attributes)

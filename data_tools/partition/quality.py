@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -320,7 +321,8 @@ def headline(quality: dict) -> str:
 def measure_snapshots(measured: Measured, quality: dict) -> None:
     """Collective. Add to the quality ``snapshots``, and ``halo_rows`` of every number of ranks."""
     (relation,) = measured.source.relations
-    group, num_parts = measured.source.edges(relation), measured.layout.num_parts
+    source: Any = measured.source  # has the edges in one file
+    group, num_parts = source.edges(relation), measured.layout.num_parts
     counts = {"edges": 0, "cut": 0}
     pieces = [[np.empty(0, np.int64)] * 5]
     for slab in measured.edges(relation):

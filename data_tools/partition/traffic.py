@@ -12,7 +12,7 @@ import numpy as np
 
 from data_tools.graph.book import Book
 from data_tools.partition.access import access_probability, seed_probability
-from data_tools.partition.layout import PartLayout, PartOfId, Same
+from data_tools.partition.layout import PartLayout, PartOfId
 from data_tools.partition.quality import Measured, halo_keys, rank_of_parts
 from data_tools.team import Team
 
@@ -28,11 +28,12 @@ class Traffic:
 def read_traffic(book: Book) -> Traffic:
     """Count the edges and halos of all parts."""
     num_parts, offsets = book.num_parts, tuple(node_type.offsets for node_type in book.types)
-    indexed: Any = PartOfId(offsets), Same()  # as arrays are
-    measured = Measured(Team(), book, PartLayout(num_parts, *indexed, offsets), range(num_parts))
+    part_of: Any = PartOfId(offsets)  # indexed as an array is
+    layout = PartLayout(num_parts, part_of, np.empty(0, np.int64), offsets)
+    measured = Measured(Team(), book, layout, range(num_parts))
     edges = sum((measured.part_pairs(relation) for relation in book.relations), np.zeros((num_parts, num_parts), int))
     node, part = np.divmod(halo_keys(measured, book.kind == "temporal", (0, 1)), num_parts)
-    halo = np.bincount(part * num_parts + indexed[0][node], minlength=num_parts**2)
+    halo = np.bincount(part * num_parts + part_of[node], minlength=num_parts**2)
     return Traffic(edges, halo.reshape(num_parts, num_parts))
 
 

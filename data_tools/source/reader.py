@@ -196,8 +196,8 @@ def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
     unread = {}
     for name, of_file in references.items():
         if of_file:
-            table = spec.files[name].pieces()[0].open()
-            unread[table.name] = table.unread({str(i): reference for i, reference in enumerate(of_file)})
+            opened = spec.files[name].pieces()[0].open()
+            unread[opened.name] = opened.unread({str(i): reference for i, reference in enumerate(of_file)})
     return unread
 
 

@@ -8,6 +8,7 @@ import pytest
 from partition_sets import content
 from random_graphs import random_graph, random_links, random_static
 
+from data_tools.graph.book import open_book
 from data_tools.graph.source import open_source
 from data_tools.inspect import main
 from data_tools.partition import step_bytes
@@ -15,7 +16,7 @@ from data_tools.partition.access import access_by_part
 from data_tools.partition.command import partition
 from data_tools.partition.quality import rank_of_parts
 from data_tools.partition.step_bytes import histories, read_events
-from data_tools.partition.traffic import expected_rows, open_book, read_traffic
+from data_tools.partition.traffic import expected_rows, read_traffic
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.graph import files
 

@@ -75,8 +75,12 @@ class ArraysTable(Table):
             raise FileFormatError(f"{self.name}: not a readable {self.kind} file ({error})") from None
 
     @property
+    def _names(self) -> list[str]:
+        return list(self.arrays)  # not "in arrays", which would read the array
+
+    @property
     def _listed(self) -> str:
-        return ", ".join(self.arrays) or "none at its top level"
+        return ", ".join(self._names) or "none at its top level"
 
     def memory(self) -> int:
         """Count the bytes that reading takes at most."""
@@ -127,7 +131,7 @@ class ArraysTable(Table):
             raise FileFormatError(f"{self.name}: {reference!r} of an array of shape {array.shape}: {error}") from None
 
     def _load(self, name: str) -> np.ndarray:
-        if name not in self.arrays:
+        if name not in self._names:
             raise FileFormatError(f"{self.name}: no array {name!r}; it has {self._listed}")
         if name not in self._cache:
             try:
@@ -144,7 +148,7 @@ class ArraysTable(Table):
             return array
         prefix = reference.prefix
         data, shape = self._load(prefix + "data"), tuple(map(int, self._load(prefix + "shape")))
-        if prefix + "row" not in self.arrays:
+        if prefix + "row" not in self._names:
             return SparseRows(self.name, data, self._load(prefix + "indices"), self._load(prefix + "indptr"), shape)
         row, col = self._load(prefix + "row"), self._load(prefix + "col")
         if shape[0] > max(MOST_EMPTY_ROWS, MOST_EMPTY_ROWS * len(row)):

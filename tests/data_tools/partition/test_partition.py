@@ -341,8 +341,8 @@ def test_a_row_more_is_a_method_more(tmp_path, monkeypatch, capsys):
     graph = random_graph(tmp_path / "g.h5", seed=7, sizes=(60, 40, 0), num_edges=400)
     assert main([str(graph), str(tmp_path / "p"), "--parts", "4", "--method", "striped"]) == 0
     printed = capsys.readouterr().out
-    predicted = {line.split()[0]: int(line.split()[1]) for line in printed.splitlines()[1:5] if line.endswith("MiB")}
-    assert predicted["assignment"] >= 123
+    assignment = next(line.split() for line in printed.splitlines() if line.startswith("  assignment"))
+    assert int(assignment[1]) >= 123
     assert "balance of" not in printed  # which is said of methods that are to balance
     assert verify(tmp_path / "p", graph) == []
     with files.open_checked(files.book_path(tmp_path / "p"), files.BOOK) as book:

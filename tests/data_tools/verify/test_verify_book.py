@@ -8,10 +8,10 @@ import pytest
 from partition_sets import changing_book, replace
 from random_graphs import random_graph
 
+from data_tools.graph.book import open_book
 from data_tools.graph.findings import Findings
 from data_tools.partition.command import partition
 from data_tools.partition.step_bytes import snapshot_step
-from data_tools.partition.traffic import open_book
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.verify.command import verify
 from data_tools.verify.edges import column_types, part_halo
