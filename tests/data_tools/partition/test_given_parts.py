@@ -161,7 +161,7 @@ def test_the_graph_for_metis(tmp_path, capsys, make, balance):
 
 
 def test_a_bad_constraint_is_refused_by_the_export(tmp_path):
-    with pytest.raises(ValueError, match="balance must be one of .*, got 'colour'"):
+    with pytest.raises(ValueError, match=r"balance must be one of .*, got 'colour'"):
         export(random_static(tmp_path / "g.h5", 1), tmp_path / "g.metis", ("colour",))
     assert not (tmp_path / "g.metis").exists()
 
