@@ -121,7 +121,7 @@ def test_the_pair_graph_counts_events(tmp_path, monkeypatch, seed, merge_at):
     with source.file:
         graph = build_pair_graph(source)
         for relation in source.relations:
-            bases = [source.types[index].base for index in (relation.src_type, relation.dst_type)]
+            bases = [node_type.base for node_type in (relation.src_type, relation.dst_type)]
             ends = (source.edges(relation)[name][:] + base for name, base in zip(("src", "dst"), bases, strict=True))
             for u, v in zip(*(column.tolist() for column in ends), strict=True):
                 if u != v:
@@ -142,7 +142,7 @@ def test_node_weights_equal_a_plain_count(tmp_path, seed):
         events, train = np.zeros((2, source.num_nodes), np.int64)
         last = train_time(source, round(0.7 * total))
         for relation in source.relations:
-            bases = [source.types[index].base for index in (relation.src_type, relation.dst_type)]
+            bases = [node_type.base for node_type in (relation.src_type, relation.dst_type)]
             columns = (source.edges(relation)[name][:].tolist() for name in ("src", "dst", "time"))
             for u, v, time in zip(*columns, strict=True):
                 for node in {u + bases[0], v + bases[1]}:
