@@ -21,7 +21,7 @@ from hpcgnn.task.config import LINK, TaskConfig
 
 @dataclass
 class SnapshotSamplingConfig:
-    """Which snapshots a prediction sees, and how neighbors in other ranks are reached.
+    """The snapshots that a prediction sees, and how rows of neighbors come from other ranks.
 
     Attributes:
         history: snapshots that a prediction sees, the one that it is made from last; 0: all before it, the model's
@@ -40,7 +40,7 @@ class SnapshotSamplingConfig:
         routes: "kept": neighborhoods and routes of all snapshots stay in memory; "fresh": they are made for every
             step.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or lie on several nodes, else none.
+            compute threads, or are on several machines, else none.
     """
 
     history: int = 0
@@ -161,10 +161,10 @@ class SnapshotDataConfig:
         test_fraction: share of these snapshots for the test, at the end; unset: 0.2.
         val_snapshots: number of snapshots for validation; -1: by fraction.
         test_snapshots: number of snapshots for the test; -1: by fraction.
-        splits: "shares": those above; "graph": those that the graph names, as facts do.
+        splits: "shares": by the shares or numbers above; "graph": the splits that the graph names, as facts do.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
-            variables in it, such as '$TMPDIR', are those of each job that trains the run.
+        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
+            variables in it, such as '$TMPDIR', have the values of each job that trains the run.
         synthetic_nodes: size of the built-in graph.
         synthetic_snapshots: its snapshots.
     """
@@ -236,7 +236,7 @@ class SnapshotDataConfig:
 
 @dataclass
 class SnapshotTaskConfig(TaskConfig):
-    """What is learnt of the snapshots, each from those before it.
+    """The task: what is learnt of a snapshot, from the snapshots before it.
 
     Attributes:
         kind: what is predicted.

@@ -156,8 +156,8 @@ def open_snapshot_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None,
     edge_columns: Collection[str] | None = None,
 ) -> SnapshotPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: is told about every
-    part; edge_columns: of the edges, what is read besides their ends and snapshots, None: all.
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: called for every part;
+    edge_columns: columns of the edges that are read besides their ends and snapshots, None: all.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """

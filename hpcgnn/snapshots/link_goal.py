@@ -1,7 +1,7 @@
-"""The goal of links between snapshots: whether two nodes have an edge in a later one, and how that is measured.
+"""Links between snapshots: the goal of predicting whether two nodes have an edge in a later one, and its rankings.
 
-Edges rank among all pairs of nodes (Pareja et al., EvolveGCN, 2020), or their ends among all nodes. n nodes of this
-rank, N of all ranks, C output columns, Z width.
+Edges are compared with drawn negatives, or ranked among all pairs of nodes (Pareja et al., EvolveGCN, 2020), or each of
+their ends among all nodes. n nodes of this rank, N of all ranks, C output columns, Z width.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
 BOTH = "both"
-ELEMENTS = 1 << 24  # of what is compared at once
-SCORES = 1 << 18  # of pairs at once: they stay in a cache
+ELEMENTS = 1 << 24  # scores compared at once
+SCORES = 1 << 18  # pairs scored at once: they stay in a cache
 
 
 @dataclass(slots=True)
@@ -135,7 +135,8 @@ def _mean_reciprocal_rank(score: torch.Tensor, source, positive, channel: Channe
 
 
 def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    """Collective. Average over snapshots with edges what ranking made of each; all ranks of a group know the same."""
+    """Collective. Average the columns of ``rank_all_pairs``, which all ranks of a group have, over snapshots with
+    edges."""
     values = np.column_stack([scores[name] for name in ALL_NAMES])
     check_finite(not np.isinf(values).any(), world)
     if world.size > 1:
@@ -144,10 +145,10 @@ def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: Wor
 
 
 def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of pairs, those of their ranks, and means over snapshots of the former.
+    """Collective. Compute the metrics of pairs and of their ranks, and means over snapshots of the metrics of pairs.
 
     scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
-    batches list those of all ranks. Raises DistributedError for a score that is not finite.
+    batches list the snapshots of all ranks. Raises DistributedError for a score that is not finite.
     """
     positive, negative, number = scores["positive"], scores["negative"], scores["number"]
     result, by_snapshot = metrics.drawn_metrics(positive, negative, world), []

@@ -1,4 +1,4 @@
-"""A partitioned sequence of snapshots and planned steps on them, for runs and for training loops of one's own.
+"""A partitioned sequence of snapshots and planned steps on them, for runs and for users' own training loops.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order. S
 snapshots.

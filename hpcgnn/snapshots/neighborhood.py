@@ -5,8 +5,8 @@ them, whose rows a halo exchange brings while the own rows are added up. What de
 depend on the number of ranks. E edges from own rows or from ghosts, e edges of a snapshot, D columns.
 
 Boundary node sampling (Wan et al., BNS-GCN, 2022): a training step sees a random share of the ghosts. A ghost is taken
-or left for all who would see it, by its row id: its owner and its users know without asking, and the choice is the same
-on any number of ranks. Messages of those taken count as much more.
+or left for all ranks that would see it, by its row id: its owner and its users know without asking, and the choice is
+the same on any number of ranks. Messages of the ghosts that are taken are divided by the share.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Builder:
         )  # fmt: skip
 
     def _are_from_ghosts(self, edges: SnapshotEdges) -> np.ndarray:
-        """Tell whether the source of each edge is a ghost, bool [e]."""
+        """Return whether the source of each edge is a ghost, bool [e]."""
         book, first_id = self.partition.book, self.partition.first_id
         if self.by_part:
             return book.part_of(edges.src) != book.part_of(edges.dst + first_id)

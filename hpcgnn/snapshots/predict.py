@@ -1,4 +1,4 @@
-"""What a model predicts for every node at the last snapshots, by the graph's original ids.
+"""Predictions for every node at the last snapshots, with the graph's original ids.
 
 n nodes of this rank, C outputs.
 """
@@ -38,7 +38,7 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write what is said of all nodes at the last snapshots."""
+    """Collective. Write the predictions for all nodes at the last snapshots."""
     answer_with(arguments.out, forecast_nodes(session, arguments.snapshots), "nodes", session.world)
 
 
@@ -58,8 +58,8 @@ def _first(session: Session) -> int:
 
 
 def forecast_nodes(session: Session, last: int) -> AnswerColumns:
-    """Collective. Tell of every node at each of the ``last`` snapshots: original id (the row where the graph has none),
-    its type where the graph has several, and columns that ``_named`` makes of the model's outputs.
+    """Collective. Return, for every node, its original id (its row where the graph has none), its type where the graph
+    has several, and at each of the ``last`` snapshots the columns that ``_named`` makes of the model's outputs.
 
     Raises DistributedError for more snapshots than follow those of training, or, where splits are of nodes, than there
     are from the first one of training on.

@@ -91,8 +91,8 @@ def _own_moments(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _merged(moments: torch.Tensor, counts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute mean and variance of all rows from those of every rank [R, 2 k, H] (Chan et al., Updating formulae and a
-    pairwise algorithm for computing sample variances, 1979)."""
+    """Compute mean and variance of all rows from the means and variances of every rank [R, 2 k, H] (Chan et al.,
+    Updating formulae and a pairwise algorithm for computing sample variances, 1979)."""
     total = sum(counts)
     share = moments.new_tensor([count / total for count in counts]).view(-1, 1, 1)
     means, variances = moments.chunk(2, dim=1)

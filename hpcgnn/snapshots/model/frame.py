@@ -173,8 +173,8 @@ class SequenceSizes:
 
 
 class SequenceModel(nn.Module):
-    """Base of the models of snapshots. A model of one's own is made as Class(config, sizes) and has these attributes
-    and methods.
+    """Base of the models of snapshots. A user's own model is made as Class(config, sizes) and has these attributes and
+    methods.
 
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors; weighs_edges:
     whether the model weighs edges itself and cannot use their column weight; config: the section ``model``.
