@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
 
@@ -14,6 +14,7 @@ from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.static.negatives import EDGE
 from hpcgnn.task.config import TaskConfig
 
@@ -133,31 +134,24 @@ class GraphEvalConfig:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")
 
 
-EMBEDDING = "embedding"
-ATTENTION_KINDS = ("gat", "rgat")
-RELATIONAL_KINDS = ("rgcn", "rgat")
-
-
 @dataclass
 class GraphModelConfig:
     """The model.
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        kind: "sage" (own row and aggregated neighbours), "gcn" (normalised by the degrees of both ends), "gat"
-            (attention over neighbours), "rgcn" (a matrix a relation), "rgat" (matrix and attention a relation). gcn and
-            gat are for graphs of one relation. "embedding": no layers, a node is its own row alone (of link).
-        layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of embedding 0.
+        kind: the layers.
+        layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of none 0.
         hidden: width of hidden rows and of learnt embeddings.
-        heads: attention heads of gat and rgat; must divide hidden.
+        heads: attention heads; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
         input_dropout: of the input rows, keyed by node and column.
         aggregator: for sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
-        activation: "relu", "gelu", "elu" or "none".
-        norm: "layer" norm of hidden rows, or "none".
+        activation: between layers.
+        norm: before an activation or, with residual, a layer.
         residual: layers are added to their input; an input and an output product of their own stand around them.
         feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
-        bases: for rgcn and rgat: relations' matrices are sums of so many shared ones; 0: each its own.
+        bases: relations' matrices are sums of so many shared ones; 0: each its own.
         self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
         basis_rows: for rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
             self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
@@ -165,15 +159,15 @@ class GraphModelConfig:
     """
 
     class_path: str = ""
-    kind: Literal["sage", "gcn", "gat", "rgcn", "rgat", "embedding"] = "sage"
+    kind: Annotated[str, CONVOLUTIONS] = "sage"
     layers: int = 3
     hidden: int = 128
     heads: int = 4
     dropout: float = 0.0
     input_dropout: float = 0.0
     aggregator: Literal["mean", "sum", "max"] = "mean"
-    activation: Literal["relu", "gelu", "elu", "none"] = "relu"
-    norm: Literal["none", "layer"] = "none"
+    activation: Annotated[str, ACTIVATIONS] = "relu"
+    norm: Annotated[str, NORMS] = "none"
     residual: bool = False
     feed_forward: int = 0
     bases: int = 0
@@ -183,11 +177,12 @@ class GraphModelConfig:
 
     @property
     def node_columns(self) -> tuple[str, ...]:
-        """The columns of nodes that a batch must have: "identity" for dropout, "degree" for gcn; both for a
+        """The columns of nodes that a batch must have: "identity" for dropout, others for the layers; all for a
         class_path."""
+        if self.class_path:
+            return ("identity", "degree")
         drops = self.dropout > 0 or self.input_dropout > 0
-        needed = {"identity": drops or self.class_path, "degree": self.kind == "gcn" or self.class_path}
-        return tuple(name for name, is_needed in needed.items() if is_needed)
+        return ("identity",) * drops + CONVOLUTIONS[self.kind].node_columns
 
     @property
     def row_width(self) -> int:
@@ -198,9 +193,10 @@ class GraphModelConfig:
         check_choices("model", self)
         if min(self.hidden, self.heads) < 1:
             raise ValueError("model.hidden and model.heads must be at least 1")
-        if self.layers < 0 or (not self.class_path and (self.layers == 0) != (self.kind == EMBEDDING)):
+        bare = CONVOLUTIONS[self.kind].make is None
+        if self.layers < 0 or (not self.class_path and (self.layers == 0) != bare):
             raise ValueError(
-                "model.layers must be at least 1, and for model.kind embedding 0 (with sampling.fanouts []), got "
+                "model.layers must be at least 1, and for model.kind none 0 (with sampling.fanouts []), got "
                 f"{self.layers} for {self.kind}"
             )
         for name in ("dropout", "input_dropout"):
@@ -211,17 +207,20 @@ class GraphModelConfig:
         self._check_kind()
 
     def _check_kind(self) -> None:
-        if self.kind in ATTENTION_KINDS and self.hidden % self.heads:
+        part = CONVOLUTIONS[self.kind]
+        if part.attends and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
-        if self.bases and self.kind not in RELATIONAL_KINDS:
+        if self.bases and not part.relational:
             raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
-        if self.basis_rows and (self.kind != "rgcn" or self.bases == 0 or self.residual or self.layers < 2):
+        if self.basis_rows and (not part.make_basis or self.bases == 0 or self.residual or self.layers < 2):
+            kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.make_basis)
             raise ValueError(
                 "model.basis_rows puts the bases of the first of several layers into the nodes' rows: it needs "
-                "model.kind rgcn, model.bases above 0, at least 2 model.layers and no model.residual"
+                f"model.kind {kinds}, model.bases above 0, at least 2 model.layers and no model.residual"
             )
-        if self.low_memory and self.kind != "rgcn":
-            raise ValueError(f"model.low_memory is for model.kind rgcn, not {self.kind}")
+        if self.low_memory and not part.low_memory:
+            kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.low_memory)
+            raise ValueError(f"model.low_memory is for model.kind {kinds}, not {self.kind}")
         if self.feed_forward and not self.residual:
             raise ValueError(
                 "model.feed_forward is a part of residual blocks: set model.residual true, or feed_forward 0"
@@ -358,8 +357,8 @@ class StaticConfig(Sections):
         check_epoch_parallel(self.train)
         if self.eval.ranking and self.task.kind != "link":
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
-        if self.model.kind == EMBEDDING and not self.model.class_path and self.task.kind != "link":
-            raise ValueError("model.kind embedding is for task.kind link: use another model.kind")
+        if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and self.task.kind != LINK:
+            raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
         if self.task.candidates != "edge" and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
         if self.comm.sampler_ranks and self.sampling.edge_columns:

@@ -23,13 +23,14 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, RELATIONAL_KINDS, WHOLE, StaticConfig
+from hpcgnn.static.config import LINK, WHOLE, StaticConfig
 from hpcgnn.static.edges import check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds
+from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.neighbors import check_weights
 from hpcgnn.static.plan import pad_graph_plan
@@ -135,7 +136,7 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
         reason = "the graph has several types"
-    elif config.model.kind in RELATIONAL_KINDS:
+    elif CONVOLUTIONS[config.model.kind].relational:
         reason = f"model.kind {config.model.kind} looks for the relations of every step"
     elif config.model.class_path:
         reason = "a model of one's own may do what no graph can hold"

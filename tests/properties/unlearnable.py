@@ -109,7 +109,7 @@ def config_of(wing: str, row: Row) -> Any:
         values["sampling.fanouts"] = []
     if wing == "static" and values.get("task.kind") == "link" and not values.get("eval.ranking"):
         values["eval.negatives"] = 20  # a standard error is smaller then, and a leak so much farther from chance
-    if wing == "static" and values.get("model.kind") == "embedding":
+    if wing == "static" and values.get("model.kind") == "none":
         values |= {"model.layers": 0, "sampling.fanouts": []}
     if wing == "snapshots":
         target = "label" if values.get("task.kind") in ("node", "edge") else "target"

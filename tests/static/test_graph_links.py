@@ -380,7 +380,7 @@ def test_directions_may_tell_edges_apart(comm, mpi_tmp_path, make, count):
 
 def test_reverses_are_no_matter_where_nothing_is_sampled(comm, mpi_tmp_path):
     parts = make_static_parts(comm, lopsided, mpi_tmp_path)
-    changes = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": []}
+    changes = {"model__kind": "none", "model__layers": 0, "sampling__fanouts": []}
     session = open_graph_session(comm, parts, link_config(**changes))
     assert ", no messages" in session.goal.describe()
 
@@ -479,11 +479,11 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
         ({"task__candidates": "batch", "task__decoder": "mlp"}, "task.candidates batch needs"),
         ({"task__candidates": "batch", "train__train_metrics": True}, "train.train_metrics"),
         ({"task__adversarial": 1.0, "task__loss": "softmax"}, "task.adversarial"),
-        ({"model__kind": "embedding"}, "model.layers"),
+        ({"model__kind": "none"}, "model.layers"),
         ({"model__layers": 0, "sampling__fanouts": []}, "model.layers"),
         (
-            {"task__kind": "node", "model__kind": "embedding", "model__layers": 0, "sampling__fanouts": []},
-            "embedding is",
+            {"task__kind": "node", "model__kind": "none", "model__layers": 0, "sampling__fanouts": []},
+            "none is",
         ),
         ({"task__margin": 0.0}, "task.margin"),
         ({"task__loss": "hinge"}, "task.loss"),

@@ -20,7 +20,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import last_rows
 from hpcgnn.task.losses import softmax_loss
 
-BARE = {"model__kind": "embedding", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
+BARE = {"model__kind": "none", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
 BATCH = {"task__candidates": "batch"}
 SHARED = {"task__candidates": "shared", "task__negatives": 20}
 CASES = {

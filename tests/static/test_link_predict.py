@@ -26,7 +26,7 @@ CASES = {
     "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
     "both directions count": (facts, {"task__decoder": "complex", "eval__exact": True}),
     "two node types": (shop, {"task__decoder": "mlp", "eval__exact": True, "task__relation": BUYS}),
-    "no layers": (facts, {"task__decoder": "distmult", "model__kind": "embedding", "model__layers": 0,
+    "no layers": (facts, {"task__decoder": "distmult", "model__kind": "none", "model__layers": 0,
                           "sampling__fanouts": [], "eval__exact": True}),
 }  # fmt: skip
 

@@ -1,13 +1,16 @@
-"""Graph convolutions over one block. S source rows, D destination rows (stacked by node type), I and O widths in and
-out, H heads, R relations, P pairs (relation, destination).
+"""Graph convolutions over one block and their table, and the tables of norms and activations.
 
-A convolution is called with the block, the stacked source rows [S, I] and the block's whole-graph degrees [S], and
-returns [D, O], rectified if asked for.
+S source rows, D destination rows (stacked by node type), I and O widths in and out, H heads, R relations, P pairs
+(relation, destination). A convolution is called with the block, the stacked source rows [S, I] and the block's
+whole-graph degrees [S], and returns [D, O], rectified if asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native
+from hpcgnn.choices import Part
 from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
@@ -53,7 +57,7 @@ class SageConv(nn.Module):
         """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = type(self) is SageConv and self.aggregator != "max" and edge_weight is None  # others may compose anew
+        fused = self.aggregator != "max" and edge_weight is None and has_kernel(self)
         if fused and can_multiply(table, weight):
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)
@@ -255,3 +259,119 @@ class RelationalAttention(nn.Module):
         """Score rows, each through its relation's matrix times the vectors of the heads: [., H]."""
         composed = torch.einsum("rihc,rhc->rih", weights.unflatten(2, vectors.shape[1:]), vectors)
         return native.grouped_linear(native.segment_sum(rows, lists), begin, composed)
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What a convolution is made for: the section ``model`` of the run file, widths in and out, and how many relations
+    and node types the graph has. concat: attention heads side by side, else their mean."""
+
+    config: Any
+    in_width: int
+    out_width: int
+    num_relations: int
+    num_types: int
+    concat: bool = True
+
+    @property
+    def head_width(self) -> int:
+        """Width of the rows of one attention head."""
+        return self.out_width // self.config.heads if self.concat else self.out_width
+
+    def weights(self, width: int, bases: int) -> RelationWeights:
+        """Make the relations' matrices [R, I, width]."""
+        return RelationWeights(self.num_relations, self.in_width, width, bases)
+
+    def own_rows(self) -> OwnRows:
+        """Make the share of the node's own row, one matrix for all types, as far as ``model.self_loop`` wants it."""
+        return OwnRows(self.in_width, self.out_width, 1, self.config.self_loop)
+
+
+def _make_sage(shape: LayerShape) -> SageConv | RelationalConv:
+    aggregator = shape.config.aggregator
+    if (shape.num_relations, shape.num_types) == (1, 1):
+        return SageConv(shape.in_width, shape.out_width, aggregator)
+    own = OwnRows(shape.in_width, shape.out_width, shape.num_types)
+    return RelationalConv(shape.weights(shape.out_width, 0), own, shape.num_relations, aggregator, False)
+
+
+def _make_gat(shape: LayerShape) -> GatConv:
+    model = shape.config
+    return GatConv(shape.in_width, shape.head_width, model.heads, model.self_loop, shape.concat)
+
+
+def _make_rgcn(shape: LayerShape) -> RelationalConv:
+    model, own = shape.config, shape.own_rows()
+    weights = shape.weights(shape.out_width, model.bases)
+    return RelationalConv(weights, own, shape.num_relations, model.aggregator, model.low_memory)
+
+
+def _make_basis_rgcn(shape: LayerShape) -> RelationalConv:
+    model, width = shape.config, shape.out_width
+    weights = BasisRowWeights(shape.num_relations, model.bases, width, model.self_loop)
+    own = OwnColumns(width, model.self_loop)
+    return RelationalConv(weights, own, shape.num_relations, model.aggregator, model.low_memory)
+
+
+def _make_rgat(shape: LayerShape) -> RelationalAttention:
+    model, own = shape.config, shape.own_rows()
+    weights = shape.weights(model.heads * shape.head_width, model.bases)
+    return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat)
+
+
+@dataclass(frozen=True)
+class ConvolutionPart(Part):
+    """A convolution. make: of a LayerShape; None: the model has no layers.
+
+    node_columns: columns of nodes that it reads of a batch, such as "degree"; attends: ``model.heads`` must divide
+    ``model.hidden``, and the layer cannot serve as a product of another width; one_relation: only for graphs of one
+    node type and relation; relational: works by the relations that a block has, which differ from step to step, and
+    may share bases; low_memory: reads the key of this name; make_basis: makes the first layer with
+    ``model.basis_rows``, if there can be one; kernel: the class, and no subclass, that a native kernel computes, which
+    takes rows where they lie."""
+
+    make: Callable[[LayerShape], nn.Module] | None
+    node_columns: tuple[str, ...] = ()
+    attends: bool = False
+    one_relation: bool = False
+    relational: bool = False
+    low_memory: bool = False
+    make_basis: Callable[[LayerShape], nn.Module] | None = None
+    kernel: type[nn.Module] | None = None
+
+
+CONVOLUTIONS = {
+    "sage": ConvolutionPart(
+        _make_sage, "own row and aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", kernel=SageConv
+    ),
+    "gcn": ConvolutionPart(
+        lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
+        "sum normalized by the degrees of both ends, of one relation (Kipf and Welling, 2017)",
+        node_columns=("degree",), one_relation=True,
+    ),
+    "gat": ConvolutionPart(
+        _make_gat, "attention over neighbors, of one relation (Velickovic et al., 2018)", attends=True,
+        one_relation=True,
+    ),
+    "rgcn": ConvolutionPart(
+        _make_rgcn, "a matrix for each relation (Schlichtkrull et al., 2018)", relational=True, low_memory=True,
+        make_basis=_make_basis_rgcn,
+    ),
+    "rgat": ConvolutionPart(
+        _make_rgat, "a matrix and attention for each relation (Busbridge et al., 2019)", attends=True, relational=True
+    ),
+    "none": ConvolutionPart(None, "no layers: a node is its input row alone, for links"),
+}  # fmt: skip
+
+NORMS = {"none": Part(nn.Identity, "rows as they are"), "layer": Part(nn.LayerNorm, "layer norm of hidden rows")}
+ACTIVATIONS = {
+    "relu": Part(nn.ReLU, "max(x, 0)"),
+    "gelu": Part(nn.GELU, "x times the normal distribution function"),
+    "elu": Part(nn.ELU, "x, below 0 exp(x) - 1"),
+    "none": Part(nn.Identity, "x"),
+}
+
+
+def has_kernel(convolution: nn.Module) -> bool:
+    """Whether a native kernel computes what this convolution does; never so for a subclass."""
+    return any(type(convolution) is row.kernel for row in CONVOLUTIONS.values())

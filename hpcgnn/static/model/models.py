@@ -1,44 +1,25 @@
 """Models of static graphs, typed or not, over sampled neighbours.
 
 A model takes a Batch and the input rows of its innermost nodes, by node type, and returns rows of the seeds, by type.
-The rows of a node depend on its neighbourhood alone: dropout is keyed by layer, step, flat row id and column, norms are
-per row.
+The rows of a node depend on its neighborhood alone: dropout is keyed by layer, step, flat row id and column, norms are
+per row. config: the section ``model`` of the run file.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from hpcgnn.native.products import linear
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
-from hpcgnn.static.config import ATTENTION_KINDS, EMBEDDING, GraphModelConfig
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
-from hpcgnn.static.model.convolutions import (
-    BasisRowWeights,
-    GatConv,
-    GcnConv,
-    OwnColumns,
-    OwnRows,
-    RelationalAttention,
-    RelationalConv,
-    RelationWeights,
-    SageConv,
-)
-
-ACTIVATIONS: dict[str, Callable] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "elu": functional.elu,
-    "none": lambda rows: rows,
-}
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, has_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +32,7 @@ class GraphSizes:
     outputs: int
 
 
-def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
+def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
     """Make the configured model; a class of the user's own as Class(config, sizes). Raises ValueError for parts that do
     not go together with the graph."""
     if config.class_path:
@@ -60,46 +41,27 @@ def make_model(config: GraphModelConfig, sizes: GraphSizes) -> nn.Module:
             model = model_class(config, sizes)
         check_parts(model, config.class_path)
         return model
-    if config.kind in ("gcn", "gat") and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
+    part = CONVOLUTIONS[config.kind]
+    if part.one_relation and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
+        others = [name for name, other in CONVOLUTIONS.items() if other.make and not other.one_relation]
         raise ValueError(
             f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "
-            f"{len(sizes.inputs)} and {len(sizes.relations)}: use r{config.kind} or sage"
+            f"{len(sizes.inputs)} and {len(sizes.relations)}: use {', '.join(others[:-1])} or {others[-1]}"
         )
-    if config.kind == EMBEDDING:
+    if part.make is None:
         return EmbeddingModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
 
 
-def make_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True):
-    """Make a convolution from in_width to out_width; attention heads side by side, or (concat false) their mean."""
-    relations, types = len(sizes.relations), len(sizes.inputs)
-    head_width, heads = (out_width // config.heads if concat else out_width), config.heads
-    if config.kind == "gcn":
-        return GcnConv(in_width, out_width, config.self_loop)
-    if config.kind == "gat":
-        return GatConv(in_width, head_width, heads, config.self_loop, concat)
-    if config.kind == "sage" and (relations, types) == (1, 1):
-        return SageConv(in_width, out_width, config.aggregator)
-    if config.kind == "sage":
-        own = OwnRows(in_width, out_width, types)
-        weights = RelationWeights(relations, in_width, out_width, 0)
-        return RelationalConv(weights, own, relations, config.aggregator, False)
-    own = OwnRows(in_width, out_width, 1, config.self_loop)
-    if config.kind == "rgcn":
-        weights = RelationWeights(relations, in_width, out_width, config.bases)
-        return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
-    weights = RelationWeights(relations, in_width, heads * head_width, config.bases)
-    return RelationalAttention(weights, own, relations, heads, concat)
-
-
-def make_first_convolution(config: GraphModelConfig, sizes: GraphSizes, in_width: int, out_width: int, concat: bool):
-    """Make the convolution that takes the input rows."""
-    if not config.basis_rows:
-        return make_convolution(config, sizes, in_width, out_width, concat)
-    relations = len(sizes.relations)
-    weights = BasisRowWeights(relations, config.bases, out_width, config.self_loop)
-    own = OwnColumns(out_width, config.self_loop)
-    return RelationalConv(weights, own, relations, config.aggregator, config.low_memory)
+def make_convolution(
+    config: Any, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True,
+    takes_inputs: bool = False,
+):  # fmt: skip
+    """Make a convolution from in_width to out_width; attention heads side by side, or (concat false) their mean;
+    takes_inputs: it is the first one, of the model's input rows."""
+    part = CONVOLUTIONS[config.kind]
+    make: Any = part.make_basis if takes_inputs and config.basis_rows else part.make
+    return make(LayerShape(config, in_width, out_width, len(sizes.relations), len(sizes.inputs), concat))
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
@@ -145,10 +107,10 @@ class GraphModel(nn.Module):
     input: InputRows
     decoder: Any
 
-    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+    def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__()
         self.config, self.sizes = config, sizes
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.activation].make()
 
     @property
     def num_hops(self) -> int:
@@ -191,7 +153,7 @@ class GraphModel(nn.Module):
 class EmbeddingModel(GraphModel):
     """No layers: a node's row is its input, projected where types differ in width."""
 
-    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+    def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
         self.input = InputRows(sizes, sizes.outputs, always=any(width != sizes.outputs for width in sizes.inputs))
         self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
@@ -208,24 +170,23 @@ class EmbeddingModel(GraphModel):
 class LayeredModel(GraphModel):
     """Convolutions with norm, activation and dropout between them; the last one gives the outputs."""
 
-    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+    def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
         self.input = InputRows(sizes, config.row_width, always=False)
         widths = [self.input.width, *[config.hidden] * (config.layers - 1), sizes.outputs]
+        last = config.layers - 1
         self.layers = nn.ModuleList(
-            (make_convolution if number else make_first_convolution)(
-                config, sizes, before, after, concat=number < config.layers - 1
-            )
+            make_convolution(config, sizes, before, after, concat=number < last, takes_inputs=number == 0)
             for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
-        self.norms = nn.ModuleList(_norm(config) for _ in range(config.layers - 1))
-        self.embedding_hops = config.layers - 1  # the last layer makes outputs of them
+        self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(last))
+        self.embedding_hops = last  # the last layer makes outputs of them
         self.rectify = config.activation == "relu" and config.norm == "none"
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
-        if len(inputs) == 1 and not changed and type(self.layers[0]) is SageConv:
+        if len(inputs) == 1 and not changed and has_kernel(self.layers[0]):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 
@@ -241,11 +202,11 @@ class ResidualModel(GraphModel):
     """An input product, blocks that are added to what they take, norm and an output product (the models of Platonov et
     al., A critical look at the evaluation of GNNs under heterophily, 2023)."""
 
-    def __init__(self, config: GraphModelConfig, sizes: GraphSizes):
+    def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
         self.input = InputRows(sizes, config.hidden, always=True)
         self.layers = nn.ModuleList(ResidualBlock(config, sizes, number + 1) for number in range(config.layers))
-        self.norm, self.output = _norm(config), nn.Linear(config.hidden, sizes.outputs)
+        self.norm, self.output = NORMS[config.norm].make(config.hidden), nn.Linear(config.hidden, sizes.outputs)
         self.embedding_hops = config.layers
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
@@ -264,12 +225,12 @@ class ResidualBlock(nn.Module):
     """own row + dropout(feed-forward(convolution(norm(rows)))); number counts blocks from 1. A convolution that is a
     product is the first of the feed-forward's two."""
 
-    def __init__(self, config: GraphModelConfig, sizes: GraphSizes, number: int):
+    def __init__(self, config: Any, sizes: GraphSizes, number: int):
         super().__init__()
         hidden, wide = config.hidden, config.hidden * max(1, config.feed_forward)
-        attends = config.kind in ATTENTION_KINDS
-        self.config, self.site, self.activation = config, 2 * number, ACTIVATIONS[config.activation]
-        self.norm = _norm(config)
+        attends = CONVOLUTIONS[config.kind].attends
+        self.config, self.site, self.activation = config, 2 * number, ACTIVATIONS[config.activation].make()
+        self.norm = NORMS[config.norm].make(hidden)
         self.convolution = make_convolution(config, sizes, hidden, hidden if attends else wide)
         self.widen = nn.Linear(hidden, wide) if attends and config.feed_forward else None
         self.narrow = nn.Linear(wide, hidden) if config.feed_forward else None
@@ -284,7 +245,3 @@ class ResidualBlock(nn.Module):
         if self.narrow is not None:
             out = drop(linear(out, self.narrow.weight, self.narrow.bias), batch, keys, self.site + 1, p)
         return block.own(rows) + out
-
-
-def _norm(config: GraphModelConfig) -> nn.Module:
-    return nn.LayerNorm(config.hidden) if config.norm == "layer" else nn.Identity()
