@@ -32,7 +32,7 @@ SUCCESSORS = {
     "hpcgnn.run.settings": ("hpcgnn.loop.settings",),
     "hpcgnn.sample.config": ("hpcgnn.temporal.config",),
     "hpcgnn.sample.delivery": ("hpcgnn.temporal.mail",),
-    "hpcgnn.sample.graph_neighbors": ("hpcgnn.static.neighbors",),
+    "hpcgnn.sample.graph_neighbors": ("hpcgnn.static.sampling.neighbors",),
     "hpcgnn.static.rows": ("hpcgnn.static.features",),
     "hpcgnn.store.book": ("hpcgnn.graph.book",),
     "hpcgnn.store.features": ("hpcgnn.static.features", "hpcgnn.static.config"),

@@ -26,8 +26,8 @@ from hpcgnn.comm.pretended import Recorder, pretended_world
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.snapshots import neighborhood
-from hpcgnn.static import seeds
-from hpcgnn.static.neighbors import NeighborSampler, Sampled
+from hpcgnn.static.sampling import seeds
+from hpcgnn.static.sampling.neighbors import NeighborSampler, Sampled
 from hpcgnn.temporal import batches
 from hpcgnn.temporal.features import EventFeatures
 from hpcgnn.temporal.neighbors import Answer, NeighborSource, Queries

@@ -15,7 +15,7 @@ from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, c
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
-from hpcgnn.static.negatives import EDGE
+from hpcgnn.static.sampling.negatives import EDGE
 from hpcgnn.task.config import TaskConfig
 
 WHOLE = "whole"

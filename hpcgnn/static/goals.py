@@ -19,11 +19,11 @@ from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
-from hpcgnn.static.edges import BOTH, MESSAGES, STORED, type_edges
+from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
-from hpcgnn.static.neighbors import Exclusion
-from hpcgnn.static.seeds import (
+from hpcgnn.static.sampling.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
+from hpcgnn.static.sampling.neighbors import Exclusion
+from hpcgnn.static.sampling.seeds import (
     NONE,
     TRAIN,
     LinkSeeds,

@@ -22,7 +22,7 @@ from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import WHOLE, StaticConfig
-from hpcgnn.static.draw import fanouts_by_hop
+from hpcgnn.static.sampling.draw import fanouts_by_hop
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on

@@ -22,12 +22,12 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
-from hpcgnn.static.draw import Draw, Roots, Steps
-from hpcgnn.static.edges import EdgeTables
+from hpcgnn.static.sampling.draw import Draw, Roots, Steps
+from hpcgnn.static.sampling.edges import EdgeTables
 from hpcgnn.static.features import FEATURE, Fetch, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
-from hpcgnn.static.negatives import LinkNegatives
-from hpcgnn.static.seeds import SeedBatches
+from hpcgnn.static.sampling.negatives import LinkNegatives
+from hpcgnn.static.sampling.seeds import SeedBatches
 
 NODE_COLUMNS = ("identity", "degree")  # of a Batch
 

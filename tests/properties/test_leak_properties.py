@@ -25,7 +25,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots import link_goal
-from hpcgnn.static import seeds
+from hpcgnn.static.sampling import seeds
 from hpcgnn.task.goal import Collected, measure_events
 
 pytestmark = pytest.mark.serial

@@ -14,7 +14,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.negatives import COUNTS, HIDDEN, End, LinkNegatives
+from hpcgnn.static.sampling.negatives import COUNTS, HIDDEN, End, LinkNegatives
 from hpcgnn.task.known_edges import TRIES, KnownAnswers
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negatives import random_negatives

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpcgnn import native
 from hpcgnn.graph.directory import epoch_shuffle, permute
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler
-from hpcgnn.static.replica import SharedExclusion
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler
+from hpcgnn.static.sampling.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
 

@@ -12,9 +12,9 @@ from test_neighbors import KEY, assert_chi_square
 
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.native import Random, Stream, sample_neighbors
-from hpcgnn.static import replica
-from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, splice, without
-from hpcgnn.static.replica import SharedExclusion
+from hpcgnn.static.sampling import replica
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, splice, without
+from hpcgnn.static.sampling.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
 

@@ -37,10 +37,10 @@ from hpcgnn.graph.columns import (
     seen_from,
 )
 from hpcgnn.static import presample
-from hpcgnn.static.draw import BlockSampler
+from hpcgnn.static.sampling.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
-from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.sampling.neighbors import NeighborSampler
 from hpcgnn.static.plan import NODE_COLUMNS, GraphSampler
 
 MIB = 1 << 20

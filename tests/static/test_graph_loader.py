@@ -19,7 +19,7 @@ from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import FeatureConfig
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.loader import NeighborLoader, own_rows
-from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.sampling.neighbors import NeighborSampler
 
 FANOUTS = [3, 2]
 

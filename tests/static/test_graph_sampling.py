@@ -11,8 +11,8 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import files
 from hpcgnn.graph.directory import permute, permute_back
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.draw import BlockSampler
-from hpcgnn.static.neighbors import NeighborSampler
+from hpcgnn.static.sampling.draw import BlockSampler
+from hpcgnn.static.sampling.neighbors import NeighborSampler
 from hpcgnn.static.plan import GraphSampler
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from hpcgnn.graph.book import BlockOwnership, Book
 from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
-from hpcgnn.static.neighbors import NeighborSampler
-from hpcgnn.static.seeds import _match
+from hpcgnn.static.sampling.neighbors import NeighborSampler
+from hpcgnn.static.sampling.seeds import _match
 from hpcgnn.task.known_edges import KnownAnswers
 
 pytestmark = pytest.mark.serial

@@ -22,7 +22,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
 from hpcgnn.static import features
-from hpcgnn.static.draw import Drawn
+from hpcgnn.static.sampling.draw import Drawn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampler_ranks import (
     Leave,

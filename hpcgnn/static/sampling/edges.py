@@ -20,7 +20,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.neighbors import HiddenEdges, edges_below
+from hpcgnn.static.sampling.neighbors import HiddenEdges, edges_below
 
 
 def outward(partition: GraphPartition, channel: Channel) -> GraphPartition:

@@ -18,7 +18,7 @@ from hpcgnn.graph.directory import NodeDirectory, permute, places_of, spill
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random
-from hpcgnn.static.neighbors import HiddenEdges
+from hpcgnn.static.sampling.neighbors import HiddenEdges
 from hpcgnn.task.known_edges import KnownAnswers
 
 

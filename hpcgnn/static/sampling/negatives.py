@@ -20,7 +20,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.seeds import SeedBatches
+from hpcgnn.static.sampling.seeds import SeedBatches
 from hpcgnn.task.known_edges import TRIES, KnownAnswers, draw_strict
 
 EDGE, BATCH, SHARED = "edge", "batch", "shared"

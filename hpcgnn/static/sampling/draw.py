@@ -22,9 +22,9 @@ from hpcgnn.loop.prefetch import leaves_room, other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.negatives import LinkNegatives
-from hpcgnn.static.neighbors import NeighborSampler, Sampled
-from hpcgnn.static.seeds import SeedBatches
+from hpcgnn.static.sampling.negatives import LinkNegatives
+from hpcgnn.static.sampling.neighbors import NeighborSampler, Sampled
+from hpcgnn.static.sampling.seeds import SeedBatches
 
 Columns = dict[str, np.ndarray]
 Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids

@@ -21,7 +21,7 @@ from hpcgnn.graph.directory import permute_back
 from hpcgnn.graph.partition import GraphPartition, InEdges
 from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
-from hpcgnn.static.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
 
 SHARE = 4  # "auto" takes at most one part in so many of a node's free memory
 WEIGHT = "weight"
