@@ -15,7 +15,6 @@ from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, c
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
-from hpcgnn.static.sampling.negatives import EDGE
 from hpcgnn.task.config import TaskConfig
 
 WHOLE = "whole"
@@ -114,7 +113,7 @@ class GraphEvalConfig:
     Attributes:
         batch_size: seeds of a batch; 0: as in training.
         negatives: for link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
-            has candidates of a whole batch.
+            shares them in a batch.
         ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
             asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
             of a source, those of its training edges left out.
@@ -250,6 +249,8 @@ class GraphDataConfig:
 
 
 NODE, LINK = "node", "link"
+EDGE, BATCH, SHARED = "edge", "batch", "shared"
+BOTH_ENDS = "both"
 
 
 @dataclass
@@ -265,13 +266,13 @@ class GraphTaskConfig(TaskConfig):
             empty: every relation that leads back; "none": none.
         messages: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
             "both": typed, and of as many further relations the other way.
-        candidates: for link: negatives in training: "edge": drawn for each edge, uniform over all nodes of the type but
+        negative_sharing: for link: negatives in training: "edge": drawn for each edge, from all nodes of the type but
             its own end; "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the
             same for all of its edges.
         negatives: for link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
             all), or drawn for a batch (0: as many as it has edges).
         strict: for link: no negative makes a training edge.
-        both_ends: for link: negatives in the place of the source, too.
+        negative_ends: for link: negatives take the place of an edge's "destination" or, each in turn, of "both" ends.
     """
 
     kind: Literal["node", "link"] = "node"
@@ -279,17 +280,19 @@ class GraphTaskConfig(TaskConfig):
     relation: str = ""
     reverse: str = ""
     messages: Literal["stored", "typed", "both"] = "stored"
-    candidates: Literal["edge", "batch", "shared"] = "edge"
+    negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
-    both_ends: bool = False
+    negative_ends: Literal["destination", "both"] = "destination"
 
     def __post_init__(self):
         super().__post_init__()
         if self.negatives < 0:
             raise ValueError(f"task.negatives must be at least 0, got {self.negatives}")
-        if self.candidates != EDGE and not DECODERS[self.decoder].shares_negatives:
-            raise ValueError(f"task.candidates {self.candidates} needs a task.decoder other than {self.decoder}")
+        if self.negative_sharing != EDGE and not DECODERS[self.decoder].shares_negatives:
+            raise ValueError(
+                f"task.negative_sharing {self.negative_sharing} needs a task.decoder other than {self.decoder}"
+            )
         if DECODERS[self.decoder].compares_neighbors:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.kind == NODE and (self.relation or self.reverse):
@@ -359,8 +362,8 @@ class StaticConfig(Sections):
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
         if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and self.task.kind != LINK:
             raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
-        if self.task.candidates != "edge" and self.train.train_metrics:
-            raise ValueError(f"train.train_metrics needs task.candidates edge, not {self.task.candidates}")
+        if self.task.negative_sharing != EDGE and self.train.train_metrics:
+            raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
         if self.comm.sampler_ranks and self.sampling.edge_columns:
             raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
         if self.comm.sampler_features:

@@ -18,10 +18,10 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.static.config import NODE, GraphTaskConfig, StaticConfig
-from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
+from hpcgnn.static.config import BATCH, BOTH_ENDS, EDGE, NODE, SHARED, GraphTaskConfig, StaticConfig
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.sampling.negatives import BATCH, EDGE, SHARED, End, LinkNegatives, edge_types
+from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
+from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.seeds import (
     NONE,
@@ -178,7 +178,7 @@ class LinkGoal(StaticGoal):
         self._found = _describe_seeds(config, seeds, partition, kind)
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
-            for end in (DESTINATION, *([SOURCE] if config.task.both_ends else []))
+            for end in ((DESTINATION, SOURCE) if config.task.negative_ends == BOTH_ENDS else (DESTINATION,))
         )
         negatives = ((place.node_type, place.column) for place in self._replaced)
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
@@ -196,9 +196,9 @@ class LinkGoal(StaticGoal):
             query, answer = ("dst", "src") if reverse else ("src", "dst")
             ownership = partition.book.of_type(place.node_type)
             ends.append(End(query, answer, place.column, number, nodes, ownership, known_edges))
-        drawn = task.negatives if task.candidates == EDGE else 0
+        drawn = task.negatives if task.negative_sharing == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
-        return LinkNegatives(tuple(ends), task.candidates, *counts, train.batch_size, train.seed, channel)
+        return LinkNegatives(tuple(ends), task.negative_sharing, *counts, train.batch_size, train.seed, channel)
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. Make what edges are ranked among, by the end that is predicted."""
@@ -294,8 +294,9 @@ class LinkGoal(StaticGoal):
             EDGE: f"{task.negatives or 1} negatives each",
             BATCH: f"against the destinations of {min(task.negatives or size, size)} edges of a batch",
             SHARED: f"{task.negatives or size} negatives a batch",
-        }[task.candidates]
-        return ("strict, " if task.strict else "") + kind + (", at both ends" if task.both_ends else "")
+        }[task.negative_sharing]
+        ends = ", at both ends" if task.negative_ends == BOTH_ENDS else ""
+        return ("strict, " if task.strict else "") + kind + ends
 
 
 def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPartition, kind: Relation) -> str:

@@ -21,12 +21,12 @@ from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import DIRECTIONS, IN, LINK, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
-from hpcgnn.static.sampling.draw import induced_block
-from hpcgnn.static.sampling.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.features import NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
-from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.plan import block_on
+from hpcgnn.static.sampling.draw import induced_block
+from hpcgnn.static.sampling.edges import EdgeTables, check_columns, outward
+from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.sampling.replica import Replica, make_replica
 from hpcgnn.static.sampling.seeds import type_directory
 

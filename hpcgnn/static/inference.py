@@ -22,10 +22,10 @@ from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import WHOLE, StaticConfig
-from hpcgnn.static.sampling.draw import fanouts_by_hop
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
+from hpcgnn.static.sampling.draw import fanouts_by_hop
 
 IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
 PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer

@@ -17,13 +17,13 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Stream
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import LinkBatch
-from hpcgnn.static.config import OUT
-from hpcgnn.static.sampling.draw import Roots
+from hpcgnn.static.config import EDGE, OUT
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows, pool_of_chosen
-from hpcgnn.static.sampling.negatives import EDGE, End, LinkNegatives
-from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges
 from hpcgnn.static.plan import GraphPlan
+from hpcgnn.static.sampling.draw import Roots
+from hpcgnn.static.sampling.negatives import End, LinkNegatives
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges
 from hpcgnn.static.sampling.seeds import (
     TRAIN,
     SeedPool,

@@ -26,16 +26,16 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
 from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
-from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
-from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
+from hpcgnn.static.plan import GraphPlan, GraphSampler
+from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
+from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_weights
-from hpcgnn.static.plan import GraphPlan, GraphSampler
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
-from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches
 from hpcgnn.task.labels import has_label, labelled_type, node_labels
 

@@ -22,10 +22,10 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
-from hpcgnn.static.sampling.draw import Draw, Roots, Steps
-from hpcgnn.static.sampling.edges import EdgeTables
 from hpcgnn.static.features import FEATURE, Fetch, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
+from hpcgnn.static.sampling.draw import Draw, Roots, Steps
+from hpcgnn.static.sampling.edges import EdgeTables
 from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.seeds import SeedBatches
 

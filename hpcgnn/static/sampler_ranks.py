@@ -28,11 +28,11 @@ from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.native.workspace import empty_rows
 from hpcgnn.static.config import LINK, StaticConfig
-from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.features import FEATURE, NodeTables
 from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.sampling.neighbors import check_weights
 from hpcgnn.static.sampling.replica import make_neighbors, make_replica
 

@@ -24,7 +24,6 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, WHOLE, StaticConfig
-from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -32,10 +31,11 @@ from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
-from hpcgnn.static.sampling.neighbors import check_weights
 from hpcgnn.static.plan import pad_graph_plan
-from hpcgnn.static.sampling.replica import WEIGHT
 from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampling.edges import check_columns
+from hpcgnn.static.sampling.neighbors import check_weights
+from hpcgnn.static.sampling.replica import WEIGHT
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
 from hpcgnn.task.goal import Collected

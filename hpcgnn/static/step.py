@@ -21,8 +21,8 @@ from hpcgnn.native.dispatch import on_host
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
 from hpcgnn.static.model.models import GraphModel
-from hpcgnn.static.sampling.negatives import COUNTS, HIDDEN
 from hpcgnn.static.plan import GraphPlan
+from hpcgnn.static.sampling.negatives import COUNTS, HIDDEN
 from hpcgnn.task.labels import LabelScores
 from hpcgnn.task.links import LinkScores, mean_loss
 from hpcgnn.task.losses import Loss

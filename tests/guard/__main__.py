@@ -90,7 +90,7 @@ RUNS = {
     "sage replicated": ("", "sage", "--sampling.topology replicated --features.cache_ratio 0.2"),
     "sage sampler rank": ("", "sage", "--comm.sampler_ranks 1"),
     "gat labor": ("", "gat", "--sampling.mode labor"),
-    "bipartite shared": ("", "bipartite", "--task.candidates shared --task.negatives 20"),
+    "bipartite shared": ("", "bipartite", "--task.negative_sharing shared --task.negatives 20"),
     "tgcn history": ("", "tgcn", "--sampling.history 4 --sampling.halo_staleness 1"),
 }  # fmt: skip
 # Benchmarks, in pairs; graph "" is the built-in one.

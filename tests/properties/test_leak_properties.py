@@ -262,7 +262,7 @@ def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypa
         return partition, {}, 0
 
     monkeypatch.setattr(seeds, "_leave_out", leave_nothing_out)
-    row = row_of("static", task__kind="link", sampling__mode="full", task__both_ends=True)
+    row = row_of("static", task__kind="link", sampling__mode="full", task__negative_ends="both")
     assert excess("static", row, tmp_path) > ERRORS + 1
 
 

@@ -47,7 +47,7 @@ FURTHER: dict[str, dict[str, tuple]] = {
         "sampling.chunks": (1, 3), "memory.staleness": (0, 1), "data.new_node_fraction": (0.0, 0.2),
     },
     "static": {
-        "task.strict": SWITCH, "task.both_ends": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
+        "task.strict": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
         "eval.ranking": ("", "filtered", "full"),
     },
     "snapshots": {

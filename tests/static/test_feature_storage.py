@@ -37,11 +37,11 @@ from hpcgnn.graph.columns import (
     seen_from,
 )
 from hpcgnn.static import presample
-from hpcgnn.static.sampling.draw import BlockSampler
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
-from hpcgnn.static.sampling.neighbors import NeighborSampler
 from hpcgnn.static.plan import NODE_COLUMNS, GraphSampler
+from hpcgnn.static.sampling.draw import BlockSampler
+from hpcgnn.static.sampling.neighbors import NeighborSampler
 
 MIB = 1 << 20
 

@@ -475,9 +475,9 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
     [
         ({"task__negatives": -1}, "task.negatives"),
         ({"task__temperature": 0.0}, "task.temperature"),
-        ({"task__candidates": "all"}, "task.candidates"),
-        ({"task__candidates": "batch", "task__decoder": "mlp"}, "task.candidates batch needs"),
-        ({"task__candidates": "batch", "train__train_metrics": True}, "train.train_metrics"),
+        ({"task__negative_sharing": "all"}, "task.negative_sharing"),
+        ({"task__negative_sharing": "batch", "task__decoder": "mlp"}, "task.negative_sharing batch needs"),
+        ({"task__negative_sharing": "batch", "train__train_metrics": True}, "train.train_metrics"),
         ({"task__adversarial": 1.0, "task__loss": "softmax"}, "task.adversarial"),
         ({"model__kind": "none"}, "model.layers"),
         ({"model__layers": 0, "sampling__fanouts": []}, "model.layers"),

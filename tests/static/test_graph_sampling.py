@@ -11,9 +11,9 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import files
 from hpcgnn.graph.directory import permute, permute_back
 from hpcgnn.native import Random, Stream
+from hpcgnn.static.plan import GraphSampler
 from hpcgnn.static.sampling.draw import BlockSampler
 from hpcgnn.static.sampling.neighbors import NeighborSampler
-from hpcgnn.static.plan import GraphSampler
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])

@@ -21,16 +21,17 @@ from hpcgnn.static.inference import last_rows
 from hpcgnn.task.losses import softmax_loss
 
 BARE = {"model__kind": "none", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
-BATCH = {"task__candidates": "batch"}
-SHARED = {"task__candidates": "shared", "task__negatives": 20}
+BATCH = {"task__negative_sharing": "batch"}
+BOTH = {"task__negative_ends": "both"}
+SHARED = {"task__negative_sharing": "shared", "task__negatives": 20}
 CASES = {
-    "batch": (friends, BATCH | {"task__loss": "softmax", "task__both_ends": True, "task__strict": True}),
+    "batch": (friends, BATCH | BOTH | {"task__loss": "softmax", "task__strict": True}),
     "some of a batch": (shop, BATCH | {"task__negatives": 7, "task__adversarial": 0.5, "train__accumulate": 2}),
     "shared": (shop, SHARED | {"task__loss": "margin", "task__decoder": "cosine", "task__temperature": 0.5}),
-    "strict": (shop, {"task__strict": True, "task__both_ends": True, "task__loss": "margin", "task__negatives": 3}),
-    "strict, mlp": (friends, {"task__strict": True, "task__both_ends": True, "task__decoder": "mlp"}),
-    "bare": (facts, BARE | SHARED | {
-        "task__decoder": "complex", "task__loss": "softmax", "task__both_ends": True, "task__strict": True,
+    "strict": (shop, BOTH | {"task__strict": True, "task__loss": "margin", "task__negatives": 3}),
+    "strict, mlp": (friends, BOTH | {"task__strict": True, "task__decoder": "mlp"}),
+    "bare": (facts, BARE | SHARED | BOTH | {
+        "task__decoder": "complex", "task__loss": "softmax", "task__strict": True,
         "eval__ranking": "filtered",
     }),
     "bare, without weights": (friends, BARE | BATCH | {"embedding__types": ["node"], "eval__exact": True}),
@@ -105,7 +106,7 @@ def polls(options: int):
 def test_no_negative_is_the_end_that_it_replaces(comm, mpi_tmp_path, options, strict):
     """Of two nodes it is the other one, of more every other one is as likely."""
     parts = make_static_parts(comm, polls(options), mpi_tmp_path)
-    config = link_config(**BARE, task__both_ends=True, task__negatives=30, task__strict=strict)
+    config = link_config(**BARE, task__negative_ends="both", task__negatives=30, task__strict=strict)
     session, offsets = open_graph_session(comm, parts, config), np.zeros(options, np.int64)
     for split in ("train", "val", "test"):
         for columns in steps(session, split):
@@ -132,7 +133,7 @@ def test_strict_draws_make_no_edge(comm, mpi_tmp_path, make, name):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     found = {}
     for strict in (False, True):
-        config = link_config(task__strict=strict, task__both_ends=True, task__negatives=40, task__relation=name)
+        config = link_config(task__strict=strict, task__negative_ends="both", task__negatives=40, task__relation=name)
         session, edges = open_graph_session(comm, parts, config), training_pairs(parts, name)
         found[strict] = 0
         for split in ("train", "val"):
@@ -154,7 +155,7 @@ def test_candidates_of_a_step(comm, mpi_tmp_path, changes, strict):
     """Those of one rank, each at its owner; hidden are an edge's own ends or, if strict, all edges, and no other
     pairs."""
     parts = make_static_parts(comm, facts, mpi_tmp_path)
-    config = link_config(task__both_ends=True, task__strict=strict, **changes)
+    config = link_config(task__negative_ends="both", task__strict=strict, **changes)
     session, alone = open_graph_session(comm, parts, config), open_graph_session(MPI.COMM_SELF, parts, config)
     edges = training_pairs(parts, "entity.fact.entity")
     reference = list(steps_alone(alone))
@@ -192,7 +193,7 @@ def steps_alone(session):
 def test_loss_of_candidates_is_that_of_scores_one_by_one(comm, mpi_tmp_path):
     """And its gradients those of one graph, from embeddings to loss, without a cut."""
     parts = make_static_parts(comm, facts, mpi_tmp_path)
-    shared = {"task__decoder": "distmult", "task__loss": "softmax", "task__both_ends": True, "task__strict": True}
+    shared = {"task__decoder": "distmult", "task__loss": "softmax", "task__negative_ends": "both", "task__strict": True}
     config = link_config(**(BARE | BATCH | shared), train__precision="float64")
     session = open_graph_session(MPI.COMM_SELF, parts, config)
     with session.plans("train", 0) as plans:
@@ -234,7 +235,7 @@ def test_strict_draws_end_where_there_is_nothing_to_draw(comm, mpi_tmp_path):
 
 RESUMED = {
     "weighted": (friends, {"sampling__mode": "weighted", "train__drop_last": True, "task__strict": True}),
-    "cached": (shop, BATCH | {"features__cache_ratio": 0.3, **APART, "task__both_ends": True, "train__accumulate": 2}),
+    "cached": (shop, BATCH | BOTH | {"features__cache_ratio": 0.3, **APART, "train__accumulate": 2}),
     "bare": (facts, BARE | SHARED | {"task__decoder": "distmult", "eval__ranking": "filtered"}),
 }  # fmt: skip
 

@@ -22,7 +22,6 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
 from hpcgnn.static import features
-from hpcgnn.static.sampling.draw import Drawn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampler_ranks import (
     Leave,
@@ -33,6 +32,7 @@ from hpcgnn.static.sampler_ranks import (
     read_drawn,
     read_request,
 )
+from hpcgnn.static.sampling.draw import Drawn
 from hpcgnn.static.session import open_session
 from hpcgnn.temporal.config import RunConfig
 

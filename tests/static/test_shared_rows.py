@@ -27,7 +27,7 @@ CASES = {
     "ahead": (plain, {"sampling__prefetch": 3, "sampling__in_flight": 2}),
     "learnt": (typed, {"embedding__types": ["paper"]}),
     "links": (friends, {"task__kind": "link", "train__batch_size": 40}),
-    "bipartite": (shop, {"task__kind": "link", "train__batch_size": 40, "task__both_ends": True}),
+    "bipartite": (shop, {"task__kind": "link", "train__batch_size": 40, "task__negative_ends": "both"}),
     "whole": (plain, {"sampling__mode": "whole", "model__kind": "gcn", "train__batch_size": 1 << 20}),
 }
 

@@ -20,10 +20,10 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
+from hpcgnn.static.config import BATCH, EDGE
 from hpcgnn.static.sampling.seeds import SeedBatches
 from hpcgnn.task.known_edges import TRIES, KnownAnswers, draw_strict
 
-EDGE, BATCH, SHARED = "edge", "batch", "shared"
 COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
 Columns = dict[str, np.ndarray]
