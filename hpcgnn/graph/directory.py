@@ -79,6 +79,11 @@ class Directory:
         return self._rows.numpy()
 
     @property
+    def channel(self) -> Channel:
+        """The channel over which the list is read."""
+        return self._channel
+
+    @property
     def num_ranks(self) -> int:
         """Number of ranks that have blocks of the list."""
         return self._channel.size

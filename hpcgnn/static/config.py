@@ -293,6 +293,10 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(
                 f"task.negative_sharing {self.negative_sharing} needs a task.decoder other than {self.decoder}"
             )
+        if self.negative_sharing == BATCH and self.negative_kind != type(self).negative_kind:
+            raise ValueError(
+                f"task.negative_kind {self.negative_kind}: task.negative_sharing batch draws no nodes; leave it out"
+            )
         if DECODERS[self.decoder].compares_neighbors:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.kind == NODE and (self.relation or self.reverse):

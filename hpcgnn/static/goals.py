@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
@@ -59,6 +61,7 @@ from hpcgnn.task.metrics import (
     names_of,
     ranking_metrics,
 )
+from hpcgnn.task.negatives import NEGATIVES, UniformDraw, list_ends
 from hpcgnn.task.ranking import Candidates
 
 
@@ -192,13 +195,20 @@ class LinkGoal(StaticGoal):
         for number, place in enumerate(self._replaced):
             reverse = place.end == SOURCE
             known_edges = known_answers(partition, self._relation, reverse, training, channel) if task.strict else None
-            nodes = type_directory(partition, place.node_type, self._world, channel)
+            pool = type_directory(partition, place.node_type, self._world, channel)
             query, answer = ("dst", "src") if reverse else ("src", "dst")
+            draw = NEGATIVES[task.negative_kind].make(pool, partial(self._list_ends, pool, answer, partition, channel))
             ownership = partition.book.of_type(place.node_type)
-            ends.append(End(query, answer, place.column, number, nodes, ownership, known_edges))
+            ends.append(End(query, answer, place.column, number, draw, UniformDraw(pool), ownership, known_edges))
         drawn = task.negatives if task.negative_sharing == EDGE else 0
         counts = task.negatives, evaluation.negatives or drawn or 1
         return LinkNegatives(tuple(ends), task.negative_sharing, *counts, train.batch_size, train.seed, channel)
+
+    def _list_ends(self, pool: NodeDirectory, answer: str, partition: GraphPartition, channel: Channel) -> Directory:
+        """Collective. List the ends of the training edges that negatives take the place of, as places in the pool."""
+        seeds, num_edges = self.pools[SPLITS[0]].columns, self.learnt.num_edges
+        nodes = partition.book, partition.flat_row, self._world, channel
+        return list_ends(pool, seeds["row"], seeds[answer], num_edges, *nodes)
 
     def _make_candidates(self, partition: GraphPartition, channel: Channel) -> dict[int, Candidates]:
         """Collective. Make what edges are ranked among, by the end that is predicted."""
@@ -295,8 +305,9 @@ class LinkGoal(StaticGoal):
             BATCH: f"against the destinations of {min(task.negatives or size, size)} edges of a batch",
             SHARED: f"{task.negatives or size} negatives a batch",
         }[task.negative_sharing]
+        drawn = f" ({task.negative_kind})" if task.negative_kind != "uniform" else ""
         ends = ", at both ends" if task.negative_ends == BOTH_ENDS else ""
-        return ("strict, " if task.strict else "") + kind + ends
+        return ("strict, " if task.strict else "") + kind + drawn + ends
 
 
 def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPartition, kind: Relation) -> str:

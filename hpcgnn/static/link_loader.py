@@ -33,6 +33,7 @@ from hpcgnn.static.sampling.seeds import (
     split_relation,
     type_directory,
 )
+from hpcgnn.task.negatives import UniformDraw
 
 NEGATIVES = ("", "binary", "triplet")
 ENDS = (("src", "dst", "negative"), ("dst", "src", "negative_src"))  # columns: the end that stays, the other, negatives
@@ -134,8 +135,8 @@ def _negatives(
     ends = []
     for number, (query, answer, column) in enumerate({"": (), "triplet": ENDS[:1], "binary": ENDS}[kind]):
         node_type = types[1 - number]
-        nodes = type_directory(partition, node_type, graph.world, graph.channel)
-        ends.append(End(query, answer, column, number, nodes, partition.book.of_type(node_type), None))
+        draw = UniformDraw(type_directory(partition, node_type, graph.world, graph.channel))
+        ends.append(End(query, answer, column, number, draw, draw, partition.book.of_type(node_type), None))
         roots += ((node_type, column),)
     if not ends:
         return roots, None

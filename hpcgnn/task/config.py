@@ -9,6 +9,7 @@ from typing import Annotated
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.losses import CLASSES, LINKS, LOSSES, NUMBERS, losses_of
+from hpcgnn.task.negatives import NEGATIVES
 
 LINK = "link"
 OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights")  # of losses
@@ -29,6 +30,7 @@ class TaskConfig:
         adversarial: of losses binary and margin: above 0, negatives weigh by the softmax of so many times their scores
             (Sun et al., RotatE, 2019); 0: all alike.
         positive_weight: of loss binary: a pair counts so many times the mean of its negatives.
+        negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
     """
 
     kind: str = LINK
@@ -40,6 +42,7 @@ class TaskConfig:
     margin: float = 1.0
     adversarial: float = 0.0
     positive_weight: float = 1.0
+    negative_kind: Annotated[str, NEGATIVES] = "uniform"
 
     def __post_init__(self):
         self.loss = self.loss or losses_of(self.learns)[0]

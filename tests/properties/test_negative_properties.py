@@ -15,7 +15,8 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.sampling.negatives import COUNTS, HIDDEN, End, LinkNegatives
-from hpcgnn.task.known_edges import TRIES, KnownAnswers
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.negatives import TRIES, UniformDraw
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negatives import random_negatives
 
@@ -70,7 +71,7 @@ class Setup:
         self.starts = np.array([0, *sorted(ends[: world.size - 1]), NODES])
         first, stop = self.starts[world.rank : world.rank + 2]
         ownership, own_nodes = BlockOwnership(self.starts), np.arange(first, stop)
-        nodes = NodeDirectory(world, channel, own_nodes, own_nodes, NODES)
+        draw = UniformDraw(NodeDirectory(world, channel, own_nodes, own_nodes, NODES))
         edges = np.array(known, np.int64).reshape(-1, 3)
         heads, tails = (edges[(edges[:, at] >= first) & (edges[:, at] < stop)] for at in (0, 2))
         answers = [
@@ -80,8 +81,8 @@ class Setup:
         if not strict:
             answers = [None, None]
         self.ends = (
-            End("src", "dst", "negative", 0, nodes, ownership, answers[0]),
-            End("dst", "src", "negative_source", 1, nodes, ownership, answers[1]),
+            End("src", "dst", "negative", 0, draw, draw, ownership, answers[0]),
+            End("dst", "src", "negative_source", 1, draw, draw, ownership, answers[1]),
         )
         seeds = np.array(seeds, np.int64).reshape(-1, 3)
         self.whole = {"src": seeds[:, 0], "rel": seeds[:, 1], "dst": seeds[:, 2], "row": 10 + np.arange(len(seeds))}

@@ -478,6 +478,8 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
         ({"task__negative_sharing": "all"}, "task.negative_sharing"),
         ({"task__negative_sharing": "batch", "task__decoder": "mlp"}, "task.negative_sharing batch needs"),
         ({"task__negative_sharing": "batch", "train__train_metrics": True}, "train.train_metrics"),
+        ({"task__negative_kind": "rare"}, "task.negative_kind must be one of uniform, degree, got 'rare'"),
+        ({"task__negative_sharing": "batch", "task__negative_kind": "degree"}, "batch draws no nodes"),
         ({"task__adversarial": 1.0, "task__loss": "softmax"}, "task.adversarial"),
         ({"model__kind": "none"}, "model.layers"),
         ({"model__layers": 0, "sampling__fanouts": []}, "model.layers"),

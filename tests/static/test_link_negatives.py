@@ -24,10 +24,13 @@ BARE = {"model__kind": "none", "model__layers": 0, "sampling__fanouts": [], "mod
 BATCH = {"task__negative_sharing": "batch"}
 BOTH = {"task__negative_ends": "both"}
 SHARED = {"task__negative_sharing": "shared", "task__negatives": 20}
+BY_DEGREE = {"task__negative_kind": "degree"}
 CASES = {
     "batch": (friends, BATCH | BOTH | {"task__loss": "softmax", "task__strict": True}),
     "some of a batch": (shop, BATCH | {"task__negatives": 7, "task__adversarial": 0.5, "train__accumulate": 2}),
     "shared": (shop, SHARED | {"task__loss": "margin", "task__decoder": "cosine", "task__temperature": 0.5}),
+    "by degree": (shop, BOTH | BY_DEGREE | {"task__strict": True, "task__negatives": 3}),
+    "by degree, shared": (friends, SHARED | BY_DEGREE),
     "strict": (shop, BOTH | {"task__strict": True, "task__loss": "margin", "task__negatives": 3}),
     "strict, mlp": (friends, BOTH | {"task__strict": True, "task__decoder": "mlp"}),
     "bare": (facts, BARE | SHARED | BOTH | {
@@ -119,6 +122,39 @@ def test_no_negative_is_the_end_that_it_replaces(comm, mpi_tmp_path, options, st
     if not strict:
         expected = offsets.sum() / (options - 1)
         assert ((offsets[1:] - expected) ** 2).sum() / expected < 30  # chi-square of at most 7 degrees of freedom
+
+
+def test_draws_by_degree_follow_the_training_edges(comm, mpi_tmp_path):
+    """An option as often as voters of training chose it, but never the one that it replaces; the test draws evenly."""
+    parts = make_static_parts(comm, polls(5), mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(**BARE, **BY_DEGREE, task__negatives=400))
+    edges = relation_rows(parts, "voter.chose.option")
+    degree = np.bincount(edges["dst"][edges["split"] == 0], minlength=5)
+    for split in ("train", "test"):
+        drawn, expected = np.zeros(5, np.int64), np.zeros(5)
+        for columns in steps(session, split, epoch=1):
+            assert not (columns["negative"] == columns["dst"][:, None]).any()
+            drawn += np.bincount(columns["negative"].ravel(), minlength=5)
+            for option in columns["dst"].tolist():
+                others = np.where(np.arange(5) == option, 0, degree if split == "train" else 1)
+                expected += columns["negative"].shape[1] * others / others.sum()
+        drawn, expected = comm.allreduce(drawn), comm.allreduce(expected)
+        assert ((drawn - expected) ** 2 / expected).sum() < 20  # chi-square of 4 degrees of freedom
+
+
+def test_a_node_of_all_training_edges_has_negatives_by_degree(comm, mpi_tmp_path):
+    """Where draws by degree only ever find an edge's own end, any other node takes its place."""
+
+    def make(path):
+        src, split = np.arange(30), np.repeat([0, 1, 2], [20, 5, 5])
+        dst = np.where(split == 0, 0, src % 4)
+        nodes = {"voter": {"id": np.arange(30)}, "option": {"id": np.arange(4)}}
+        columns = {"src": src, "dst": dst, "split": split.astype(np.int8)}
+        return write_graph(path, nodes, {("voter", "chose", "option"): columns}, "static")
+
+    session = open_graph_session(comm, make_static_parts(comm, make, mpi_tmp_path), link_config(**BARE, **BY_DEGREE))
+    drawn = [columns["negative"].ravel() for columns in steps(session, "train")]
+    assert set(np.concatenate(comm.allgather(np.concatenate(drawn))).tolist()) == {1, 2, 3}
 
 
 def test_a_single_node_to_draw_from_is_refused(comm, mpi_tmp_path):

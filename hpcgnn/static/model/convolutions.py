@@ -363,12 +363,20 @@ CONVOLUTIONS = {
     "none": ConvolutionPart(None, "no layers: a node is its input row alone, for links"),
 }  # fmt: skip
 
-NORMS = {"none": Part(nn.Identity, "rows as they are"), "layer": Part(nn.LayerNorm, "layer norm of hidden rows")}
+
+@dataclass(frozen=True)
+class RowPart(Part):
+    """What is done to each row by itself. make: a norm of the rows' width, or an activation of nothing."""
+
+    make: Callable[..., nn.Module]
+
+
+NORMS = {"none": RowPart(nn.Identity, "rows as they are"), "layer": RowPart(nn.LayerNorm, "layer norm of hidden rows")}
 ACTIVATIONS = {
-    "relu": Part(nn.ReLU, "max(x, 0)"),
-    "gelu": Part(nn.GELU, "x times the normal distribution function"),
-    "elu": Part(nn.ELU, "x, below 0 exp(x) - 1"),
-    "none": Part(nn.Identity, "x"),
+    "relu": RowPart(nn.ReLU, "max(x, 0)"),
+    "gelu": RowPart(nn.GELU, "x times the normal distribution function"),
+    "elu": RowPart(nn.ELU, "x, below 0 exp(x) - 1"),
+    "none": RowPart(nn.Identity, "x"),
 }
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import DistributedError
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.directory import NodeDirectory, check_drawn, permute
+from hpcgnn.graph.directory import check_drawn, permute
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import BATCH, EDGE
 from hpcgnn.static.sampling.seeds import SeedBatches
-from hpcgnn.task.known_edges import TRIES, KnownAnswers, draw_strict
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.negatives import NegativeDraw, draw_negatives
 
 COUNTS, HIDDEN = ".counts", ".hidden"  # of candidates: what follows the negatives' name in the names of further columns
 
@@ -32,14 +32,16 @@ Columns = dict[str, np.ndarray]
 @dataclass(frozen=True, slots=True)
 class End:
     """An end of the edges that negatives take the place of. query, answer, column: names of the columns with the end
-    that stays, the end that is replaced, and the negatives; number: of this end, part of the random key; nodes,
-    ownership: of its type; known: the training edges, for strict negatives, or None."""
+    that stays, the end that is replaced, and the negatives; number: of this end, part of the random key; training,
+    evaluation: draw nodes of its type; ownership: of this type; known: the training edges, for strict negatives, or
+    None."""
 
     query: str
     answer: str
     column: str
     number: int
-    nodes: NodeDirectory
+    training: NegativeDraw
+    evaluation: NegativeDraw
     ownership: BlockOwnership
     known: KnownAnswers | Any
 
@@ -60,10 +62,11 @@ class LinkNegatives:
         channel: Channel,
     ):  # fmt: skip
         for end in ends:
-            check_drawn("nodes that negatives are drawn from", end.nodes.size, "learn a relation to fewer nodes")
-            if end.nodes.size < 2:
+            size = end.training.pool.size
+            check_drawn("nodes that negatives are drawn from", size, "learn a relation to fewer nodes")
+            if size < 2:
                 raise DistributedError(
-                    f"no negatives: they take the place of the {end.answer} of an edge, and there is {end.nodes.size} "
+                    f"no negatives: they take the place of the {end.answer} of an edge, and there is {size} "
                     "node of its type, so nothing tells edges from other pairs: learn another relation",
                     user_error=True,
                 )
@@ -73,7 +76,10 @@ class LinkNegatives:
     def over(self, channel: Channel) -> LinkNegatives:
         """Return a twin for another thread, which asks over a channel of its own."""
         twin = copy.copy(self)
-        twin._ends = tuple(replace(end, nodes=end.nodes.over(channel)) for end in self._ends)
+        twin._ends = tuple(
+            replace(end, training=end.training.over(channel), evaluation=end.evaluation.over(channel))
+            for end in self._ends
+        )
         twin._channel = channel
         return twin
 
@@ -91,36 +97,23 @@ class LinkNegatives:
             if self._source == BATCH:
                 candidates = self._answers(columns[end.answer], batches, step, random)
             else:
-                places = native.random_integers(random, np.arange(self._count or self._batch_size), 1, end.nodes.size)
-                candidates = np.sort(end.nodes.lookup(np.unique(places)))
+                places = end.training.draw(random, np.arange(self._count or self._batch_size), 1)
+                candidates = np.sort(end.training.pool.lookup(np.unique(places)))
             columns |= self._candidate_columns(end, columns, candidates)
         return columns
 
     def _draw(self, end: End, columns: Columns, count: int, random: Random | None) -> np.ndarray:
-        """Collective. Draw nodes [s, count] for every seed, uniformly: a function of seed, epoch and edge alone, and
-        outside training (random None) the same in all epochs. If strict, what makes an edge is drawn again; the seed's
-        own answer is so in any case."""
-        key = random or Random(self._seed, Stream.EVAL_NEGATIVE)
-        rows, query, answer, types = columns["row"], columns[end.query], columns[end.answer], edge_types(columns)
+        """Collective. Draw nodes [s, count] for every seed: a function of seed, epoch and edge alone, and outside
+        training (random None) the same in all epochs. None is the seed's own answer, or, if strict, makes an edge."""
+        key = replace(random or Random(self._seed, Stream.EVAL_NEGATIVE), relation=end.number)
+        draw, query, types = (end.training if random else end.evaluation), columns[end.query], edge_types(columns)
 
-        def places(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
-            again = Random(key.seed, key.stream, key.step, key.epoch, attempt, end.number)
-            return native.random_integers(again, rows[seeds], count, end.nodes.size)
+        def is_known(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+            return end.known.hold(query[seeds], types[seeds], nodes[0], self._channel)
 
-        def is_positive(seeds: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-            return end.known.hold(query[seeds], types[seeds], nodes, self._channel) | (answer[seeds] == nodes)
-
-        def draw(seeds: np.ndarray | slice, attempt: int) -> np.ndarray:
-            return end.nodes.lookup(places(seeds, attempt))
-
-        def others(seeds: np.ndarray) -> np.ndarray:
-            again = Random(key.seed, key.stream, 1, key.epoch, 0, end.number)  # step 0 has the first draws
-            return native.random_integers(again, rows[seeds], count, end.nodes.size - 1)
-
-        strict = end.known is not None  # an own answer that is left then is of the last try
-        last = places(slice(None), TRIES - 1 if strict else 0)
-        drawn = draw_strict(draw, is_positive, self._channel) if strict else end.nodes.lookup(last)
-        return end.nodes.draw_others(drawn, drawn == answer[:, None], last, others)
+        own, again = columns[end.answer][None], replace(key, step=1)  # step 0 has the first draws
+        is_edge = None if end.known is None else is_known
+        return draw_negatives([draw], [key], columns["row"], count, own, again, is_edge)[0]
 
     def _answers(self, answers: np.ndarray, batches: SeedBatches, step: int, random: Random) -> np.ndarray:
         """Collective. List the different answers, increasing, of the step's seeds, or of ``count`` of them; answers
