@@ -30,26 +30,26 @@ IN, OUT = DIRECTIONS
 
 @dataclass
 class GraphSamplingConfig:
-    """Which neighbours a mini-batch sees.
+    """Which neighbors a mini-batch sees.
 
     Attributes:
-        fanouts: in-neighbours of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
+        fanouts: in-neighbors of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
             model without layers.
         relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
         mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
-            draws shared by a batch's nodes, so that they meet in the same neighbours (Balin and Catalyurek, 2023).
+            draws shared by a batch's nodes, so that they meet in the same neighbors (Balin and Catalyurek, 2023).
             "whole": nothing is sampled, a step is a pass over the whole graph, for as many layers as the model has.
         eval_fanouts: of validation and test; empty: as in training.
-        direction: "in": neighbours are the sources of a node's in-edges; "out": the destinations of its out-edges, from
+        direction: "in": neighbors are the sources of a node's in-edges; "out": the destinations of its out-edges, from
             partition sets made with ``--out-edges``.
-        topology: "sharded": owners are asked for neighbours; "replicated": the ranks of a node share one copy of all
+        topology: "sharded": owners are asked for neighbors; "replicated": the ranks of a node share one copy of all
             edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
             has free. The sample is the same.
         edge_columns: columns of the edges that come with the blocks, for models of one's own.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, or lie on several nodes, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
-        planner: where neighbours are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
+        planner: where neighbors are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
             or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
     """
 
@@ -102,7 +102,7 @@ class GraphSamplingConfig:
         if self.fanouts and num_relations > MOST_RELATIONS:
             remedy = "use mode whole, or one relation with a column rel" if key == "sampling.mode" else "use stored"
             raise ValueError(
-                f"{key}: neighbours are drawn from at most {MOST_RELATIONS} relations, not {num_relations}: {remedy}"
+                f"{key}: neighbors are drawn from at most {MOST_RELATIONS} relations, not {num_relations}: {remedy}"
             )
 
 
@@ -117,7 +117,7 @@ class GraphEvalConfig:
         ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
             asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
             of a source, those of its training edges left out.
-        exact: score with all neighbours, layer by layer over the whole graph, instead of sampled batches.
+        exact: score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
         chunk: nodes of a rank that such a layer works on at once; bounds memory.
     """
 
@@ -145,13 +145,13 @@ class GraphModelConfig:
         heads: attention heads; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
         input_dropout: of the input rows, keyed by node and column.
-        aggregator: for sage and rgcn: "mean", "sum" or "max" of the neighbours of one relation.
+        aggregator: for sage and rgcn: "mean", "sum" or "max" of the neighbors of one relation.
         activation: between layers.
         norm: before an activation or, with residual, a layer.
         residual: layers are added to their input; an input and an output product of their own stand around them.
         feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
         bases: relations' matrices are sums of so many shared ones; 0: each its own.
-        self_loop: gcn and gat: a node is its own neighbour; rgcn and rgat: its own row is added through a matrix.
+        self_loop: gcn and gat: a node is its own neighbor; rgcn and rgat: its own row is added through a matrix.
         basis_rows: for rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
             self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
         low_memory: for rgcn: relations one after the other, formed again in the backward pass.

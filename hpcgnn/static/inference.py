@@ -1,6 +1,6 @@
-"""Infers the outputs of a static graph's nodes exactly: layer by layer, every node once, with all its neighbours.
+"""Infers the outputs of a static graph's nodes exactly: layer by layer, every node once, with all its neighbors.
 
-A layer's rows lie at the owners of their nodes; a chunk of nodes reads those of its neighbours: in place where ranks of
+A layer's rows lie at the owners of their nodes; a chunk of nodes reads those of its neighbors: in place where ranks of
 a node share memory, which then holds the rows between two layers; else it pulls them. Input rows that stay in files
 are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all types one behind the other;
 W width of a layer's rows.
@@ -222,7 +222,7 @@ def _followed(session: Session, number: int) -> list[int]:
     if number == NO_LAYER:
         return []
     by_hop = fanouts_by_hop(session.config.sampling, session.partition.relations, False)
-    hop = session.model.num_hops - 1 - number  # the last layer's are the seeds' neighbours
+    hop = session.model.num_hops - 1 - number  # the last layer's are the seeds' neighbors
     return [relation for relation, fanout in enumerate(by_hop[hop]) if fanout != 0]
 
 

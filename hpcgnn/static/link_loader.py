@@ -1,4 +1,4 @@
-"""Mini-batches of edges with sampled neighbours of their ends, and negatives, for a training loop of one's own.
+"""Mini-batches of edges with sampled neighbors of their ends, and negatives, for a training loop of one's own.
 
 s seeds of this rank, k negatives a seed, U nodes of a type in a batch.
 """
@@ -40,11 +40,11 @@ ENDS = (("src", "dst", "negative"), ("dst", "src", "negative_src"))  # columns: 
 
 
 class LinkNeighborLoader(BatchLoader):
-    """Collective to create and to iterate. Mini-batches of edges, sampled neighbours of their ends and of negatives.
+    """Collective to create and to iterate. Mini-batches of edges, sampled neighbors of their ends and of negatives.
 
     Which seeds are in a step, their negatives and what is sampled for them depend on the seed and the graph, not on the
     number of ranks; every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with
-    its own order and its own neighbours; it ends one that is not at its end.
+    its own order and its own neighbors; it ends one that is not at its end.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LinkNeighborLoader(BatchLoader):
         draws so many ``negatives`` a seed, with both ends new, "triplet" destinations alone; uniform over the nodes of
         the type but the seed's own. Without shuffling a list keeps its order, rank after rank; all else is in order of
         row. exclude_seeds: the seeds of a step, their copies (of the same column ``rel``, where there is one) and their
-        reverses are left out before neighbours are sampled; reverse: the relation that holds these, as ``task.reverse``
+        reverses are left out before neighbors are sampled; reverse: the relation that holds these, as ``task.reverse``
         in the run file. options: ``hpcgnn.static.loader.LoaderOptions``.
 
         Raises DistributedError.

@@ -1,4 +1,4 @@
-"""Loads mini-batches of seeds with sampled neighbours: plans for a run, and batches of nodes for a training loop of
+"""Loads mini-batches of seeds with sampled neighbors: plans for a run, and batches of nodes for a training loop of
 one's own, without a run file.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
@@ -70,7 +70,7 @@ class SeedLoader:
         with_positions: bool = False, timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
         """batch_size: seeds of a step on all ranks; shuffle: a new order every epoch, of training. neighbors, induced,
-        remote: what draws neighbours, that blocks hold all edges among the sampled nodes, or the ranks that draw.
+        remote: what draws neighbors, that blocks hold all edges among the sampled nodes, or the ranks that draw.
         with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``; with_positions: they tell where their
         edges lie, which costs no exchange. options: as GraphSampler takes them."""
         world = graph.world
@@ -123,7 +123,7 @@ class SeedLoader:
             return InducedSampler(hops, sampling, self._seed, everything)
         if induced and replica is not None:
             return InducedSampler(hops, sampling, self._seed, replica.everything(threads, with_edges))
-        with together(graph.world, "choose where neighbours are drawn"):
+        with together(graph.world, "choose where neighbors are drawn"):
             return choose_draw(hops, sampling, self._seed, graph.world.device)
 
     def _make_samplers(self, roots: Roots, options: dict[str, Any]) -> list[GraphSampler]:
@@ -159,7 +159,7 @@ class SeedLoader:
         self.batches = make_seed_batches(self._pool, self.batch_size, shuffle, *shared)
 
     def plans(self, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
-        """Collective. Make the plans of the current batches from step ``start`` on, with the neighbours of an epoch."""
+        """Collective. Make the plans of the current batches from step ``start`` on, with the neighbors of an epoch."""
         batches, stride = self.batches, len(self.samplers)
 
         def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
@@ -189,7 +189,7 @@ class LoaderOptions:
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch.
     as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
-    or relations. sampler: a class of one's own, whose ``sample`` draws the neighbours of one relation and hop.
+    or relations. sampler: a class of one's own, whose ``sample`` draws the neighbors of one relation and hop.
     subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled nodes
     in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
     """
@@ -225,7 +225,7 @@ class LoaderOptions:
         check_columns(graph.partition, self.edge_columns)
         if self.mode == WHOLE:
             raise ValueError(
-                "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbours"
+                "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbors"
             )
         if self.mode == "weighted":
             check_weights(graph.partition)
@@ -242,7 +242,7 @@ class LoaderOptions:
 
 class BatchLoader(SeedLoader):
     """Collective to create and to iterate. Mini-batches with the input rows of their nodes; every iteration is a new
-    epoch, with its own order and its own neighbours. A new iteration ends one that is not at its end."""
+    epoch, with its own order and its own neighbors. A new iteration ends one that is not at its end."""
 
     def __init__(
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, options: LoaderOptions, shuffle: bool,
@@ -343,11 +343,11 @@ __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
 
 
 class NeighborLoader(BatchLoader):
-    """Collective to create and to iterate. Mini-batches of nodes with sampled neighbours.
+    """Collective to create and to iterate. Mini-batches of nodes with sampled neighbors.
 
     Which seeds are in a step and what is sampled for them depends on the seed and the graph, not on the number of
     ranks; every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with its own
-    order and its own neighbours; it ends one that is not at its end.
+    order and its own neighbors; it ends one that is not at its end.
     """
 
     def __init__(

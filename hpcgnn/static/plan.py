@@ -3,7 +3,7 @@
 Where steps are CUDA graphs, plans are padded (one rank, one node type and relation). Level k holds the nodes that are
 sources of block k and destinations of block k - 1. Padding of a level lies behind its nodes; those of the level above,
 with their padding, are the first of it. Edges that are padding lead from the last nodes of a level, which are padding,
-to the padding of the level above, so that no sum over neighbours sees them.
+to the padding of the level above, so that no sum over neighbors sees them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, wi
     sampled, once, so parallel edges each; with_ids: with e_id, their rows in the graph file, and the columns that were
     asked for: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a
     layer over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost
-    first: (edge_index from neighbours to the nodes they were sampled for, (source nodes, destination nodes)), in
+    first: (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in
     HeteroData by relation.
     """
     from torch_geometric.data import Data, HeteroData

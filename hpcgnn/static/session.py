@@ -131,7 +131,7 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
     """Raises ValueError where steps cannot be CUDA graphs."""
     reason = ""
     if not loader.draw.on_device:
-        reason = "neighbours are drawn on the host (see sampling.planner)"
+        reason = "neighbors are drawn on the host (see sampling.planner)"
     elif partition.book.size > 1:
         reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
@@ -250,7 +250,7 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
     lines = []
     if not config.model.class_path and (names := ", ".join(unused.pop(WEIGHT, []))):
         use = (
-            "neighbours are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
+            "neighbors are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
         )
         lines.append(f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages")
     if unused:
@@ -286,14 +286,14 @@ def _describe(columns: list[str], session: Session) -> list[str]:
 def _describe_ghosts(world: World, whole: FullGraph) -> list[str]:
     """Collective."""
     outer, ghosts = (int(world.total(count)) for count in (whole.outer.num_nodes, sum(whole.num_ghosts)))
-    return [f"{outer} nodes have neighbours of other ranks, {ghosts} ghosts on all ranks together"]
+    return [f"{outer} nodes have neighbors of other ranks, {ghosts} ghosts on all ranks together"]
 
 
 def _describe_samples(session: Session) -> list[str]:
     """Collective. Say where edges and rows of nodes lie."""
     world, tables, replica, lines = session.world, session.graph.tables, session.loaders["train"].replica, []
     if world.size > 1 and replica is None:
-        lines.append("topology sharded: owners are asked for neighbours")
+        lines.append("topology sharded: owners are asked for neighbors")
     elif world.size > 1:
         lines.append(f"topology replicated: {replica.num_bytes} bytes on every node")
     if tables.wants_copies:

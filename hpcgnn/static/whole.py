@@ -1,7 +1,7 @@
 """Passes over a whole static graph: a rank's share of it as blocks, every layer for all nodes, ghosts by halo exchange.
 
 n own nodes, g *ghosts*: nodes of other ranks with edges to own ones; s seeds; T node types; D width of a layer's rows.
-An own node is *outer* if an in-neighbour is a ghost, else *inner*; inner nodes with edges to outer ones are the
+An own node is *outer* if an in-neighbor is a ghost, else *inner*; inner nodes with edges to outer ones are the
 *border*, the others *deep*. Stacked rows of the own nodes stand type by type, within a type deep, border, outer, each
 in order of global id. So one block computes the inner nodes from own rows as they lie, while another one's ghosts are
 on their way.

@@ -1,4 +1,4 @@
-"""Small random typed graphs and batches sampled from them, in NumPy, to test models of sampled neighbours with."""
+"""Small random typed graphs and batches sampled from them, in NumPy, to test models of sampled neighbors with."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 
 @dataclass
 class TypedGraph:
-    """In-edges of every relation: counts of nodes by type, relations as (src_type, dst_type), neighbours[r][d]."""
+    """In-edges of every relation: counts of nodes by type, relations as (src_type, dst_type), neighbors[r][d]."""
 
     counts: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
-    neighbours: list[list[np.ndarray]]
+    neighbors: list[list[np.ndarray]]
 
     def first_ids(self) -> np.ndarray:
         """First flat row id of every type."""
@@ -25,26 +25,26 @@ class TypedGraph:
     def degree(self, node_type: int) -> np.ndarray:
         """In-degrees over all relations."""
         total = np.zeros(self.counts[node_type], np.int64)
-        for (_, dst), lists in zip(self.relations, self.neighbours, strict=True):
+        for (_, dst), lists in zip(self.relations, self.neighbors, strict=True):
             total += np.array([len(sources) for sources in lists], np.int64) if dst == node_type else 0
         return total
 
 
 def random_graph(rng, counts, relations, mean_degree: float) -> TypedGraph:
-    """Some nodes have no neighbours, some relations (those from or to an empty type) no edges."""
-    neighbours = []
+    """Some nodes have no neighbors, some relations (those from or to an empty type) no edges."""
+    neighbors = []
     for src, dst in relations:
         degree = (
             rng.poisson(mean_degree, counts[dst]) * (rng.random(counts[dst]) < 0.8)
             if counts[src]
             else [0] * counts[dst]
         )
-        neighbours.append([rng.integers(0, counts[src], k) if k else np.zeros(0, np.int64) for k in degree])
-    return TypedGraph(tuple(counts), tuple(relations), neighbours)
+        neighbors.append([rng.integers(0, counts[src], k) if k else np.zeros(0, np.int64) for k in degree])
+    return TypedGraph(tuple(counts), tuple(relations), neighbors)
 
 
 def sample_batch(graph: TypedGraph, seeds, fanouts, step: int = 0, training: bool = False, shuffle=None) -> Batch:
-    """Blocks of so many first neighbours a node and relation (-1: all), the same for a node in any batch.
+    """Blocks of so many first neighbors a node and relation (-1: all), the same for a node in any batch.
 
     seeds: ids by type; shuffle: a generator that permutes nodes that a hop adds.
     """
@@ -52,7 +52,7 @@ def sample_batch(graph: TypedGraph, seeds, fanouts, step: int = 0, training: boo
     for fanout in fanouts:
         taken = [
             [lists[d][: len(lists[d]) if fanout < 0 else fanout] for d in frontier[dst]]
-            for (_, dst), lists in zip(graph.relations, graph.neighbours, strict=True)
+            for (_, dst), lists in zip(graph.relations, graph.neighbors, strict=True)
         ]
         wider = [_extend(frontier[t], _seen(graph, taken, t), shuffle) for t in range(len(graph.counts))]
         relations = [

@@ -250,7 +250,7 @@ def train(session):
 def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  # noqa: F811
     folders = {make: make_static_parts(MPI.COMM_SELF, make, tmp_path / make.__name__) for make in (plain, typed)}
     for make, changes, message in (
-        (plain, {"sampling__planner": "host"}, "neighbours are drawn on the host"),
+        (plain, {"sampling__planner": "host"}, "neighbors are drawn on the host"),
         (typed, {}, "the graph has several types"),
         (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
         (plain, {"model__kind": "rgcn"}, "looks for the relations"),

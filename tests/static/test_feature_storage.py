@@ -110,7 +110,7 @@ def test_rows_near_each_other_are_read_at_once():
     assert 3 <= len(ranges) <= 4
 
 
-def test_normalised_rows_are_bounded(tmp_path):
+def test_normalized_rows_are_bounded(tmp_path):
     """Whatever their signs; rows of zeros stay zeros, and NaN stays NaN."""
     rows = np.array([[1, -1.5, 0.4], [1, -1, 0], [1, 2, 1], [0, 0, 0], [-3, -1, 0], [np.nan, 1, 1]])
     column = write_pieces(tmp_path, [rows])
@@ -127,7 +127,7 @@ CASES = {
     "sage": (typed, {}),
     "embeddings beside features": (typed, {"embedding__types": ["paper"], "model__kind": "rgcn"}),
     "residual": (typed, {"model__residual": True, "model__norm": "layer"}),
-    "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
+    "normalized": (plain, {"model__kind": "gcn", "features__normalize": True}),
     "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "narrow": (plain, {"features__wire": "bfloat16"}),
     "one layer": (plain, {"model__layers": 1, "sampling__fanouts": [3]}),

@@ -1,4 +1,4 @@
-"""Passes over whole static graphs: sampling with all neighbours in one batch, on any number of ranks, killed and
+"""Passes over whole static graphs: sampling with all neighbors in one batch, on any number of ranks, killed and
 resumed; what travels is what the partition says."""
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def loaded(comm, graph: StaticGraph, **options) -> list:
 
 
 def edges_of_seeds(batches: list) -> set:
-    """By step and seed the edges of the seeds' hop: relation, neighbour, and what else is told of them."""
+    """By step and seed the edges of the seeds' hop: relation, neighbor, and what else is told of them."""
     found = set()
     for step, batch in enumerate(batches):
         told = [[] for _ in batch.seeds]
@@ -91,7 +91,7 @@ def edges_of_seeds(batches: list) -> set:
 @pytest.mark.parametrize("mode", ["uniform", "weighted", "labor"])
 @pytest.mark.parametrize("make", [weighted, one_type])
 def test_out_edges_are_the_in_edges_of_the_turned_graph(comm, mpi_tmp_path, make, mode):
-    """Neighbours, weights and columns; on all ranks and on one, by the owners and in shared memory."""
+    """Neighbors, weights and columns; on all ranks and on one, by the owners and in shared memory."""
     parts = make_static_parts(comm, make, mpi_tmp_path / "straight", out_edges=True)
     reverse = make_static_parts(comm, turned(make), mpi_tmp_path / "turned")
     found = []

@@ -51,7 +51,7 @@ def test_links_give_one_answer(comm, mpi_tmp_path, case):
     run_both(comm, parts, mpi_tmp_path, link_config(**changes))
 
 
-def test_exact_scores_are_those_of_all_neighbours(comm, mpi_tmp_path):
+def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
     """In the graph of training edges."""
     parts = make_static_parts(comm, shop, mpi_tmp_path)
     shared = {"task__negatives": 5, "task__decoder": "mlp"}
@@ -222,7 +222,7 @@ VISIBLE = {
 @pytest.mark.parametrize("mode", ["full", "uniform", "replace", "labor"])
 @pytest.mark.parametrize("case", VISIBLE)
 def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, case, mode):
-    """Blocks of all neighbours hold exactly the training edges without these; sampled ones nothing else."""
+    """Blocks of all neighbors hold exactly the training edges without these; sampled ones nothing else."""
     make, task, reverse, changes = VISIBLE[case]
     parts, typed = make_static_parts(comm, make, mpi_tmp_path), "task__decoder" in changes
     session = open_graph_session(comm, parts, link_config(task__relation=task, sampling__mode=mode, **changes))

@@ -25,7 +25,7 @@ FANOUTS = [3, 2]
 
 
 class FirstNeighbors(NeighborSampler):
-    """The first ``fanout`` in-neighbours in order of edge row."""
+    """The first ``fanout`` in-neighbors in order of edge row."""
 
     def sample(self, relation, nodes, fanout, random):
         indptr = self.partition.edges[relation].indptr
@@ -235,7 +235,7 @@ def parallel(path):
 @pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("kind", ["directional", "induced"])
 def test_data_has_every_parallel_edge(comm, mpi_tmp_path, with_ids, kind):
-    """As PyTorch Geometric's loader has: the mean over the in-neighbours 1, 1, 1, 2 is 1.25; ids change nothing."""
+    """As PyTorch Geometric's loader has: the mean over the in-neighbors 1, 1, 1, 2 is 1.25; ids change nothing."""
     graph = open_graph(comm, make_static_parts(comm, parallel, mpi_tmp_path, parts=4))
     mask = torch.arange(5) == 0
     (data,) = NeighborLoader(
@@ -251,7 +251,7 @@ def test_data_has_every_parallel_edge(comm, mpi_tmp_path, with_ids, kind):
         ]  # fmt: skip
 
 
-def test_data_of_a_hop_without_neighbours(comm, plain_parts):
+def test_data_of_a_hop_without_neighbors(comm, plain_parts):
     """Its edges are none."""
     for data in NeighborLoader(open_graph(comm, plain_parts), "train", [3, 0], 16, as_data="pyg"):
         assert data.validate()

@@ -90,7 +90,7 @@ def test_rows_do_not_depend_on_the_batch(typed, config):
 
 @ALL
 def test_rare_shapes(typed, config):
-    """No seeds at all, seeds of one type only, and nodes without any neighbour."""
+    """No seeds at all, seeds of one type only, and nodes without any neighbor."""
     case = graph, _, _ = make_case(typed, config)
     nobody = [np.zeros(0, np.int64)] * len(graph.counts)
     assert [tuple(rows.shape) for rows in run(case, nobody)] == [(0, 3)] * len(graph.counts)
@@ -99,7 +99,7 @@ def test_rare_shapes(typed, config):
     )
     out = run(case, only_last)
     assert [len(rows) for rows in out] == [len(ids) for ids in only_last]
-    graph.neighbours = [[ids[:0] for ids in lists] for lists in graph.neighbours]
+    graph.neighbors = [[ids[:0] for ids in lists] for lists in graph.neighbors]
     out = run(case, only_last)
     assert all(torch.isfinite(rows).all() for rows in out)
     sum(rows.sum() for rows in out).backward()
@@ -118,7 +118,7 @@ def test_single_precision(typed, config):
 
 
 @ALL
-def test_a_block_without_relations_has_nodes_without_neighbours(typed, config):
+def test_a_block_without_relations_has_nodes_without_neighbors(typed, config):
     graph, model, tables = make_case(typed, config)
     batch = sample_batch(graph, seeds_of(graph, 5, np.random.default_rng(0)), (3, 0))
     bare = [Block((), block.num_src, block.num_dst) for block in batch.blocks[:1]]
@@ -152,13 +152,13 @@ def test_low_memory_and_bases_change_nothing_but_the_memory():
 
 
 def whole_graph_batch(graph, layers):
-    """All nodes, all neighbours: dense algebra can follow."""
+    """All nodes, all neighbors: dense algebra can follow."""
     (count,) = graph.counts
     return sample_batch(graph, [np.arange(count)], [-1] * layers)
 
 
 def dense_adjacency(graph):
-    (lists,), (count,) = graph.neighbours, graph.counts
+    (lists,), (count,) = graph.neighbors, graph.counts
     matrix = torch.zeros(count, count, dtype=torch.float64)
     for destination, sources in enumerate(lists):
         for source in sources:
@@ -179,8 +179,8 @@ def test_gcn_is_the_normalised_adjacency():
     assert_alike([found], [expected + second.bias], 1e-10)
 
 
-def test_sampled_gcn_is_unbiased_in_the_neighbours_weight():
-    """Of d neighbours any k stand for all: the mean over all samples is the whole sum."""
+def test_sampled_gcn_is_unbiased_in_the_neighbors_weight():
+    """Of d neighbors any k stand for all: the mean over all samples is the whole sum."""
     _, model, _ = make_case(False, config_of(kind="gcn", layers=1))
     (layer,), rows = model.layers, torch.randn(4, 5).double()
     degree = torch.tensor([3, 1, 5, 2])
@@ -191,7 +191,7 @@ def test_sampled_gcn_is_unbiased_in_the_neighbours_weight():
     assert_alike([torch.stack(samples).mean(0)], [layer(block(1, 2, 3), rows, degree)], 1e-12)
 
 
-def test_sage_is_the_mean_of_neighbours():
+def test_sage_is_the_mean_of_neighbors():
     graph, model, (table,) = make_case(False, config_of(kind="sage"))
     adjacency = dense_adjacency(graph)
     mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
@@ -202,9 +202,9 @@ def test_sage_is_the_mean_of_neighbours():
     assert_alike(model(whole_graph_batch(graph, 2), [table]), [rows], 1e-10)
 
 
-def test_gat_weighs_neighbours_by_attention():
+def test_gat_weighs_neighbors_by_attention():
     graph, model, (table,) = make_case(False, config_of(kind="gat", layers=1))
-    (layer,), (lists,) = model.layers, graph.neighbours
+    (layer,), (lists,) = model.layers, graph.neighbors
     heads = (table @ layer.weight).view(len(table), layer.heads, -1)
     expected = []
     for node, sources in enumerate(lists):
@@ -225,7 +225,7 @@ def test_rgcn_adds_up_relations(bases, aggregator):
     matrices = layer.weights()
     how = {"mean": lambda rows: rows.mean(0), "sum": lambda rows: rows.sum(0), "max": lambda rows: rows.max(0).values}
     expected = [table @ layer.own.weight[0] + layer.own.bias for table in tables]
-    for matrix, (src, dst), lists in zip(matrices, RELATIONS, graph.neighbours, strict=True):
+    for matrix, (src, dst), lists in zip(matrices, RELATIONS, graph.neighbors, strict=True):
         messages = [
             how[aggregator](tables[src][ids]) @ matrix if len(ids) else torch.zeros(3).double() for ids in lists
         ]
@@ -247,7 +247,7 @@ def test_rows_of_bases_are_the_matrices_of_one_hot_rows(self_loop, low_memory):
     one_hot, hidden = torch.eye(total).double().split(COUNTS), []
     for number, rows in enumerate(one_hot):
         own = rows @ matrices[3] if self_loop else torch.zeros(len(rows), config.hidden).double()
-        for factors, (src, dst), lists in zip(layer.weights.coefficients, RELATIONS, graph.neighbours, strict=True):
+        for factors, (src, dst), lists in zip(layer.weights.coefficients, RELATIONS, graph.neighbors, strict=True):
             if dst == number and len(rows):
                 matrix = sum(c * basis for c, basis in zip(factors, matrices[:3], strict=True))
                 own = own + torch.stack([one_hot[src][ids].sum(0) / max(1, len(ids)) for ids in lists]) @ matrix

@@ -210,7 +210,7 @@ def test_features_that_a_dtype_has_no_number_for_are_refused(comm, mpi_tmp_path,
     [
         ({}, "column weight of node.meets.node: not used (see sampling.mode): model.kind sage does not weigh messages"),
         ({"sampling__mode": "whole"}, "not used (see sampling.mode): model.kind sage does not"),
-        ({"sampling__mode": "weighted"}, "neighbours are drawn by it, but model.kind sage does not weigh messages"),
+        ({"sampling__mode": "weighted"}, "neighbors are drawn by it, but model.kind sage does not weigh messages"),
     ],
 )
 def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line):
@@ -240,7 +240,7 @@ NOT_FOLLOWED = {
 
 
 @pytest.mark.parametrize("case", ["sage", "rgcn", "rgat", "rows of bases", *NOT_FOLLOWED])
-def test_exact_inference_is_sampling_with_all_neighbours(comm, mpi_tmp_path, case):
+def test_exact_inference_is_sampling_with_all_neighbors(comm, mpi_tmp_path, case):
     parts = make_static_parts(comm, bare if case == "rows of bases" else typed, mpi_tmp_path)
     changes = TYPED.get(case, TYPED["rgcn"] | NOT_FOLLOWED[case] if case in NOT_FOLLOWED else BASIS_ROWS)
     config = static_config(**{**changes, "sampling__mode": "full"}, eval__chunk=17)

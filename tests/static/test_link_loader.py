@@ -96,7 +96,7 @@ def test_batches_of_all_ranks_are_those_of_one(comm, mpi_tmp_path, case, given, 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("case", GRAPHS)
 def test_seeds_their_copies_and_their_reverses_carry_no_messages(comm, mpi_tmp_path, case, shuffle, exclude):
-    """Of edges of one's choice; blocks of all neighbours hold all others."""
+    """Of edges of one's choice; blocks of all neighbors hold all others."""
     make, relation, reverse = GRAPHS[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
     there, back = relation_rows(parts, relation), relation_rows(parts, reverse)

@@ -140,7 +140,7 @@ HELD = {
     "types": (typed, {"model__kind": "rgcn"}, {}),
     "learnt": (typed, {"embedding__types": ["paper"]}, {}),
     "narrow": (plain, {"features__wire": "bfloat16", "sampling__in_flight": 2}, {}),
-    "normalised": (plain, {"features__normalize": True}, {}),
+    "normalized": (plain, {"features__normalize": True}, {}),
     "messages": (typed, {}, {"node_ranks": 1}),
     "file": (plain, {"features__storage": "file"}, {"node_ranks": 1}),
     "links in flight": (friends, {**LINK, "sampling__in_flight": 2}, {}),

@@ -22,7 +22,7 @@ from hpcgnn.static.inference import infer
 CASES = {
     "types": (typed, {}),
     "narrow": (plain, {"features__wire": "float16"}),
-    "normalised": (plain, {"model__kind": "gcn", "features__normalize": True}),
+    "normalized": (plain, {"model__kind": "gcn", "features__normalize": True}),
     "copies": (plain, {"features__cache_ratio": 0.2}),
     "ahead": (plain, {"sampling__prefetch": 3, "sampling__in_flight": 2}),
     "learnt": (typed, {"embedding__types": ["paper"]}),
@@ -230,7 +230,7 @@ def test_shared_memory_has_no_name(comm):
     columns.close()
 
 
-def test_nothing_is_shared_without_neighbours(comm):
+def test_nothing_is_shared_without_neighbors(comm):
     """On a node of one rank memory is its own."""
     assert not has_neighbors(make_world(comm, 1))
     assert has_neighbors(make_world(comm)) == (comm.size > 1)

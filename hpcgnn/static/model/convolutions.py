@@ -46,7 +46,7 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
 
 
 class SageConv(nn.Module):
-    """GraphSAGE: weight [own row | aggregated neighbours] + bias (Hamilton et al., Inductive representation learning on
+    """GraphSAGE: weight [own row | aggregated neighbors] + bias (Hamilton et al., Inductive representation learning on
     large graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
 
     def __init__(self, in_width: int, out_width: int, aggregator: str):
@@ -70,9 +70,9 @@ class SageConv(nn.Module):
 
 
 class GcnConv(nn.Module):
-    """GCN: sums rows of neighbours and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the
+    """GCN: sums rows of neighbors and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the
     degrees in the whole graph (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
-    2017), for one node type and relation. Sampled neighbours stand for all: times d_v / their number. Without self
+    2017), for one node type and relation. Sampled neighbors stand for all: times d_v / their number. Without self
     loops: no + 1."""
 
     def __init__(self, in_width: int, out_width: int, self_loop: bool):
@@ -104,7 +104,7 @@ class GcnConv(nn.Module):
 
 
 class GatConv(nn.Module):
-    """Attention of H heads over the neighbours (Velickovic et al., Graph attention networks, 2018), for one node type
+    """Attention of H heads over the neighbors (Velickovic et al., Graph attention networks, 2018), for one node type
     and relation. concat: the heads' rows side by side, O = H x head width; else their mean."""
 
     def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool):
@@ -195,7 +195,7 @@ class OwnRows(nn.Module):
 
 
 class RelationalConv(nn.Module):
-    """Per relation the aggregated neighbours times its matrix, added up with the own row (Schlichtkrull et al., 2018;
+    """Per relation the aggregated neighbors times its matrix, added up with the own row (Schlichtkrull et al., 2018;
     with a matrix of its own for every node type: GraphSAGE on typed graphs). All relations meet in one grouped product
     of the pairs (relation, destination) that have edges. low_memory: one relation after the other, each formed again
     in the backward pass, so that no more than one relation's aggregated rows exist."""

@@ -1,4 +1,4 @@
-"""Models of static graphs, typed or not, over sampled neighbours.
+"""Models of static graphs, typed or not, over sampled neighbors.
 
 A model takes a Batch and the input rows of its innermost nodes, by node type, and returns rows of the seeds, by type.
 The rows of a node depend on its neighborhood alone: dropout is keyed by layer, step, flat row id and column, norms are

@@ -1,4 +1,4 @@
-"""Draws the neighbours of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
+"""Draws the neighbors of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
 it.
 
 Drawn hop by hop, in NumPy on the host or in torch on a device that holds the edges (one rank), or induced: all edges
@@ -199,7 +199,7 @@ def _tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 class InducedSampler(BlockSampler):
-    """Draws blocks of all edges among the nodes that the hops have sampled. everything: asks for all neighbours."""
+    """Draws blocks of all edges among the nodes that the hops have sampled. everything: asks for all neighbors."""
 
     def __init__(
         self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, everything: NeighborSampler

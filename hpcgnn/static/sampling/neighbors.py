@@ -1,4 +1,4 @@
-"""Draws the neighbours of a frontier at their owners: one request and one reply a hop for all relations together.
+"""Draws the neighbors of a frontier at their owners: one request and one reply a hop for all relations together.
 
 Edges that a step must not see are left out of the lists. Where a device holds the edges, frontiers and samples are
 tensors of it, else NumPy arrays. N frontier nodes of all types, D of one type, E sampled edges, R ranks; T nodes with
@@ -25,7 +25,7 @@ from hpcgnn.native.dispatch import Uploads
 
 @dataclass(frozen=True, slots=True)
 class InLists:
-    """What neighbours are drawn from: indptr [T + 1], identity [T] flat row ids of the nodes; by edge weight [m] uint32
+    """What neighbors are drawn from: indptr [T + 1], identity [T] flat row ids of the nodes; by edge weight [m] uint32
     and source_identity [m], or None."""
 
     indptr: np.ndarray
@@ -150,7 +150,7 @@ class Sampled:
 
 
 class NeighborSampler:
-    """Samples in-neighbours at their owners, with so many threads. Collective to create and to ask, over ``channel``.
+    """Samples in-neighbors at their owners, with so many threads. Collective to create and to ask, over ``channel``.
 
     ``sample`` may be overridden: it is the whole of a sampling method. device: which holds the edges, None: the host.
     """

@@ -1,4 +1,4 @@
-"""Keeps the edges of a whole graph in memory that the ranks of a machine share, so that drawing neighbours asks nobody.
+"""Keeps the edges of a whole graph in memory that the ranks of a machine share, so that drawing neighbors asks nobody.
 
 n nodes and m in-edges of a relation at this rank, N and M of all ranks. The lists of all ranks, one behind the other
 in order of rank, are those of all nodes in order of global id.
