@@ -42,12 +42,12 @@ class GraphSamplingConfig:
         eval_fanouts: of validation and test; empty: as in training.
         direction: "in": neighbors are the sources of a node's in-edges; "out": the destinations of its out-edges, from
             partition sets made with ``--out-edges``.
-        topology: "sharded": owners are asked for neighbors; "replicated": the ranks of a node share one copy of all
-            edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every node
-            has free. The sample is the same.
-        edge_columns: columns of the edges that come with the blocks, for models of one's own.
+        topology: "sharded": owners are asked for neighbors; "replicated": the ranks of a machine share one copy of all
+            edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every
+            machine has free. The sample is the same.
+        edge_columns: columns of the edges that come with the blocks, for models of your own.
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or lie on several nodes, else none.
+            compute threads, or lie on several machines, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
         planner: where neighbors are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
             or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
@@ -233,7 +233,7 @@ class GraphDataConfig:
     Attributes:
         path: folder of a partition set; empty: a built-in synthetic graph.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
+        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
         synthetic_nodes: size of the built-in graph.
     """
@@ -369,7 +369,7 @@ class StaticConfig(Sections):
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
         if self.comm.sampler_ranks and self.sampling.edge_columns:
-            raise ValueError("sampling.edge_columns: sampler ranks tell nothing of edges; leave comm.sampler_ranks 0")
+            raise ValueError("sampling.edge_columns: sampling servers send no edge columns; leave comm.sampler_ranks 0")
         if self.comm.sampler_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
@@ -389,7 +389,7 @@ def _used(settings: dict[str, Any]) -> str:
 
 
 def _check_sampler_features(config: StaticConfig) -> None:
-    """Raise ValueError for settings of features that the ranks that train have themselves."""
+    """Raise ValueError for settings that need features on the ranks that train."""
     settings = {
         "eval.exact": config.eval.exact,
         "eval.ranking": config.eval.ranking,

@@ -38,10 +38,10 @@ Stored = tuple[StoredColumn | None, ...]  # features by type
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A plan to fetch the rows of U wanted nodes. index [U]: their rows in the tables that this rank reads, where it
-    reads all of them; else None, and those at positions ``near`` are rows ``row`` of these tables, those at ``copied``
-    rows ``copy`` of the copies, and those at ``pulled`` come over the route ``pull``. All int64. route: to the owners
-    of all, of types whose rows are learnt."""
+    """A plan to fetch the rows of U wanted nodes. index [U]: their rows in the near tables, if all of them are near.
+    Otherwise None: the nodes at positions ``near`` are rows ``row`` of the near tables, the nodes at ``copied`` are
+    rows ``copy`` of the feature cache, and the rows of the nodes at ``pulled`` come over the route ``pull``. All int64.
+    route: to the owners of all wanted nodes, for types with learnable embeddings; to nothing for others."""
 
     num_wanted: int
     route: Route
@@ -55,7 +55,7 @@ class Fetch:
 
     @property
     def num_asked(self) -> int:
-        """Number of rows that this rank asks other nodes for, on behalf of all ranks of its node."""
+        """Number of rows that this rank asks other machines for, on behalf of all ranks of its own."""
         if self.pull is None:
             return 0
         return (self.pull.far if isinstance(self.pull, NodeRoute) else self.pull).num_wanted
@@ -75,10 +75,10 @@ class Fetch:
 class NodeRows:
     """Tables of one node type [n, ...] by name, and copies of remote rows. Collective to create, to plan and to fetch.
 
-    Rows are *near* where this rank reads the memory that they lie in: its own and, where ranks share memory, theirs.
-    num_copies: C. wire: dtype that floating rows travel in, to which all are rounded, or None. remote, hits: rows that
-    were not near among those planned so far, and those of them that were copied. near_learnt: the learnt rows of all
-    ranks that share memory, where these read them in place.
+    Rows are *near* if they lie in memory that this rank can read: its own and, where ranks share memory, theirs. A
+    cache holds copies of C far rows. num_copies: C. wire: dtype that floating rows travel in, to which all rows are
+    rounded, or None. remote, hits: how many of the rows planned so far were far, and how many of these the cache had.
+    near_learnt: learnable embeddings of all ranks that share memory, read in place; None where they are fetched.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class NodeRows:
     ):  # fmt: skip
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
         travel in, None: their own; shared: the tables with the rows of all ranks that share memory, by name; is_learnt:
-        plans have a route to all rows, over which a step learns others of these nodes."""
+        plans have a route to all wanted nodes, over which a step moves their learnable embeddings."""
         self._ownership, self._rank, self.tables, self.wire = ownership, channel.rank, tables, wire
         self._near_tables: dict[str, Table] = dict(tables)
         self._first = np.full(channel.size, -1, np.int64)  # row of the near tables at which a rank's rows begin
@@ -150,7 +150,7 @@ class NodeRows:
         else:
             channel = route.channel
             asks = owner if channel.node is None else owner % channel.node.size  # so that a rank asks few owners
-            # As they come: nothing is put in order again.
+            # In the order in which replies arrive, so that no row is moved twice.
             pulled = pulled[native.order_of_ranks(asks[pulled], channel.size)]
             plain = self.wire is None and not any(isinstance(table, GatheredTable) for table in self.tables.values())
             pull = (
@@ -185,8 +185,8 @@ class NodeRows:
         return self._put_together(fetch, name, self._gather(near, fetch.row), rows)
 
     def fetch_exact(self, fetch: Fetch, names: Sequence[str]) -> list[torch.Tensor]:
-        """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, those of other nodes in one
-        message."""
+        """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, those of other machines in
+        one message."""
         device = (fetch.pulled if fetch.index is None else fetch.index).device
         near: list[Any] = [self._on(device, name, self._near_tables[name]) for name in names]
         if fetch.index is not None:
@@ -206,7 +206,7 @@ class NodeRows:
         return out
 
     def fetch_learnt(self, fetch: Fetch, own: torch.Tensor) -> torch.Tensor:
-        """Collective. Fetch the learnt rows [U, Z] of the wanted nodes; own: those of this rank's nodes."""
+        """Collective. Fetch the learnable embeddings [U, Z] of the wanted nodes; own [n, Z]: of this rank's nodes."""
         if self.near_learnt is None:
             return fetch.route.pull(own)[0]
         if fetch.index is not None:
@@ -244,7 +244,7 @@ class NodeRows:
         return self.wire is not None and table.dtype.is_floating_point
 
     def _gather(self, table: Table, rows: torch.Tensor) -> torch.Tensor:
-        """Copy near rows of a table, as they would be if they had travelled."""
+        """Copy near rows of a table, rounded as if they had travelled."""
         gathered = gather(table, rows)
         return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
 
@@ -258,16 +258,15 @@ class NodeRows:
 
 
 class NodeTables:
-    """The rows of nodes, by node type in ``rows``, without copies until ``keep_copies`` makes them anew. Collective to
-    create. predicted_hits: share of the remote rows needed that the copies should answer; lacks_room: a machine's ranks
-    cannot share the rows."""
+    """The rows of nodes, by node type in ``rows``; ``keep_copies`` makes them anew, with a feature cache. Collective to
+    create. predicted_hits: share of the needed far rows that the cache should have; lacks_room: a machine's memory has
+    no room for rows that its ranks share."""
 
     def __init__(
         self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype,
         shares: bool = True, loads_features: bool = True,
     ):  # fmt: skip
-        """shares: in memory of the machine, where its ranks read each other's rows; loads_features: there is a table of
-        them."""
+        """shares: the rows lie in memory that the ranks of a machine share; loads_features: features are among them."""
         self._config, self._world, self._channel = config, world, channel
         self._book, self._ranking = partition.book, partition.ranking
         self._shared: list[NodeColumns] = []
@@ -285,12 +284,12 @@ class NodeTables:
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
     def learn(self, kinds: Collection[int]) -> None:
-        """Collective. Say of which node types steps learn rows besides these, which then have no copies."""
+        """Collective. Set the node types with learnable embeddings, whose rows are not cached."""
         self._learnt = kinds
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
     def share_learnt(self, learnt: EmbeddingStore) -> None:
-        """Collective. Let the ranks of a machine read each other's learnt rows, too, where they read the features."""
+        """Collective. Put learnable embeddings into memory that the ranks of a machine share, if features lie there."""
         shapes: list[Shape] = [(tuple(table.weight.shape), table.weight.dtype) for table in learnt.tables.values()]
         columns = share_columns(self._world, shapes) if self.is_shared and shapes else None
         if columns is None:

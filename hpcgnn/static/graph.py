@@ -37,9 +37,9 @@ def open_partition(
     config: StaticConfig, path: str, world: World, channel: Channel, check: Callable[[GraphPartition], None], *,
     edges: bool = True, columns: bool = True,
 ) -> GraphPartition:  # fmt: skip
-    """Collective. Open this rank's part of a run's graph, its edges in the direction that sampling follows; edges,
-    columns: what is read; of the edges' columns only what the run uses. check: raises ValueError for a configuration
-    that does not fit the graph."""
+    """Collective. Open this rank's part of a run's graph, its edges in the direction that sampling follows. edges,
+    columns: False leaves the edges, or the nodes' columns, out; of the edges' columns only those that the run uses are
+    read. check: raises ValueError for a configuration that does not fit the graph."""
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
     with together(world, "open the partition set"):
         partition = open_graph_partition(
@@ -67,12 +67,12 @@ class StaticGraph:
         channel: Channel | None = None, opened: GraphPartition | None = None, shares: bool = True,
         loads_features: bool = True,
     ):  # fmt: skip
-        """features: copies of remote rows, the dtype that rows travel in; dtype: of the input rows. Copies are chosen
-        when the first loader is made, by what its first epoch wants. direction: "in" or "out", of the edges that
-        sampling follows; of a graph opened "out", ``partition`` has all edges the other way. opened: the partition,
-        where it was read before and its edges are in that direction; channel: of exchanges; shares: the ranks of a
-        machine read each other's input rows in memory that they share, where it has room; loads_features: without it,
-        features come with what is drawn.
+        """features: where features lie, the feature cache, and the dtype that rows travel in; dtype: of the input rows.
+        The cache is filled when the first loader is made, by the nodes of its first epoch. direction: "in" or "out",
+        of the edges that sampling follows; of a graph opened "out", ``partition`` has all edges the other way. opened:
+        a partition that is open already, its edges in this direction; channel: of exchanges; shares: the ranks of a
+        machine read each other's input rows in memory that they share, where it has room; loads_features: False where
+        sampling servers send the features.
 
         Raises DistributedError for a partition set that cannot be used.
         """
@@ -91,7 +91,7 @@ class StaticGraph:
         self.partition = partition
         features = features or FeatureConfig()
         self.tables = NodeTables(partition, features, world, self.channel, dtype, shares, loads_features)
-        self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # and the loader that has it alone
+        self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # with the loader that alone uses it
         self._shared: dict[str, Replica] = {}
         self._loaders: list[weakref.ref] = []
         self._others: dict[Hashable, StaticGraph] = {}  # by name; this one too, where there are any
@@ -108,14 +108,15 @@ class StaticGraph:
 
     @property
     def rows(self) -> tuple[NodeRows, ...]:
-        """What steps fetch of nodes, by type."""
+        """Tables of the nodes' input rows, row ids and degrees, by node type."""
         return self.tables.rows
 
     def replica(
         self, topology: str, mode: str, excluded: Exclusion | None = None, loader: Any = None
     ) -> Replica | None:  # fmt: skip
-        """Collective. Make a copy of the edges on every node; None where owners are asked. Loaders of a ``mode`` share
-        it, but a ``loader`` whose steps leave out edges has one of its own, which goes when the loader is gone."""
+        """Collective. Make a copy of the edges on every machine; None where owners are asked. Loaders of a ``mode``
+        share it, but a ``loader`` whose steps leave out edges has one of its own, which goes when the loader is
+        gone."""
         if topology == SHARDED:
             return None
         if excluded is None and mode in self._shared:
@@ -131,6 +132,7 @@ class StaticGraph:
 
     def _close_replicas(self) -> None:
         """Collective. Free the copies of loaders that are gone on all ranks."""
+        # Garbage collection frees a loader at different times on different ranks, and closing is collective.
         is_unused = np.array([loader is not None and loader() is None for _, loader in self._replicas], np.int8)
         if len(is_unused) == 0:
             return
@@ -148,13 +150,14 @@ class StaticGraph:
         return self.partition.edges[self.partition.relation_of(relation)].row
 
     def close(self) -> None:
-        """Collective. Stop the loaders, free the memory that the ranks of a node share, and the channel; neither graph
-        nor loaders may be used any more."""
+        """Collective. Stop the loaders, free the memory that the ranks of a machine share, and the channel; neither
+        graph nor loaders may be used any more."""
+        # Before anything is freed: the threads of a loader may be in the middle of an exchange.
         for loader in filter(None, (reference() for reference in self._loaders)):
             loader.stop()
             loader.release()
         graphs = tuple(self._others.values()) or (self,)
-        if any(graph._shared for graph in graphs):  # partitions lie in copies that go
+        if any(graph._shared for graph in graphs):  # their edges lie in replicas, whose memory goes with these
             for graph in graphs:
                 graph.partition = replace(graph.partition.degrees_only(), flat_row=np.empty(0, np.int64))
         for replica, _ in self._replicas:

@@ -103,8 +103,8 @@ def _skips_forward(model_class: type) -> bool:
 
 
 class SharedTables:
-    """Columns [n, ...] of all local nodes that chunks read, by name in ``own``: IDENTITY, DEGREE, and ROWS between two
-    layers. Where the ranks of a machine read each other's features, they read these in place, too. Collective."""
+    """Node columns [n, ...] that layer-wise inference reads, by name in ``own``: IDENTITY, DEGREE, and ROWS between two
+    layers. They lie in the machine's shared memory where its ranks read each other's features there. Collective."""
 
     def __init__(self, session: Session):
         self._session, self._shares = session, session.graph.tables.is_shared
@@ -113,14 +113,14 @@ class SharedTables:
         self._columns: dict[str, NodeColumns] = {}
 
     def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, NodeColumns | None]:
-        """Make a column of this rank, and, where it is shared, that of its node."""
+        """Allocate a column for this rank's nodes; where it is shared, in memory of the machine, which is returned."""
         columns = share_columns(self._session.world, [(shape, dtype)]) if self._shares else None
         if columns is None:
             return torch.empty(shape, dtype=dtype, device=self._session.world.device), None
         return columns.own[0], columns
 
     def keep(self, name: str, column: torch.Tensor, columns: NodeColumns | None) -> None:
-        """Let chunks read a column that was made and filled, in the place of the one with its name."""
+        """Let chunks read a filled column of ``make``, which replaces the one with its name."""
         self._near.pop(name, None)
         self.own[name] = column
         if name in self._columns:
@@ -135,7 +135,7 @@ class SharedTables:
         return column
 
     def put_first(self, rows: torch.Tensor) -> None:
-        """Let chunks read what the first layer takes: where it is the features themselves, where these lie."""
+        """Let chunks read the input rows of the first layer; rows that are the features themselves are not copied."""
         features, own = self._session.graph.tables.near(0, FEATURE), self._session.graph.rows[0].tables.get(FEATURE)
         if features is not None and rows is own:  # on all ranks or on none: what a model returns is for it to say
             self.own[ROWS], self._near[ROWS] = rows, features
@@ -145,7 +145,7 @@ class SharedTables:
             self.own[ROWS] = rows
 
     def readable(self) -> NodeRows:
-        """Return what plans and makes the reads of other nodes' columns. What was filled is seen by all ranks then."""
+        """Publish the columns to the ranks of the machine, and return what plans and fetches rows of all of them."""
         for columns in self._columns.values():
             columns.publish()
         tables: dict[str, Any] = dict(self.own)
@@ -154,7 +154,7 @@ class SharedTables:
         return NodeRows(self._session.partition.book, tables, none, self._session.graph.channel, shared=shared)
 
     def close(self) -> None:
-        """Free what is shared; no column may be used any more."""
+        """Free the shared memory; no column may be used any more."""
         self.own, self._near = {}, {}
         while self._columns:
             self._columns.popitem()[1].close()
@@ -207,7 +207,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
 
 
 def _pause(between: Callable[[], None], tables: SharedTables, made: NodeColumns | None) -> None:
-    """Collective. Call ``between``; where it ends the computation, what is shared is given back."""
+    """Collective. Call ``between``; if it ends the computation, free the shared memory."""
     try:
         between()
     except BaseException:
@@ -229,8 +229,8 @@ def _followed(session: Session, number: int) -> list[int]:
 def _full_block(
     partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], followed: list[int]
 ) -> tuple[Block, list[np.ndarray]]:  # fmt: skip
-    """Make the block of local nodes first .. last - 1 with all their in-edges of the relations ``followed``; returns
-    the global ids of its source nodes by type, too."""
+    """Make the block of local nodes first .. last - 1 with all their in-edges of the relations ``followed``. Also
+    returns the global ids of its source nodes by type."""
     base, bounds = partition.book.type_base(), []
     for kind in range(len(partition.types)):
         nodes = partition.of_type(kind)

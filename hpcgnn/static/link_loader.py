@@ -1,4 +1,4 @@
-"""Mini-batches of edges with sampled neighbors of their ends, and negatives, for a training loop of one's own.
+"""Mini-batches of edges with sampled neighbors of their ends, and negatives, for a user's own training loop.
 
 s seeds of this rank, k negatives a seed, U nodes of a type in a batch.
 """

@@ -1,5 +1,5 @@
-"""Loads mini-batches of seeds with sampled neighbors: plans for a run, and batches of nodes for a training loop of
-one's own, without a run file.
+"""Loads mini-batches of seeds with sampled neighbors: plans for a run, and batches of nodes for a user's own training
+loop, without a run file.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
 Nodes are named by their row in the graph file, within their type, whatever the partition. s seeds of this rank, U
@@ -45,8 +45,8 @@ SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """What the batches of a loader are made of: a pool, the groups of nodes that a seed needs, the edges that a step
-    leaves out, and what gives a step the columns that its batches lack."""
+    """Seeds of a loader. pool: all of them; roots: the groups of nodes that a seed needs; excluded: the edges that a
+    step leaves out; complete: draws the negatives of a step, columns that the pool lacks."""
 
     pool: SeedPool
     roots: Roots
@@ -58,9 +58,9 @@ class SeedLoader:
     """Collective to create. Plans the steps of a pool of seeds, ahead in the background.
 
     Which seeds are in a step and what is sampled for them depends on the seed of the random numbers and the graph, not
-    on the number of ranks; every rank gets its share of every step, which may be empty. batches: those of the current
-    epoch; samplers: one for each plan in flight; prefetch: plans made ahead; remote: the ranks that draw, if any;
-    replica: the copy of the edges that is drawn from, if any.
+    on the number of ranks; every rank gets its share of every step, which may be empty. batches: of the current epoch;
+    samplers: one for each plan in flight; prefetch: number of plans made ahead; remote: the sampling servers, if any;
+    replica: the copy of all edges that neighbors are drawn from, if any.
     """
 
     def __init__(
@@ -69,10 +69,11 @@ class SeedLoader:
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
         with_positions: bool = False, timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
-        """batch_size: seeds of a step on all ranks; shuffle: a new order every epoch, of training. neighbors, induced,
-        remote: what draws neighbors, that blocks hold all edges among the sampled nodes, or the ranks that draw.
-        with_edges: blocks tell their edges' rows, and ``sampling.edge_columns``; with_positions: they tell where their
-        edges lie, which costs no exchange. options: as GraphSampler takes them."""
+        """batch_size: seeds of a step on all ranks; shuffle: training, with a new order every epoch; remote: sampling
+        servers, which draw in place of this rank; neighbors: the class that draws neighbors; induced: blocks hold all
+        edges among the sampled nodes; with_edges: blocks have the rows of their edges and ``sampling.edge_columns``;
+        with_positions: blocks have the positions of their edges at the owners, which costs no exchange; options: of
+        GraphSampler."""
         world = graph.world
         self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
         self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
@@ -82,7 +83,7 @@ class SeedLoader:
         further = range(1, sampling.in_flight if self.prefetch else 1)
         polite = [self.prefetch > 0, *(True for _ in further)]
         self._channels = [world.channel(each, by_node=True) for each in polite]
-        self._excluded: Exclusion | None = None  # remote ranks leave out edges themselves
+        self._excluded: Exclusion | None = None  # sampling servers leave out edges themselves
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws
         if remote is None:
@@ -107,7 +108,7 @@ class SeedLoader:
 
     @property
     def draw(self) -> Draw:
-        """What the first sampler draws with."""
+        """The draw of the first sampler, which those of further plans in flight are twins of."""
         return self._draws[0]
 
     def _make_draw(self, neighbors: type[NeighborSampler], induced: bool, with_edges: bool) -> Draw:
@@ -147,9 +148,10 @@ class SeedLoader:
         return whole + (rest > 0 and not self._drop_last)
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. Make the batches of an epoch, shuffled in an order of their own."""
+        """Collective. Make the batches of an epoch, in an order of its own where seeds are shuffled."""
         if self.remote is not None:
-            self.remote.settle()  # no rank asks for an epoch while samplers draw another
+            # A request of the new epoch would change the edges that servers leave out while they draw the last one.
+            self.remote.settle()
         if self._epoch == epoch or (self._epoch is not None and not self.shuffle):
             return
         self._epoch, shuffle = epoch, epoch_shuffle(self._seed, epoch) if self.shuffle else None
@@ -172,8 +174,8 @@ class SeedLoader:
         return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
 
     def release(self) -> None:
-        """Drop all that plans; ``World.free_channels`` then frees what this held. The loader must not be used any
-        more."""
+        """Drop samplers and channels, whose communicators ``World.free_channels`` then frees. The loader must not be
+        used any more."""
         self._channels, self._draws, self.samplers, self.replica = [], [], [], None
 
     def channels(self) -> list[Channel]:
@@ -189,7 +191,7 @@ class LoaderOptions:
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch.
     as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
-    or relations. sampler: a class of one's own, whose ``sample`` draws the neighbors of one relation and hop.
+    or relations. sampler: a class of the user's own, whose ``sample`` draws the neighbors of one relation and hop.
     subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled nodes
     in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
     """

@@ -63,9 +63,9 @@ class GraphSampler:
         pad: Callable[[GraphPlan], GraphPlan] | None = None, with_features: bool = False,
     ):  # fmt: skip
         """draw: makes the blocks; roots: groups of nodes that a step needs, as (node type, column with their global
-        ids); complete: adds the columns that the batches lack; node_columns: of NODE_COLUMNS those that are fetched for
-        a batch, the others are empty; edges: attaches columns to the blocks' edges; pad: pads the plans of training;
-        with_features: plans bring the features of the input rows."""
+        ids); complete: draws the negatives of a step; node_columns: of NODE_COLUMNS the ones that a batch gets, the
+        others are empty; edges: attaches columns to the blocks' edges; pad: pads the plans of training; with_features:
+        plans bring the features of the input rows."""
         self._rows, self._roots, self._seed = rows, roots, seed
         self._draw: Any = draw
         self._channel, self._move_channel, self._device = channel, move_channel, device
@@ -82,19 +82,19 @@ class GraphSampler:
         return twin
 
     def plan(self, batches: SeedBatches, epoch: int, step: int, stride: int = 1) -> GraphPlan:
-        """Collective. Plan one step; the next one to be planned is likely ``step + stride``."""
+        """Collective. Plan one step; the next step planned is likely ``step + stride``."""
         make = functools.partial(self._plan, batches, epoch, step, stride)
         return self._stream.run(make)
 
     def _plan(self, batches: SeedBatches, epoch: int, step: int, stride: int) -> GraphPlan:
         training, steps = batches.name == "train", self._steps_of(batches, epoch)
-        drawn = self._draw.draw(steps, step, stride)
+        drawn = self._draw.draw(steps, step, stride)  # makes the step's columns, collectively; take() is local
         columns = steps.take(step)
         shapes = [columns.pop(name).shape for _, name in self._roots]
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
         fetches = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.input_ids, strict=True)]
         empty, of_nodes = torch.empty(0, dtype=torch.int64, device=self._device), {}
-        for name in NODE_COLUMNS:
+        for name in NODE_COLUMNS:  # not over node_columns: a set, whose order may differ between ranks
             of_nodes[name] = (empty,) * len(fetches)
             if name in self._node_columns:
                 tables = (rows.fetch(fetch, name) for rows, fetch in zip(self._rows, fetches, strict=True))

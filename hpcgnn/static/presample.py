@@ -46,16 +46,17 @@ class IdCounts:
 def presample(
     input_ids: InputIds, num_steps: int, is_near: Sequence[Callable[[np.ndarray], np.ndarray]], world: World
 ) -> tuple[Ranking, ...]:  # fmt: skip
-    """Collective. Rank the nodes of each type whose rows are not near, as ``is_near`` of the type says of global ids,
-    by how often the steps of an epoch need them, or so many of these steps, at equal distances, until a rank has met
-    more nodes than it may keep; probability: needs a step (Yang et al., GNNLab, EuroSys 2022, rank nodes so)."""
+    """Collective. Rank the nodes of each type by how often the steps of an epoch need their rows (Yang et al., GNNLab,
+    EuroSys 2022); nodes whose rows are near (``is_near``, by type, of global ids) are left out. Of long epochs
+    MOST_PRESAMPLED steps at equal distances count, and fewer if a rank meets more than MOST_COUNTED nodes. probability
+    of a ranking: how often a step needs the node."""
     count = min(num_steps, MOST_PRESAMPLED)
     wanted = [IdCounts() for _ in is_near]
     for number in range(count):
         world.working("presample", number)
         for near, counts, ids in zip(is_near, wanted, input_ids(number * num_steps // count), strict=True):
             counts.add(ids[~near(ids)])
-        if world.any(sum(map(len, wanted)) > MOST_COUNTED):
+        if world.any(sum(map(len, wanted)) > MOST_COUNTED):  # all ranks stop together: input_ids is collective
             count = number + 1
             break
     rankings = []

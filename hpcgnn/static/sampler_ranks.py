@@ -1,8 +1,8 @@
-"""Sampler ranks: they hold the graph's edges and draw what trainer ranks ask for, until these leave.
+"""Sampling servers: ranks that hold the graph's edges and draw neighbors for the ranks that train (trainers).
 
-A message is bytes: a header of int64, then what it announces. Where samplers hold the features, too
-(``comm.sampler_features``), the rows of the nodes drawn follow, a message for each type. A trainer asks ahead, for no
-more steps than ``comm.sampler_buffer`` besides the one it plans; so neither side ever holds more drawn steps than that.
+A message is bytes: a header of int64, then the arrays whose sizes it has. Where servers hold the features, too
+(``comm.sampler_features``), the rows of the drawn nodes follow, in one message for each type. A trainer requests steps
+ahead, no more than ``comm.sampler_buffer`` besides the one it plans, so neither side holds more drawn steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # that r
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The draw of a step for groups of root nodes; of a sampler that nobody asks, without any."""
+    """A request to draw a step for groups of root nodes. Servers without a trainer get it without groups, because
+    drawing is collective over all servers."""
 
     epoch: int
     step: int
@@ -149,12 +150,12 @@ def _bytes(*arrays: np.ndarray) -> np.ndarray:
 
 
 class RemoteDraw:
-    """Asks this trainer's sampler. For one thread at a time, which has the lane for itself."""
+    """Requests draws from this trainer's sampling server, over a lane that no other thread uses at the same time."""
 
     on_device = False
 
     def __init__(self, crew: Crew, lane: Lane, ahead: int, dtype: torch.dtype):
-        """ahead: steps asked for besides the one that is taken; dtype: of features that come along."""
+        """ahead: steps requested besides the one that is received; dtype: of the features that servers send."""
         self._lane, self._ahead, self._dtype, trainer = lane, ahead, dtype, crew.job.rank
         self._sampler = crew.rank_of(crew.mapping.sampler_of(trainer))
         self._followers = [crew.rank_of(sampler) for sampler in crew.mapping.followers(trainer)]
@@ -162,11 +163,11 @@ class RemoteDraw:
 
     @property
     def num_pending(self) -> int:
-        """Steps asked for that were not taken yet."""
+        """Number of steps that were requested and not yet received."""
         return len(self._pending)
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective over the trainers. Take the draw of a step, and ask ahead for the next ones."""
+        """Collective over the trainers. Receive the draw of a step, and request the next ones ahead."""
         name = steps.batches.name
         while self._pending and self._pending[0] != (name, steps.epoch, step):
             self._take()
@@ -179,12 +180,12 @@ class RemoteDraw:
         return self._take()
 
     def settle(self) -> None:
-        """Take what was asked for plans that were then given up."""
+        """Receive and drop the draws of plans that were given up, so that the lane is empty."""
         while self._pending:
             self._take()
 
     def leave(self, reason: Leave) -> None:
-        """Collective over the trainers. Let the samplers go."""
+        """Collective over the trainers. Send the servers the reason why the trainers leave."""
         self.settle()
         self._send(reason, reason)
         self._lane.flush()
@@ -209,8 +210,8 @@ class RemoteDraw:
 
 
 class Samplers:
-    """The sampler ranks as a trainer knows them. draws: one for each plan in flight; dtype: of features that come
-    along."""
+    """A trainer's side of the sampling servers. draws: one for each plan in flight; dtype: of the features that servers
+    send."""
 
     def __init__(self, crew: Crew, dtype: torch.dtype):
         self._crew = crew
@@ -218,28 +219,28 @@ class Samplers:
         self.draws = [RemoteDraw(crew, lane, ahead, dtype) for lane in crew.lanes]
 
     def describe(self) -> str:
-        """Say which ranks they are."""
+        """Name the ranks that train and the sampling servers."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
         hold = ", which hold the features" if self._crew.job.config.sampler_features else ""
-        return f"{mapping.num_trainers} ranks train, samplers: rank {ranks}{hold}"
+        return f"{mapping.num_trainers} ranks train, sampling servers: rank {ranks}{hold}"
 
     def meet(self) -> None:
-        """Collective over the job. Tell the samplers that the trainers are ready. Raises DistributedError when the
-        samplers are not."""
+        """Collective over the job. Wait until servers and trainers are ready. Raises DistributedError if the servers
+        failed."""
         self._crew.meet()
 
     def settle(self) -> None:
-        """Take all that was asked for."""
+        """Receive and drop all draws that are pending."""
         for draw in self.draws:
             draw.settle()
 
     def leave(self, code: int) -> None:
-        """Collective over the trainers. End the samplers with an exit code."""
+        """Collective over the trainers. End the servers with an exit code."""
         self._leave(Leave(code))
 
     def fail(self, error: DistributedError) -> None:
-        """Collective over the trainers. End the samplers with the error that the trainers leave with."""
+        """Collective over the trainers. End the servers with the error that the trainers leave with."""
         if not self._crew.met:
             self._crew.meet(error)
         elif self._crew.open:
@@ -254,8 +255,8 @@ Train = Callable[[World, Samplers | None], int]
 
 
 def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
-    """Collective. Call ``train`` with the world of the trainer ranks while the others sample; on all ranks, with None,
-    where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
+    """Collective. Call ``train`` with the world of the trainers while the other ranks are sampling servers; on all
+    ranks, with None, where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
     if not config.comm.sampler_ranks:
         return train(world, None)
     check_same_set(path, world)  # of both sides, which open it each for itself
@@ -274,8 +275,8 @@ def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, lo
 
 
 class SamplerRank:
-    """Collective over the samplers to create and to serve. A lane is served by a thread of its own where there are
-    several; all samplers draw the steps of a lane in one order, those that nobody asked too."""
+    """A sampling server. Collective over the servers to create and to serve. Each of several lanes is served by a
+    thread of its own. All servers draw the steps of a lane in one order, because drawing is collective."""
 
     def __init__(self, config: StaticConfig, path: str, crew: Crew, watchdog: Watchdog, log: RunLog):
         self._config, self._crew, self._watchdog, self._world = config, crew, watchdog, crew.world
@@ -290,8 +291,8 @@ class SamplerRank:
         crew.meet()
 
     def _make_draws(self, path: str, log: RunLog) -> list[tuple[BlockSampler, Channel]]:
-        """Collective over the samplers. Make a draw for each lane, all of the same edges, and read the features that
-        samplers hold."""
+        """Collective over the servers. Make a draw for each lane, all of the same edges, and read the features if
+        servers hold them."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         features = config.comm.sampler_features
         channels = [world.channel(polite=True, by_node=features) for _ in lanes]
@@ -314,7 +315,7 @@ class SamplerRank:
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         num_edges = sum(len(edges.src) for edges in partition.edges)
         size = f"{partition.num_nodes} nodes, {num_edges} edges"
-        log(f"sampler rank {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
+        log(f"sampling server {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
         return list(zip([first, *map(first.over, channels[1:])], channels, strict=True))
 
     def _check(self, partition: GraphPartition) -> None:
@@ -325,7 +326,7 @@ class SamplerRank:
             check_weights(partition)
 
     def serve(self) -> int:
-        """Collective over the samplers. Draw until the trainers leave; returns their exit code, or raises the error
+        """Collective over the servers. Draw until the trainers leave; returns their exit code, or raises the error
         that they leave with."""
         self._watchdog.idle()
         reason = self._serve_lanes()
@@ -368,23 +369,23 @@ class SamplerRank:
                 self._draw(requests, lane, draws, channel)
 
     def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler, channel: Channel) -> None:
-        """Collective over the samplers. Draw a step for every trainer that asked, one after the other."""
+        """Collective over the servers. Draw a step for each of this server's trainers, one after the other."""
         epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
         assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
         with self._lock:
-            # No trainer asks for an epoch before all of the one before is drawn: each of its steps ends on all at once.
+            # Safe beside the threads of other lanes: no trainer requests an epoch before all of the last one is drawn.
             if training and self._excluded is not None and epoch != self._epoch:
                 self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
                 self._epoch = epoch
         for number in range(self._crew.mapping.rounds):
-            has_asker = number < len(self._askers)
+            has_asker = number < len(self._askers)  # without one it still draws, to serve hops of other servers
             drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
             drawn = replace(drawn, features=self._fetch(drawn, channel))
             if has_asker:
                 self._answer(drawn, lane, self._askers[number])
 
     def _fetch(self, drawn: Drawn, channel: Channel) -> tuple[torch.Tensor | None, ...]:
-        """Collective over the samplers. Fetch the features of the nodes of a draw, by type, in the dtype that they
+        """Collective over the servers. Fetch the features of the nodes of a draw, by type, in the dtype that they
         travel in; empty where trainers have them."""
         if self._tables is None:
             return ()
@@ -405,14 +406,14 @@ class SamplerRank:
 
     @contextmanager
     def _at_work(self, request: Request) -> Iterator[None]:
-        """Tell the watchdog, and name this sampler where its work fails."""
+        """Report to the watchdog, and name this server in an error of its work."""
         with self._lock:
             self._busy += 1
             self._watchdog.at("draw", request.step)
         try:
             yield
         except Exception as error:
-            place = f"sampler rank {self._world.rank} of {self._world.size}"
+            place = f"sampling server {self._world.rank} of {self._world.size}"
             raise RuntimeError(f"{place} failed at epoch {request.epoch}, step {request.step}") from error
         with self._lock:
             self._busy -= 1

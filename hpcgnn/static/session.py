@@ -64,7 +64,7 @@ def open_session(
         shares=config.sampling.mode != WHOLE, loads_features=samplers is None or not config.comm.sampler_features,
     )  # fmt: skip
     if samplers is not None:
-        samplers.meet()
+        samplers.meet()  # before any loader, which requests draws
     loaders: dict[str, Any]
     if whole is None:
         loaders = _make_loaders(config, graph, goal, plan_timers, samplers)
@@ -154,7 +154,7 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
     learnt, embedding, width = _learnt_types(config, partition), config.embedding, config.model.row_width
     if config.model.basis_rows and not embedding.scale:  # as matrices [all nodes, hidden] start (Glorot and Bengio)
         embedding = replace(embedding, scale=math.sqrt(6 / (partition.book.num_nodes + config.model.hidden)))
-    torch.manual_seed(train.seed % (1 << 63))
+    torch.manual_seed(train.seed % (1 << 63))  # right before the model is made: weights must start equal on all ranks
     with together(graph.world, "build the model"):
         tables = {
             kind: SparseEmbedding(
@@ -295,7 +295,7 @@ def _describe_samples(session: Session) -> list[str]:
     if world.size > 1 and replica is None:
         lines.append("topology sharded: owners are asked for neighbors")
     elif world.size > 1:
-        lines.append(f"topology replicated: {replica.num_bytes} bytes on every node")
+        lines.append(f"topology replicated: {replica.num_bytes} bytes on every machine")
     if tables.wants_copies:
         copies, predicted = tables.num_copies(), tables.predicted_hits
         lines.append(f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")

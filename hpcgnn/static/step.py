@@ -60,7 +60,8 @@ class GraphTask(StepTask):
             for rows in learnt.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
-        with self.timers("exchange"):  # owners' optimizers move the rows
+        with self.timers("exchange"):
+            # To owners, whose optimizers move the rows: on every rank, also one without seeds, since others send to it.
             for kind, rows in learnt.items():
                 gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
@@ -163,6 +164,7 @@ class GraphLinkTask(GraphTask):
             for rows, count in zip(embeddings[2:], counts, strict=True)
         ]
         loss, gradients = self._learn_ends(plan, embeddings[:2], candidates)
+        # Outside autograd, which calls no backward function on a rank without seeds and would leave the others waiting.
         for rows, count in zip(candidates, counts, strict=True):
             gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
             if channel.size > 1:  # owners sum the gradients of their candidates over the ranks
@@ -179,8 +181,8 @@ class GraphLinkTask(GraphTask):
         self, plan: GraphPlan, ends, candidates: list[torch.Tensor]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Compute the loss and its gradients by sources and destinations [s, Z]; those by candidates [m, Z] are added
-        to their ``grad``. So many seeds at once that their scores stay in a cache, or, on a device, that there are few
-        launches."""
+        to their ``grad``. Seeds are scored a part at a time: as many as have scores that stay in a cache or, on a
+        device, so many that there are few launches."""
         loss, gradients = ends[0].new_zeros(()), [torch.zeros_like(rows) for rows in ends]
         scores = SCORES if on_host(ends[0]) else DEVICE_SCORES
         most = max(1, scores // max(1, *(len(rows) for rows in candidates)))
@@ -215,8 +217,8 @@ class GraphLinkTask(GraphTask):
 
 
 def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
-    """Compute the scores [k, s] with embeddings negative [k, s, Z] in the place of the replaced one of ends, source and
-    destination [s, Z]; relation [s]: edge types or None."""
+    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z]; ends: embeddings of source and
+    destination [s, Z], of which ``replaced`` is left out; relation [s]: edge types or None."""
     source, destination = ends
     if replaced == SOURCE:
         return decoder(negative, destination, relation)

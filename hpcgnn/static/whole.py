@@ -38,8 +38,9 @@ DEEP, BORDER, OUTER = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The inner or the outer nodes as destinations of a block. By type, of its source nodes: source, their rows among
-    [own nodes in the partition's order | ghosts]; identity and degree as in Batch. All int64."""
+    """One of the two blocks of full-graph training: its destinations are the inner nodes, or the outer ones. source: by
+    type, the row of every source node in [own nodes in the partition's order | ghosts]; identity, degree: by type, of
+    the source nodes, as a Batch has them. All int64."""
 
     block: Block
     source: tuple[torch.Tensor, ...]
@@ -58,9 +59,10 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class FullGraph:
-    """A rank's share of the graph. counts [T]: deep, border and outer nodes by type; num_ghosts [T]; place [n]: stacked
-    row of every local row of the partition; route: brings rows of ghosts, type by type, from stacked rows of their
-    owners; routes [T]: those of one type, from rows in the partition's order."""
+    """A rank's share of the graph. Its own nodes have two orders: the partition's, and the stacked one. counts [T]:
+    deep, border and outer nodes by type; num_ghosts [T]; place [n]: the stacked row of every row in the partition's
+    order; route: brings rows of all ghosts, type by type, from their owners' stacked rows; routes [T]: brings rows of
+    the ghosts of one type, from their owners' rows in the partition's order."""
 
     inner: Half
     outer: Half
@@ -237,8 +239,9 @@ class FullGraphTask(Task):
         rows = torch.empty(0)
         for number in range(hops):
             travelling = {0: (graph.route, rows)}
-            if number == 0:
+            if number == 0:  # sorted: every rank starts the exchanges of the types in one order
                 travelling = {kind: (graph.routes[kind], learnt[kind]) for kind in sorted(learnt)}
+            # Started before the inner nodes are computed, finished after them: the ghosts travel meanwhile.
             exchanges = {kind: chain.start(route.over(channel), own) for kind, (route, own) in travelling.items()}
             pieces = []
             if graph.inner.num_nodes or not graph.outer.num_nodes:

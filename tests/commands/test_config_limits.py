@@ -59,7 +59,7 @@ pytestmark = pytest.mark.serial
         (static.FeatureConfig, {"device_ratio": 2, "storage": "pinned"}, "must be from 0 to 1"),
         (static.StaticConfig, {
             "comm": CommConfig(sampler_ranks=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},
-         "sampling.edge_columns: sampler ranks tell nothing of edges"),
+         "sampling.edge_columns: sampling servers send no edge columns"),
         (temporal.SamplingConfig, {"fanout": 0}, "sampling.fanout, sampling.negatives and sampling.chunks must be"),
         (temporal.SamplingConfig, {"windows": 0}, "sampling.windows must be at least 1"),
         (temporal.SamplingConfig, {"boundary_half_life": -1}, "window and boundary_half_life at least 0"),

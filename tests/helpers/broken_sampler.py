@@ -1,4 +1,4 @@
-"""``python broken_sampler.py HOW DRAW RANK ...``: hpcgnn.train, where one sampler rank goes astray at a draw."""
+"""``python broken_sampler.py HOW DRAW RANK ...``: hpcgnn.train, where one sampling server goes astray at a draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampler ranks as a user starts them, and what becomes of the job when one of them, or a trainer, is lost."""
+"""Sampling servers as a user starts them, and what becomes of the job when one of them, or a trainer, is lost."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def lost(mpirun, tmp_path, script: str, how: str, rank: int, *more) -> tuple[str
 
 def test_a_sampler_that_raises_ends_the_job(mpirun, tmp_path):
     out, err = lost(mpirun, tmp_path, "broken_sampler.py", "raise", 2)
-    assert "2 ranks train, samplers: rank 2" in out
+    assert "2 ranks train, sampling servers: rank 2" in out
     assert f"rank 2 of 3 on {socket.gethostname()}" in err
-    assert re.search(r"sampler rank 0 of 1 failed at epoch \d, step \d", err)
+    assert re.search(r"sampling server 0 of 1 failed at epoch \d, step \d", err)
     assert "KeyError: 'a defect'" in err
 
 

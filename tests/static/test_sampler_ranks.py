@@ -1,5 +1,5 @@
-"""Sampler ranks beside trainer ranks: the same answer, bounded buffers, who asks whom, what is refused, failures at
-start. S samplers and T trainers are the ranks there are."""
+"""Sampling servers beside ranks that train: the same answer, bounded buffers, who asks whom, what is refused, failures
+at start. S samplers and T trainers are the ranks there are."""
 
 from __future__ import annotations
 

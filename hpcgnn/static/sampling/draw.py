@@ -1,5 +1,4 @@
-"""Draws the neighbors of a step: from its roots to layered blocks. It touches the graph's edges and nothing else of
-it.
+"""Draws the neighbors of a step: from its roots to layered blocks. Reads edges only, no features.
 
 Drawn hop by hop, in NumPy on the host or in torch on a device that holds the edges (one rank), or induced: all edges
 among some nodes. s seeds of a rank, U nodes so far of a type, D destination nodes of a type, E edges of a relation.
@@ -33,9 +32,9 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a step draws. places: by group, positions [s] int64 of its nodes among the last block's destination nodes of
-    their type; blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
-    host, or all on the device. features: by type, these nodes' rows [U, F] or None, where what draws has them; else
+    """The blocks of a step. places: by group, positions [s] int64 of its nodes among the last block's destination nodes
+    of their type; blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
+    host, or all on the device. features: by type, these nodes' rows [U, F] or None, from sampling servers; else
     empty."""
 
     places: list[np.ndarray] | list[torch.Tensor]
@@ -45,7 +44,8 @@ class Drawn:
 
 
 class Steps:
-    """One pass over a split: the columns of its steps, each made once, in the order in which they are asked for."""
+    """One pass over a split: the columns of its steps, made once each, in the order in which steps are drawn, which
+    must be the same on all ranks, because negatives are drawn collectively."""
 
     def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: LinkNegatives | None):
         self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
@@ -66,26 +66,27 @@ class Steps:
         return [(kind, self._made[step][name].ravel()) for kind, name in self._roots]
 
     def take(self, step: int) -> Columns:
-        """Return the columns of a step whose groups were made, and forget those of earlier steps."""
+        """Return the columns of a step whose groups were made, and drop the columns of earlier steps."""
         columns = self._made.pop(step)
         self._made = {later: made for later, made in self._made.items() if later > step}
         return columns
 
 
 class Draw(Protocol):
-    """Where a step's blocks come from: drawn here, or by another rank."""
+    """A source of a step's blocks: this rank draws them, or a sampling server does."""
 
     @property
     def on_device(self) -> bool:
         """Whether draws are tensors of a device."""
 
     def draw(self, steps: Steps, step: int, stride: int = 1) -> Drawn:
-        """Collective. Draw for this rank's seeds of a step; the next one asked for is likely ``step + stride``."""
+        """Collective. Draw the blocks for this rank's seeds of a step; the next step drawn is likely ``step +
+        stride``."""
 
 
 class UniqueNodes:
-    """What `native.Relabel` is on the host: unique rows of one type, in order of first occurrence, over several calls,
-    on a device."""
+    """Numbers unique rows of one type in order of first occurrence, over several calls, on a device; `native.Relabel`
+    does so on the host."""
 
     def __init__(self, device: torch.device):
         self.unique = torch.empty(0, dtype=torch.int64, device=device)
@@ -95,7 +96,7 @@ class UniqueNodes:
         self.unique = self.unique[:0]
 
     def add(self, rows: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Return the position [k] int32 of every row [k] int64 among the unique ones, which those not seen join."""
+        """Add rows [k] int64; returns the position [k] int32 of each among the unique rows."""
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows).to(self.unique.device)
         count = len(self.unique)
@@ -104,8 +105,8 @@ class UniqueNodes:
 
 
 class BlockSampler:
-    """Draws here, hop by hop, from the owners of the frontier or on the device that holds the edges. For one thread at
-    a time; see ``over``."""
+    """Draws blocks on this rank, hop by hop, from the owners of the frontier or on the device that holds the edges. For
+    one thread at a time: another one needs a twin, see ``over``."""
 
     def __init__(self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int):
         self._neighbors, self._config, self._seed = neighbors, config, seed
@@ -114,7 +115,7 @@ class BlockSampler:
         self._relabel = self._make_relabel()
 
     def _make_relabel(self) -> list[Any]:
-        """Make by type what numbers the unique nodes of a step."""
+        """Make the numberings of a step's unique nodes, by type."""
         if self._neighbors.device is not None:
             return [UniqueNodes(self._neighbors.device) for _ in self._base[1:]]
         return [native.Relabel(last - first) for first, last in pairwise(self._base)]
@@ -125,7 +126,7 @@ class BlockSampler:
         return self._neighbors.device is not None
 
     def over(self, channel: Channel) -> BlockSampler:
-        """Make a twin for another thread, which asks over a channel of its own."""
+        """Make a twin for another thread, which asks over a channel of its own and numbers nodes by itself."""
         twin = copy.copy(self)
         twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
         return twin
@@ -142,7 +143,7 @@ class BlockSampler:
         by_hop = fanouts_by_hop(self._config, self._relations, training)
         if groups and by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in by_hop):
             return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
-        places = self._places(groups)
+        places = self._places(groups)  # first of all: a block's destinations are the first of its sources
         for hop, fanouts in enumerate(by_hop):
             frontier = self._unique_ids()
             answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
@@ -157,7 +158,7 @@ class BlockSampler:
         return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
-        """Draw all hops of a graph of one type and one relation that lies here as a whole."""
+        """Draw all hops in one native call, for a graph of one type and one relation that this rank has all of."""
         random, (relabel,) = Random(self._seed, stream, step, epoch), self._relabel
         ids = np.concatenate([ids for _, ids in groups])
         drawn = self._neighbors.layers(ids, fanouts, random, relabel)
@@ -169,7 +170,7 @@ class BlockSampler:
         return Drawn(self._places(groups), tuple(reversed(blocks)), self._unique_ids())
 
     def _places(self, groups: Groups) -> list[Any]:
-        """Return the positions of the roots among the unique nodes of their type, which they join."""
+        """Add the roots to the unique nodes of their type, first of all; returns their positions among these."""
         return [self._index(self._relabel[kind].add(ids - self._base[kind])) for kind, ids in groups]
 
     def _index(self, positions: Any) -> Any:
@@ -199,7 +200,7 @@ def _tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 class InducedSampler(BlockSampler):
-    """Draws blocks of all edges among the nodes that the hops have sampled. everything: asks for all neighbors."""
+    """Draws blocks of all edges among the nodes that the hops have sampled. everything: draws all neighbors."""
 
     def __init__(
         self, neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, everything: NeighborSampler
@@ -223,7 +224,7 @@ class InducedSampler(BlockSampler):
 
 def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: Random) -> Block:
     """Collective. Draw all edges among nodes, unique global ids [U] by type, as a block with as many destinations as
-    sources; neighbors: of mode "full"; random: tells the step, whose seeds are left out."""
+    sources; neighbors: of mode "full"; random: key of the step, whose seeds are left out."""
     relations = neighbors.partition.relations
     samples = neighbors.ask(nodes, [FULL] * len(relations), random)
     order = [np.argsort(ids) for ids in nodes]

@@ -50,11 +50,11 @@ class LinkNegatives:
     """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``. Raises DistributedError
     for more nodes of a type than can be drawn from, and for a single one.
 
-    source says where those of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch": the
-    answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The latter
-    two are candidates of all seeds: a column [c] of those at this rank, their numbers [R] by rank (COUNTS), and the
-    pairs [x, 2], in order of seeds, of a seed and a candidate that is no negative of it (HIDDEN): its own answer, and
-    if strict the other answers that training edges give. In evaluation always "edge", with ``eval_count``.
+    source: where the negatives of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch":
+    the answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The
+    latter two are candidates of all seeds: a column [c] of the candidates that this rank owns, how many each rank owns
+    [R] (COUNTS), and pairs [x, 2] of a seed and a candidate to mask, in order of seeds (HIDDEN): the seed's own answer
+    and, if strict, other answers that make a training edge. In evaluation always "edge", with ``eval_count``.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class LinkNegatives:
         self._batch_size, self._seed, self._channel = batch_size, seed, channel
 
     def over(self, channel: Channel) -> LinkNegatives:
-        """Return a twin for another thread, which asks over a channel of its own."""
+        """Return a twin for another thread, which asks over a channel of its own: its requests must not meet another
+        thread's."""
         twin = copy.copy(self)
         twin._ends = tuple(
             replace(end, training=end.training.over(channel), evaluation=end.evaluation.over(channel))
@@ -138,8 +139,9 @@ class LinkNegatives:
         return {end.column: own, end.column + COUNTS: np.diff(bounds), end.column + HIDDEN: hidden}
 
     def _find_hidden(self, end: End, columns: Columns, own: np.ndarray, first: int) -> np.ndarray:
-        """Collective. Find the pairs [x, 2] of this rank's seeds and candidates that are known answers; the owners of
-        candidates look them up for all ranks. own [c]: this rank's candidates, numbered from ``first`` on."""
+        """Collective. Find the pairs [x, 2] of this rank's seeds and all ranks' candidates that are known edges. The
+        owners of candidates look them up for the seeds of all ranks. own [c]: this rank's candidates, numbered from
+        ``first`` on."""
         counts = self._channel.counts(np.full(self._channel.size, len(columns[end.query])))
         query, types = self._everyone(np.column_stack([columns[end.query], edge_types(columns)]), counts).T
         seed, node = end.known.of(query, types)

@@ -1,7 +1,7 @@
 """Draws the neighbors of a frontier at their owners: one request and one reply a hop for all relations together.
 
-Edges that a step must not see are left out of the lists. Where a device holds the edges, frontiers and samples are
-tensors of it, else NumPy arrays. N frontier nodes of all types, D of one type, E sampled edges, R ranks; T nodes with
+Edges that a step must not see are left out of the lists. If a device holds the edges, frontiers and samples are tensors
+on it, else NumPy arrays. N frontier nodes of all types, D of one type, E sampled edges, R ranks; T nodes with
 lists that leave out x of m edges of a relation.
 """
 
@@ -25,8 +25,8 @@ from hpcgnn.native.dispatch import Uploads
 
 @dataclass(frozen=True, slots=True)
 class InLists:
-    """What neighbors are drawn from: indptr [T + 1], identity [T] flat row ids of the nodes; by edge weight [m] uint32
-    and source_identity [m], or None."""
+    """In-edge lists of T nodes, from which neighbors are drawn: indptr [T + 1], identity [T] flat row ids of the nodes;
+    for every edge weight [m] uint32 and source_identity [m], or None."""
 
     indptr: np.ndarray
     identity: np.ndarray
@@ -38,7 +38,7 @@ class InLists:
 class HiddenEdges:
     """A relation's edges at this rank that steps leave out, in G groups: a step with a seed of a group leaves out all
     edges of the group, such as the copies of the seed. position [x]: of the edges among the in-edges, group by group
-    (indptr [G + 1]); place [y]: of the seeds in the pool, group [y] of each. All int64."""
+    (indptr [G + 1]); place [y]: of the seeds in the pool; group [y]: of the seeds. All int64."""
 
     position: np.ndarray
     indptr: np.ndarray
@@ -81,11 +81,10 @@ ByRelation = dict[int, HiddenEdges]
 
 
 class Exclusion:
-    """The edges that a step of training leaves out: those that are its seeds on any rank, copies of these between the
-    same two nodes, and their reverses.
+    """The edges that a step of training leaves out: the seeds of all ranks, copies of seeds between the same two nodes,
+    and their reverses.
 
-    The epoch's permutation tells the steps of this rank's entries, so nothing is sent, and no rank looks at the seeds
-    of others.
+    A rank computes the steps of its own entries from the epoch's permutation, so nothing is sent.
     """
 
     def __init__(self, edges: ByRelation, total: int, batch_size: int, stream: Stream = Stream.NEIGHBOR):
@@ -100,14 +99,14 @@ class Exclusion:
         self._sorted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def at(self, relation: int, random: Random) -> np.ndarray:
-        """Find the positions, increasing, among the relation's in-edges at this rank, of a step as the key of its draws
-        names it; none in other streams."""
+        """Find the edges that a step leaves out: positions, increasing, among the relation's in-edges at this rank.
+        random: key of the step's draws; in streams other than ``stream`` nothing is left out."""
         if random.stream != self.stream or relation not in self.edges:
             return np.empty(0, np.int64)
         return np.unique(self.edges[relation].with_seeds(self._groups_of(relation, random.step)))
 
     def _groups_of(self, relation: int, step: int) -> np.ndarray:
-        """Return the groups that the seeds of a step have. The first one of an epoch sorts them all."""
+        """Return the groups of a step's seeds. The first call of an epoch sorts the seeds by step."""
         if relation not in self._sorted:
             place, group = self.edges[relation].place, self.edges[relation].group
             place = place if self._shuffle is None else permute(place, self.total, self._shuffle)
@@ -150,9 +149,10 @@ class Sampled:
 
 
 class NeighborSampler:
-    """Samples in-neighbors at their owners, with so many threads. Collective to create and to ask, over ``channel``.
+    """Samples in-neighbors at their owners, with ``threads`` threads. Collective to create and to ask, over
+    ``channel``.
 
-    ``sample`` may be overridden: it is the whole of a sampling method. device: which holds the edges, None: the host.
+    A sampling method of the user's own overrides ``sample``. device: holds the edges; None: the host does.
     """
 
     device: torch.device | None = None
@@ -161,7 +161,7 @@ class NeighborSampler:
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
         excluded: Exclusion | None = None, lists: list[InLists] | None = None,
     ):  # fmt: skip
-        """lists: by relation, where they are made already."""
+        """lists: of each relation, if they exist already."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
@@ -170,7 +170,7 @@ class NeighborSampler:
         self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
-        """Make a twin that asks over another channel, where it asks anybody; the lists are shared."""
+        """Make a twin for another thread, which asks over a channel of its own; the lists are shared."""
         twin = copy.copy(self)
         if self._channel.size > 1:
             twin._channel = channel
@@ -193,11 +193,16 @@ class NeighborSampler:
         return sum(column.nbytes for column in columns) + sum(8 * len(source) for source in self._sources)
 
     @property
+    def _has_kernel(self) -> bool:
+        """Whether native kernels may draw for this sampler: never for a subclass, whose ``sample`` may be another."""
+        return type(self) is NeighborSampler
+
+    @property
     def alone(self) -> bool:
         """Whether this rank has the whole of a graph of one type and one relation, of fewer than 2^31 nodes: a batch is
         then one native call."""
         one = len(self.partition.types) == len(self.partition.relations) == 1 and self.partition.num_nodes < 1 << 31
-        plain = self.mode != "labor" and self._excluded is None and type(self) is NeighborSampler
+        plain = self.mode != "labor" and self._excluded is None and self._has_kernel
         return one and plain and self._channel.size == 1 and self.device is None
 
     @property
@@ -209,11 +214,11 @@ class NeighborSampler:
             return "a batch's own edges are left out"
         if self._with_edges:
             return "blocks tell of their edges"
-        return "" if type(self) is NeighborSampler else "the method of sampling is one of your own"
+        return "" if self._has_kernel else "the method of sampling is one of your own"
 
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
-        """Draw all hops of a batch where ``alone``: (offsets, source positions, edges or None) a hop; the same as
-        asking hop by hop."""
+        """Draw all hops of a batch if ``alone``, the same neighbors as hop by hop; returns for each hop offsets, source
+        positions, and edges or None."""
         lists = self._lists[0]
         return native.sample_layers(
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
@@ -252,6 +257,7 @@ class NeighborSampler:
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
+        # Two exchanges a hop on every rank, also with nothing to ask: relations and types travel together.
         request = self._channel.array(narrow_rows(local), want, serve).astype(np.int64)
         reply, sizes = self._serve(request, serve, fanouts, random)
         receive = self._channel.counts(sizes)
@@ -259,7 +265,8 @@ class NeighborSampler:
         return self._unpack(received, receive, types[order], order, frontier, want)
 
     def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the sources of the edges at positions in the lists here, and where they are among all, if wanted."""
+        """Return the sources of edges at positions in this rank's lists, and the edges' positions among those of all
+        ranks, or None without ``with_edges``."""
         place = positions + self._first[relation] if self._with_edges else None
         return self._sources[relation].take(positions), place  # in NumPy faster than by index
 
@@ -270,8 +277,9 @@ class NeighborSampler:
         return self.sample(relation, nodes, fanout, key)
 
     def _serve(self, request: np.ndarray, serve: np.ndarray, fanouts: list[int], random: Random):
-        """Sample for local rows [M], grouped by requester. Returns for every requester the counts, relation by
-        relation, then the global ids and positions likewise, as one int64 array, and its sizes [R]."""
+        """Sample for local rows [M] that ranks requested, requester by requester. Returns one int64 array, which has
+        for each requester, relation by relation, the counts, then sources and positions, and its length for each
+        [R]."""
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
@@ -287,7 +295,8 @@ class NeighborSampler:
         return _by_requester([*counts, *values])
 
     def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
-        """Undo what ``_serve`` packed, at the requester; types, order [N] of its requests as they were sent."""
+        """Unpack the replies of ``_serve`` at the requester; types [N] of the requested nodes, in the order sent; order
+        [N]: their places in the frontier."""
         kinds = np.array([relation.dst_type for relation in self.partition.relations])
         first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
         owner = np.repeat(np.arange(len(want)), want)
@@ -310,8 +319,8 @@ class NeighborSampler:
 
 
 def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Bring arrays, each cut at [R + 1] places, in order of requester: for each its pieces of all arrays, and their
-    sizes [R]."""
+    """Reorder arrays, each cut at [R + 1] places into pieces of the requesters: all pieces of the first requester, then
+    of the next. Also returns the number of values of each requester [R]."""
     sizes = np.column_stack([np.diff(cut) for _, cut in arrays])
     shift = np.cumsum([0, *(len(array) for array, _ in arrays[:-1])])
     begin = np.column_stack([cut[:-1] for _, cut in arrays]) + shift
@@ -320,8 +329,8 @@ def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarr
 
 
 def _of_relations(message: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Join the pieces of every column of ``sizes`` [R, C] from all owners, whose pieces lie one behind the other from
-    ``begin`` [R, 1] on."""
+    """Join the pieces that owners sent, for each of C columns; owner r's pieces have ``sizes[r]`` values each and lie
+    one behind the other in the message from ``begin[r]`` on."""
     starts = begin + np.cumsum(sizes, axis=1) - sizes
     joined = native.gather_ranges(message, starts.T.ravel(), sizes.T.ravel())
     return np.split(joined, np.cumsum(sizes.sum(axis=0))[:-1])
@@ -338,7 +347,8 @@ def _columns(lists: InLists) -> tuple:
 
 
 def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
-    """Collective. Make what a mode of sampling draws from, by relation; for "weighted" after ``check_weights``."""
+    """Collective. Make the lists that a mode of sampling draws from, by relation. "weighted" needs ``check_weights``
+    first."""
     weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
     return [
         InLists(
@@ -388,7 +398,7 @@ def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndar
 
 
 def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:
-    """Move ragged rows with ``counts`` [D] to their places [D] in the frontier."""
+    """Move ragged rows with ``counts`` [D] from the order of the reply to their places [D] in the frontier."""
     start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
     moved[place] = np.arange(len(counts))
     indptr = np.concatenate(([0], np.cumsum(counts[moved])))

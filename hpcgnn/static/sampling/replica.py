@@ -28,13 +28,14 @@ WEIGHT = "weight"
 
 
 class SharedExclusion(Exclusion):
-    """The edges that a step leaves out, of lists that ranks share, which no epoch sorts anew: their seeds are in order
-    of place, in which those of a step, told by the epoch's permutation run backwards, are searched."""
+    """The edges that a step leaves out of lists that the ranks of a machine share. The seeds stay in order of place in
+    the pool, since no rank may sort shared memory for an epoch; a step's places come from the inverse of the epoch's
+    permutation."""
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         super().start_epoch(shuffle)
-        self._kept = threading.local()  # step, and the places of its seeds: each thread plans another step
+        self._kept = threading.local()  # the last step of a thread: threads plan different steps at the same time
 
     def _groups_of(self, relation: int, step: int) -> np.ndarray:
         place, group = self.edges[relation].place, self.edges[relation].group
@@ -44,7 +45,7 @@ class SharedExclusion(Exclusion):
         return group[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
 
     def _seeds_of(self, step: int) -> np.ndarray:
-        """Find the places, increasing, of a step's seeds; those of a thread's last step are kept."""
+        """Find the places, increasing, of a step's seeds in the pool. Each thread remembers its last step."""
         kept = self._kept
         if getattr(kept, "step", None) != step:
             first = step * self.batch_size
@@ -78,7 +79,7 @@ class Replica:
         relations = [] if excluded is None else sorted(excluded.edges)
         for relation in relations:
             pieces += _shares_of_hidden(excluded.edges[relation], int(first[relation]), excluded.total, channel)
-        self._rows = SharedRows(world, pieces)
+        self._rows = SharedRows(world, pieces)  # _whole takes the pieces in this order
         self.num_bytes = self._rows.num_bytes
         self.partition, self._lists, rest = _whole(partition, self._rows, lists)
         self.excluded = None
@@ -87,8 +88,8 @@ class Replica:
             self.excluded = SharedExclusion(hidden, excluded.total, excluded.batch_size, excluded.stream)
 
     def lend(self, partition: GraphPartition) -> GraphPartition:
-        """Return the share that the copy was made of with its sources, and, of a single type, its nodes' row ids, where
-        they lie in the copy."""
+        """Return this rank's partition with its sources, and for graphs of one node type its row ids, as views of the
+        copy, so that they are in memory once."""
         pairs = zip(partition.edges, self.partition.edges, self._first, strict=True)
         edges = (replace(own, src=whole.src[first : first + len(own.src)]) for own, whole, first in pairs)
         flat_row = partition.flat_row
@@ -97,13 +98,13 @@ class Replica:
         return replace(partition, edges=tuple(edges), flat_row=flat_row)
 
     def sampler(self, neighbors: type[NeighborSampler], threads: int, with_edges: bool = False) -> NeighborSampler:
-        """Make a sampler that draws from the copy; neighbors: its class, made as NeighborSampler is."""
+        """Make a sampler that draws from the copy; neighbors: NeighborSampler or a subclass."""
         return neighbors(
             self.partition, self._mode, self._channel, threads, with_edges, self.excluded, self._lists
         )  # fmt: skip
 
     def everything(self, threads: int, with_edges: bool = False) -> NeighborSampler:
-        """Make a sampler that takes all edges, those of weight 0 too."""
+        """Make a sampler that takes all edges, also edges of weight 0."""
         lists = [replace(in_lists, weight=None) for in_lists in self._lists]
         return NeighborSampler(
             self.partition, "full", self._channel, threads, with_edges, self.excluded, lists
@@ -116,8 +117,9 @@ class Replica:
 
 
 def _shares_of_hidden(hidden: HiddenEdges, first: int, total: int, channel: Channel) -> list[np.ndarray]:
-    """Collective. Make this rank's shares of the arrays of all ranks' hidden edges, whose positions begin at ``first``
-    here; the seeds are in order of place: consecutive places go to consecutive ranks, which sort theirs."""
+    """Collective. Make this rank's shares of the arrays of all ranks' hidden edges; first: position of this rank's
+    first edge. Seeds are in order of place over all ranks: consecutive places go to consecutive ranks, which sort
+    them."""
     sizes = torch.tensor([[len(hidden.indptr) - 1, len(hidden.position)]], dtype=torch.int64)
     num_groups, num_edges = channel.everyone(sizes).numpy()[: channel.rank].sum(axis=0)
     target = hidden.place * channel.size // max(1, total)
@@ -132,7 +134,7 @@ def make_neighbors(
     replica: Replica | None = None, neighbors: type[NeighborSampler] = NeighborSampler, with_edges: bool = False,
 ) -> NeighborSampler:  # fmt: skip
     """Collective. Make a sampler that draws from the replica, without the edges that the replica excludes, or, without
-    a replica, asks the owners; neighbors: its class, made as NeighborSampler is."""
+    a replica, asks the owners; neighbors: NeighborSampler or a subclass."""
     if replica is None:
         return neighbors(partition, mode, channel, threads, with_edges, excluded)
     return replica.sampler(neighbors, threads, with_edges)
@@ -164,7 +166,8 @@ def topology_bytes(
 def _whole(
     partition: GraphPartition, rows: SharedRows, lists: list[InLists]
 ) -> tuple[GraphPartition, list[InLists], list[np.ndarray]]:
-    """Make the whole graph and its lists from the shared arrays; returns the arrays that are left, too."""
+    """Make the whole graph and its lists from the shared arrays, in the order in which ``Replica`` put them there; also
+    returns the remaining arrays."""
     book = Book(partition.book.offsets, 1, partition.types)
     num_types, start = len(partition.types), book.type_base()
     flat_row, arrays = rows.span(0, num_types), iter(rows.arrays[num_types:])

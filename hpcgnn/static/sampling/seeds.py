@@ -72,14 +72,14 @@ def make_seed_batches(
     bounds = np.append(np.arange(0, pool.total, batch_size, dtype=np.int64), pool.total)
     if drop_last and len(bounds) > 1 and bounds[-1] - bounds[-2] < batch_size:
         bounds = bounds[:-1]
-    order = np.argsort(position, kind="stable")
+    order = np.argsort(position, kind="stable")  # spill needs the seeds step by step
     order = order[position[order] < bounds[-1]]
     names, position = list(pool.columns), position[order]
     columns, sizes = [column[order] for column in pool.columns.values()], np.diff(bounds)
     if world.size > 1:
         target = spill(position // batch_size, sizes, channel)
         *columns, position = exchange_columns([*columns, position], target, channel)
-        order = np.argsort(position, kind="stable")
+        order = np.argsort(position, kind="stable")  # seeds arrive rank by rank
         columns, position = [column[order] for column in columns], position[order]
     indptr = np.searchsorted(position // batch_size, np.arange(len(sizes) + 1))
     return SeedBatches(pool.name, dict(zip(names, columns, strict=True)), position, indptr, sizes)
@@ -91,10 +91,10 @@ TRAIN, NO_SPLIT, NONE = 0, -1, "none"
 @dataclass(frozen=True, slots=True)
 class LinkSeeds:
     """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
-    reverses; edges: by relation, those of this graph that steps of training leave out; reverses: by relation, how many
-    edges have a reverse in it, without those where none has. Numbers of the whole graph: num_left_out, edges without a
-    split, which are neither learnt nor followed; num_repeated, held-out edges with a copy among those of training;
-    num_turned, edges of training that are not followed, because they are reverses of held-out ones."""
+    reverses; edges: by relation, the edges of this graph that steps of training leave out; reverses: by relation with
+    any, how many edges have a reverse in it. Counts of the whole graph: num_left_out, edges without a split, which are
+    neither seeds nor carry messages; num_repeated, held-out edges with a copy among the training edges; num_turned,
+    training edges that carry no messages, because they are reverses of held-out edges."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition
@@ -118,8 +118,8 @@ class _Groups:
 
 @dataclass(frozen=True, slots=True)
 class _Reverses:
-    """Reverses of edges in a relation: groups, split [x] and place [x] of the edge that each of them goes with;
-    num_matched: how many edges of the whole graph have one of their own."""
+    """Edges of a relation that are reverses of seeds' edges: groups; split [x], place [x]: of the edge that each of
+    them is the reverse of; num_matched: how many edges of the whole graph have a reverse that no other edge has."""
 
     groups: _Groups
     split: np.ndarray
@@ -319,7 +319,7 @@ def _leave_out(
 
 
 def _hide(groups: list[_Groups], stays: np.ndarray) -> HiddenEdges:
-    """Join the groups of one relation, without the edges that are left out for good; stays [m]: those that are not."""
+    """Join the groups of one relation, without edges that no graph of messages has; stays [m]: the other edges."""
     columns: list[list[np.ndarray]] = [[], [], [], []]
     first = 0
     for each in groups:
