@@ -8,7 +8,6 @@ Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002); every place is com
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -119,20 +118,6 @@ class NodeDirectory(Directory):
     def lookup(self, places: np.ndarray) -> np.ndarray:
         """Collective. Fetch the global ids of the nodes at ``places`` in [0, size), in the shape of ``places``."""
         return self.rows(places)[..., 0]
-
-    def draw_others(
-        self, nodes: np.ndarray, is_own: np.ndarray, places: np.ndarray, again: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:  # fmt: skip
-        """Collective. Return drawn nodes [s, k], of ``places`` [s, k], with others where ``is_own`` [s, k]: drawn once
-        more, among all nodes of the list except that one, so that each is as likely as if it had not been there.
-
-        again(rows [n]): integers [n, k] from 0 to size - 2 for these of the s rows."""
-        row, slot = np.nonzero(is_own)
-        unique, number = np.unique(row, return_inverse=True)
-        other = again(unique)[number, slot]
-        result = nodes.copy()
-        result[row, slot] = self.lookup(other + (other >= places[row, slot]))
-        return result
 
 
 def check_drawn(pool: str, size: int, remedy: str) -> None:

@@ -212,8 +212,8 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.last = partition.num_snapshots - 1 - horizon
         self._types = _count_types(partition, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
-        seed, both_ends = config.train.seed, task.negative_ends == BOTH
-        self._pairs = PairPlanner(partition, edges, both_ends, task.strict, seed, world, planning)
+        drawn = task.negative_ends == BOTH, task.strict, config.train.seed
+        self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind)
         self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
 
     def extend(self, model: nn.Module) -> nn.Module:

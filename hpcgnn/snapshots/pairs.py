@@ -7,6 +7,7 @@ nodes alone: the number of ranks does not change them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,11 +19,12 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
-from hpcgnn.graph.directory import NodeDirectory, check_drawn
+from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
-from hpcgnn.task.known_edges import KnownAnswers, draw_strict
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.negatives import NEGATIVES, draw_negatives, list_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,14 @@ class PairPlanner:
     """Plans the pairs of a target: its edges, and negatives. Collective to create and to call, over ``channel``.
 
     both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge
-    of the same snapshot, nor a node with itself.
+    of the same snapshot, nor a node with itself; kind: of NEGATIVES, in training.
     """
 
     def __init__(
         self, partition: SnapshotPartition, targets: TargetEdges, both_ends: bool, strict: bool, seed: int,
-        world: World, channel: Channel,
+        world: World, channel: Channel, kind: str,
     ):  # fmt: skip
-        self._partition, self._targets = partition, targets
+        self._partition, self._targets, self._world, self._kind = partition, targets, world, kind
         self._ends = (DESTINATION, SOURCE) if both_ends else (DESTINATION,)
         self._strict, self._seed, self._channel, self._device = strict, seed, channel, world.device
         self._ids = partition.global_ids
@@ -159,11 +161,11 @@ class PairPlanner:
     def drawn(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
         """Collective. Plan a target's edges and ``count`` negatives of each: others in every epoch of training, the
         same whenever a split is evaluated."""
-        random = Random(self._seed, Stream.EVAL_NEGATIVE, number)
+        random, kind = Random(self._seed, Stream.EVAL_NEGATIVE, number), "uniform"
         if split == TRAIN:
-            random = Random(self._seed, Stream.NEGATIVE, number, epoch)
+            random, kind = Random(self._seed, Stream.NEGATIVE, number, epoch), self._kind
         edges = self._targets.at(number)
-        drawn = self._drawn(number, edges, count, random)
+        drawn = self._drawn(number, edges, count, random, kind)
         nodes = [edges.src, self._ids[edges.dst], *(ids.T for ids in drawn)]
         to_nodes, places = reach(nodes, self._partition.book, self._channel, self._device)
         source, destination, negative, *others = places
@@ -191,33 +193,30 @@ class PairPlanner:
         )  # fmt: skip
         return replace(self.all_pairs(split, epoch, number, count), answers=answers)
 
-    def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random) -> np.ndarray:
+    def _drawn(self, number: int, edges: SnapshotEdges, count: int, random: Random, kind: str) -> np.ndarray:
         """Collective. Draw the global ids [1 or 2, s, count] of negatives, destinations first, by seed, epoch, snapshot
         and edge alone. No negative is its own edge; strict ones that are another edge are drawn again."""
+        draws = [NEGATIVES[kind].make(self._nodes, partial(self._list_ends, edges, end)) for end in self._ends]
+        keys = [replace(random, relation=end) for end in self._ends]
+        own = np.stack([self._ids[edges.dst], edges.src])[: len(keys)]
+        again, is_edge = replace(keys[0], hop=1), None
+        if self._strict:
+            is_edge = partial(self._is_edge, self._answers_of(self._targets.all_at(number)), edges)
+        return draw_negatives(draws, keys, edges.row, count, own, again, is_edge)
 
-        def places(chosen: np.ndarray | slice, attempt: int, size: int) -> np.ndarray:
-            keys = [Random(random.seed, random.stream, random.step, random.epoch, attempt, end) for end in self._ends]
-            return np.stack([native.random_integers(key, edges.row[chosen], count, size) for key in keys])
+    def _list_ends(self, edges: SnapshotEdges, end: int) -> Directory:
+        """Collective. List the sources or destinations of a target's edges as places among all nodes."""
+        partition, nodes = self._partition, edges.src if end == SOURCE else self._ids[edges.dst]
+        here = partition.book, partition.flat_row, self._world, self._channel
+        return list_ends(self._nodes, edges.row, nodes, partition.num_edges, *here)
 
-        def draw(chosen: np.ndarray | slice, attempt: int) -> np.ndarray:
-            return self._nodes.lookup(places(chosen, attempt, self._nodes.size))
-
-        if not self._strict:
-            place = places(slice(None), 0, self._nodes.size)
-            drawn = self._nodes.lookup(place)
-            own = np.stack([self._ids[edges.dst], edges.src])[: len(drawn), :, None]
-            is_own, others = (drawn == own).all(axis=0), self._nodes.size - 1
-            drawn[0] = self._nodes.draw_others(drawn[0], is_own, place[0], lambda chosen: places(chosen, 1, others)[0])
-            return drawn
-        known_edges, types = self._answers_of(self._targets.all_at(number)), _types_of(edges)
-
-        def is_edge(chosen: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-            destinations = nodes[0]
-            sources = nodes[1] if len(nodes) > 1 else edges.src[chosen]
-            held = known_edges.hold(sources, types[chosen], destinations, self._channel)
-            return held | (sources == destinations)
-
-        return draw_strict(draw, is_edge, self._channel)
+    def _is_edge(
+        self, known_edges: KnownAnswers, edges: SnapshotEdges, chosen: np.ndarray, nodes: np.ndarray
+    ) -> np.ndarray:  # fmt: skip
+        """Collective. Say which pairs [n] that replace the ``chosen`` edges are edges, or a node with itself."""
+        destinations, sources = nodes[0], nodes[1] if len(nodes) > 1 else edges.src[chosen]
+        held = known_edges.hold(sources, _types_of(edges)[chosen], destinations, self._channel)
+        return held | (sources == destinations)
 
     def _answers_of(self, edges: SnapshotEdges) -> KnownAnswers:
         ownership = self._partition.book.of_type(0)

@@ -1,20 +1,15 @@
-"""Looks up known edges, such as those of training, which lie at the owners of one of their ends, and draws negatives
-that are none of them.
+"""Looks up known edges, such as those of training, which lie at the owners of one of their ends.
 
 A query is a node and an edge type; its answers are the nodes that known edges of the type join it to. m known edges,
-n queries or pairs; s edges, k negatives each.
+n queries or pairs.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from hpcgnn.comm.exchange import Channel, ask
 from hpcgnn.graph.book import BlockOwnership
-
-TRIES = 16  # draws of a strict negative, as many as the key of random numbers counts
 
 
 class KnownAnswers:
@@ -62,25 +57,3 @@ class KnownAnswers:
     def _keys(self, query: np.ndarray, edge_type: np.ndarray) -> np.ndarray:
         """Sort keys of queries, as known edges have them; -1 for a type that no known edge has."""
         return np.where(edge_type < self._types, query * self._types + edge_type, -1)
-
-
-def draw_strict(
-    draw: Callable[[np.ndarray | slice, int], np.ndarray],
-    is_edge: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    channel: Channel,
-) -> np.ndarray:
-    """Collective. Draw negatives [..., s, k], those that are edges again until none is, or for the last try.
-
-    draw(edges, attempt): negatives [..., n, k] of some of the edges; is_edge(edges, nodes): which negatives, nodes
-    [..., n] of the edges [n], are to be drawn again, bool [n].
-    """
-    drawn = draw(slice(None), 0)
-    edge, slot = (index.ravel() for index in np.indices(drawn.shape[-2:]))
-    for attempt in range(1, TRIES):
-        bad = is_edge(edge, drawn[..., edge, slot])
-        if channel.counts(np.full(channel.size, bad.sum())).sum() == 0:
-            break
-        edge, slot = edge[bad], slot[bad]
-        again, place = np.unique(edge, return_inverse=True)
-        drawn[..., edge, slot] = draw(again, attempt)[..., place, slot]
-    return drawn

@@ -24,6 +24,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
+from hpcgnn.task.negatives import UniformDraw
 from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.eval_config import MET_KINDS, NEGATIVE_KINDS, file_of
 from hpcgnn.temporal.graph import TemporalPartition
@@ -189,7 +190,7 @@ def eval_negatives(kind: str, batches: Batches, per_event: int, source: Negative
     Raises ValueError for an unknown kind, DistributedError for a file that cannot be used.
     """
     if kind == "random":
-        return random_negatives(batches, source.pool, per_event, source.seed)
+        return random_negatives(batches, UniformDraw(source.pool), per_event, source.seed)
     if kind in MET_KINDS:
         return pairs_that_met(kind, batches, per_event, source)
     if kind == "all":
@@ -268,7 +269,7 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    dst = random_negatives(batches, source.pool, per_event, source.seed).whole().dst
+    dst = random_negatives(batches, UniformDraw(source.pool), per_event, source.seed).whole().dst
     src, met = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1), 0
     event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):

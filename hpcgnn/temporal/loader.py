@@ -26,7 +26,7 @@ from hpcgnn.temporal.features import NodeFeatures, read_features
 from hpcgnn.temporal.graph import KEPT
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import Layout
-from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_pool
+from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_draws
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
 from hpcgnn.temporal.sides import Needs, Placement
@@ -77,7 +77,7 @@ class Planning:
     sampler: makes plans, over ``channel``; fixed: the negatives of a split's events in all epochs, None: new random
     ones in every epoch of training; epochs: places in a round of epochs of those that a step of training is planned
     for; chunk: negatives an event that a plan of evaluation looks at, 0: all; timers: of the drawing of negatives and,
-    plan_timers, of plans.
+    plan_timers, of plans; negative_kind: how those of training are drawn.
     """
 
     sampler: TemporalSampler
@@ -87,6 +87,7 @@ class Planning:
     chunk: int = 0
     timers: Timers = field(default_factory=Timers)
     plan_timers: Timers = field(default_factory=Timers)
+    negative_kind: str = "uniform"
 
 
 class TemporalLoader:
@@ -128,7 +129,8 @@ class TemporalLoader:
         self._planning, self.sampler = planning, planning.sampler
         self._fixed: AnyNegatives | None = None
         if planning.fixed is None:
-            self._pool = split_pool(self._sampling.negative_pool, self.batches, partition, world, planning.channel)
+            kinds = self._sampling.negative_pool, planning.negative_kind
+            self._draws = split_draws(*kinds, self.batches, partition, world, planning.channel)
 
     def _make_batches(self, first_size: int) -> Batches:
         """Collective."""
@@ -188,7 +190,7 @@ class TemporalLoader:
         elsewhere."""
         if self._planning.fixed is None:
             count, seed = self._sampling.negatives, self._graph.seed
-            return random_negatives(self.batches, self._pool, count, seed, epoch)
+            return random_negatives(self.batches, self._draws, count, seed, epoch)
         if self._fixed is None:
             self._fixed = self._planning.fixed(self.batches)
         return self._fixed

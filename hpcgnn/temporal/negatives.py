@@ -6,15 +6,16 @@ The owner of a source knows all events of its pairs, and answers when they met b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, ask
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
+from hpcgnn.task.negatives import NEGATIVES, NegativeDraw, draw_negatives, list_ends
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.graph import TemporalPartition
 
@@ -123,22 +124,26 @@ def negative_pool(
     return pool
 
 
-def split_pool(
-    kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
-) -> NodeDirectory:
-    """Collective. Choose the pool of a split: in training, destinations are those of training events."""
-    shown = batches.events if batches.name == "train" else partition.events
-    return negative_pool(kind, shown.dst, partition, world, channel)
+def split_draws(
+    pool_kind: str, kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
+) -> NegativeDraw:
+    """Collective. Choose how the negatives of a split are drawn: in training by ``kind``, from destinations of training
+    events if the pool is one of destinations."""
+    training, events = batches.name == "train", batches.events
+    shown = events if training else partition.events
+    pool, book, own = negative_pool(pool_kind, shown.dst, partition, world, channel), partition.book, partition.flat_row
+    ends = partial(list_ends, pool, events.row, events.dst, partition.num_events, book, own, world, channel)
+    return NEGATIVES[kind if training else "uniform"].make(pool, ends)
 
 
 class RandomNegatives:
     """Negatives that are drawn from a pool, for a stretch of steps at a time: the same steps on all ranks. What is
-    drawn is a function of the random key and the event, and uniform over the nodes other than its destination."""
+    drawn is a function of the random key and the event, and never its destination."""
 
-    def __init__(self, batches: Batches, pool: NodeDirectory, per_event: int, random: Random):
-        """per_event: k above 0; random: their key."""
-        self.per_event, self._batches, self._pool, self._random = per_event, batches, pool, random
-        numbers = per_event * -(-int(batches.sizes.max(initial=1)) // pool.num_ranks)  # of a step and rank
+    def __init__(self, batches: Batches, draws: NegativeDraw, per_event: int, random: Random):
+        """draws: from the pool; per_event: k above 0; random: their key."""
+        self.per_event, self._batches, self._draws, self._random = per_event, batches, draws, random
+        numbers = per_event * -(-int(batches.sizes.max(initial=1)) // draws.pool.num_ranks)  # of a step and rank
         self._num_steps = max(1, DRAWN_AT_ONCE // numbers)
         self._number, self._drawn = -1, no_negatives(batches)
 
@@ -152,33 +157,27 @@ class RandomNegatives:
         first, last = np.minimum(np.array([number, number + 1]) * self._num_steps, len(indptr) - 1)
         events = slice(int(indptr[first]), int(indptr[last]))
         if number != self._number:
-            self._number, self._drawn = number, self._draw(events, self._pool.over(channel))
+            self._number, self._drawn = number, self._draw(events, self._draws.over(channel))
         return self._drawn, events.start
 
     def whole(self) -> Negatives:
         """Collective. Return the negatives of all events."""
-        return self._draw(slice(None), self._pool)
+        return self._draw(slice(None), self._draws)
 
-    def _draw(self, events: slice, pool: NodeDirectory) -> Negatives:
-        rows, own = self._batches.events.row[events], self._batches.events.dst[events, None]
-        places = native.random_integers(self._random, rows, self.per_event, pool.size)
-        dst, again = pool.lookup(places), replace(self._random, hop=1)
-
-        def others(chosen: np.ndarray) -> np.ndarray:
-            return native.random_integers(again, rows[chosen], self.per_event, max(1, pool.size - 1))
-
-        return Negatives(pool.draw_others(dst, dst == own, places, others))
+    def _draw(self, events: slice, draws: NegativeDraw) -> Negatives:
+        rows, own, key = self._batches.events.row[events], self._batches.events.dst[None, events], self._random
+        return Negatives(draw_negatives([draws], [key], rows, self.per_event, own, replace(key, hop=1))[0])
 
 
 def random_negatives(
-    batches: Batches, pool: NodeDirectory, per_event: int, seed: int, epoch: int = 0
+    batches: Batches, draws: NegativeDraw, per_event: int, seed: int, epoch: int = 0
 ) -> RandomNegatives | Negatives:
-    """Choose nodes uniformly from the pool, except each event's destination, for the events' own sources: in training
-    others in every epoch."""
-    if per_event == 0 or pool.size == 0:
+    """Draw nodes from a pool, except each event's destination, for the events' own sources: in training others in every
+    epoch."""
+    if per_event == 0 or draws.pool.size == 0:
         return no_negatives(batches)
     key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
-    return RandomNegatives(batches, pool, per_event, key)
+    return RandomNegatives(batches, draws, per_event, key)
 
 
 AnyNegatives = Negatives | RandomNegatives | AllOthers

@@ -169,7 +169,7 @@ def _make_loaders(
         if kind == "historical":
             check_historical(source)
         fixed = partial(eval_negatives, kind, per_event=count, source=source, path=file)
-    training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers)
+    training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers, config.task.negative_kind)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)
     size = config.train.batch_size
     load = partial(TemporalLoader, graph, sampling=config.sampling)

@@ -27,13 +27,13 @@ from safetensors import safe_open
 from data_tools import convert, inspect
 from data_tools.partition import command as partition
 from data_tools.verify.command import verify
-from hpcgnn import evaluate, native, train
+from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.graph.partition import GraphPartition, open_graph_partition
 from hpcgnn.info import describe_run
 from hpcgnn.loop import checkpoint
+from hpcgnn.task.negatives import NegativeDraw
 from hpcgnn.temporal.negatives import Negatives, RandomNegatives
 
 pytestmark = pytest.mark.serial
@@ -243,10 +243,10 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
-def first_draws(self: RandomNegatives, events: slice, pool: NodeDirectory) -> Negatives:
+def first_draws(self: RandomNegatives, events: slice, draws: NegativeDraw) -> Negatives:
     """The first draw of every negative, which may be the event's own destination."""
     rows = self._batches.events.row[events]
-    return Negatives(pool.lookup(native.random_integers(self._random, rows, self.per_event, pool.size)))
+    return Negatives(draws.pool.lookup(draws.draw(self._random, rows, self.per_event)))
 
 
 @pytest.mark.parametrize(("name", "kind"), STATES)

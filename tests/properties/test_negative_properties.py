@@ -51,7 +51,7 @@ def test_random_negatives_of_events(comm, world, channel, pool, rows, ranks, hom
         dst = 1000 + pool[true] if len(pool) else row
         events, sizes = Events(row[own], own, dst[own], own, {}), np.array([len(rows)])
         batches = SimpleNamespace(name=split, events=events, sizes=sizes)
-        drawn = random_negatives(batches, directory, per_event, seed, epoch).whole().dst
+        drawn = random_negatives(batches, UniformDraw(directory), per_event, seed, epoch).whole().dst
         if not per_event or not len(pool):
             assert drawn.shape == (len(own), 0)
             return

@@ -16,6 +16,7 @@ LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
 VARIANTS = {
     "drawn": {"task__negatives": 3, "eval__negatives": 4, "task__loss": "softmax"},
     "both ends": {"task__negative_ends": "both", "task__strict": True, "task__decoder": "mlp", "task__negatives": 2},
+    "both ends by degree": {"task__negative_ends": "both", "task__negative_kind": "degree", "task__negatives": 3},
     "undirected": {"task__undirected": True, "task__new_links": True, "task__strict": True, "task__loss": "margin"},
     "windows": {
         "sampling__history": 2,

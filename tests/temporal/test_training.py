@@ -49,6 +49,7 @@ CASES = {
     "ties in time": (TIES, {}),
     "batches by time": (TIES, {"sampling__batch_by": "time"}),
     "three negatives of all nodes": (PLAIN, {"sampling__negatives": 3, "sampling__negative_pool": "all"}),
+    "negatives by degree": (PLAIN, {"sampling__negatives": 3, "task__negative_kind": "degree"}),
     "hidden nodes": (PLAIN, {"data__new_node_fraction": 0.1}),
     "hidden nodes, batches by time": (TIES, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
     "edge features": ({"edge_width": 6}, {}),
