@@ -59,7 +59,7 @@ def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
     exact = open_graph_session(comm, parts, link_config(**shared, eval__exact=True, eval__chunk=17))
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(sampled, "test", sampled.scores("test")), rel=1e-9)
-    assert list(found) == ["ap", "auc", "mrr"]
+    assert list(found) == ["ap", "auc", "mrr", "hits@1", "hits@3", "hits@10"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,8 @@ def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, n
             ranks[u].append(rank_of(heads, u, edges["src"][same & (edges["dst"] == v)]))
     if ranking == "filtered":
         every = np.concatenate(list(ranks.values()))
-        expected = {"mrr": (1 / every).mean(), "hits@1": (every <= 1).mean(), "hits@10": (every <= 10).mean()}
+        hits = {f"hits@{most}": (every <= most).mean() for most in (1, 3, 10)}
+        expected = {"mrr": (1 / every).mean()} | hits
     else:
         gains = {u: sum(1 / np.log2(1 + r) for r in found if r <= 20) for u, found in ranks.items()}
         ideal = {u: sum(1 / np.log2(2 + place) for place in range(min(20, len(found)))) for u, found in ranks.items()}
