@@ -66,7 +66,9 @@ def worded(wing: str) -> dict[str, tuple]:
         for name, hint in get_type_hints(kind).items():
             if get_origin(hint) is Literal:
                 found[f"{section}.{name}"] = get_args(hint)
-        found |= {f"{section}.{name}": tuple(table) for name, table in tables_of(kind).items()}
+        for name, table in tables_of(kind).items():
+            default = getattr(kind, name)  # not in the table where the rest of the section decides
+            found[f"{section}.{name}"] = tuple(table) if default in table else (default, *table)
     return found
 
 

@@ -87,7 +87,7 @@ def settings(**changes) -> dict:
 def test_added_parts_are_choices(added, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     text = parser("train", "", "static").format_help()
-    for key, (table, name, row) in ROWS.items():
+    for key, (_, name, row) in ROWS.items():
         assert f'"{name}": {row.says}' in text
         with pytest.raises(ValueError, match=rf"{key} must be one of .*\b{name}.*, got 'no such word'"):
             link_config(**settings(**{key.replace(".", "__"): "no such word"}))
