@@ -53,7 +53,7 @@ def measure(out: Path, arguments: list[str], launcher: list[str]) -> dict:
 
 def cells(name: str, result: dict, rate: float = 0, free: float = 0) -> tuple[str, ...]:
     """A line of the table; free: seconds of a step on the link as fast as it goes."""
-    rows, exchanges = (result[key] / 2 for key in ("row_bytes_expected", "bytes_between_nodes"))
+    rows, exchanges = (result[key] / 2 for key in ("row_bytes_expected", "bytes_between_machines"))
     counts = f"{rows:,.0f}", f"{exchanges:,.0f}", f"{result['wire_bytes']:,.0f}"
     step = result["step_seconds"]
     if not rate:

@@ -1,4 +1,4 @@
-"""What the timing commands share: options, a graph and a trainer of their own, the report, memory of the processes."""
+"""Parts of the timing commands: options, a graph, a session with its trainer, the report, memory of the processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.profile import peak_mib
 from hpcgnn.loop.trainer import Trainer
 
-# What to run instead, by the kind of graph that another command was given.
+# The command for each kind of graph, which the refusal of another kind names.
 OTHER_COMMANDS = {
     "temporal": "python -m hpcgnn.bench epoch", "static": "python -m hpcgnn.bench sage",
     "snapshots": "python -m hpcgnn.bench snapshots",
@@ -36,7 +36,7 @@ OTHER_COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
-    """What the timing commands take besides the configuration. count: of epochs or steps to report; out: the report's
+    """Options of the timing commands besides the configuration. count: of epochs or steps to report; out: the report's
     file; peer: the system to compare with, or "none"."""
 
     count: int
@@ -108,7 +108,7 @@ def graph_path(config, folder: Path, world: World) -> str:
         return config.data.path
     with together(world, "make the synthetic graph"):
         if world.local_size < world.size:
-            raise ValueError("the built-in graph is made on one node only: give --data.path on several")
+            raise ValueError("the built-in graph is made on one machine only: give --data.path on several")
         if world.rank == 0:
             make_built_in(config, folder / "parts")
     return str(folder / "parts")
@@ -119,7 +119,7 @@ def training(open_session: Callable[..., Any], config, path: str, folder: Path, 
     """Collective. Open a session (``open_session(config, path, world, watchdog)``) and its trainer for the block."""
     with (
         Watchdog(world, config.comm.watchdog_seconds) as watchdog,
-        tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as logs,  # the folder may be that of another node
+        tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as logs,  # the folder may be that of another machine
     ):
         session = open_session(config, path, world.split(config.train.epoch_parallel), watchdog)
         trainer = Trainer(session, folder, RunLog(Path(logs), world.rank), StopRequest())
@@ -128,13 +128,13 @@ def training(open_session: Callable[..., Any], config, path: str, folder: Path, 
 
 
 def wait_for_all(world: World) -> None:
-    """Collective. Wait for what this rank's device was given to do, and for all ranks."""
+    """Collective. Wait until this rank's device has done its work, and for all ranks."""
     wait_for(world.device)
     world.job.barrier()
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait for what a device was given to do."""
+    """Wait until a device has done its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -145,7 +145,7 @@ def peak_memory(world: World) -> list[float]:
 
 
 def proportional_memory(world: World) -> float:
-    """Collective. Sum the memory of all ranks, in MiB; what several of them share counts once (Linux)."""
+    """Collective. Sum the memory of all ranks, in MiB; pages that several of them share count once (Linux)."""
     world.barrier()
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -33,7 +33,7 @@ COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """What the command takes besides the sizes of the problems. exchange: bytes from each rank to each other; device:
+    """Options of the command besides the sizes of the problems. exchange: bytes from each rank to each other; device:
     where kernels and exchanges run; gpu_direct: whether exchanges are timed directly: "auto": where MPI says that it
     takes device memory."""
 

@@ -22,7 +22,7 @@ KEY = Random(1, Stream.SAMPLE)
 
 @dataclass(frozen=True, slots=True)
 class ProblemSizes:
-    """Sizes of the problems: nodes and their entries of history; roots with slots neighbours each; unique nodes of a
+    """Sizes of the problems: nodes and their entries of history; roots with slots neighbors each; unique nodes of a
     step; width of rows; heads of attention."""
 
     nodes: int = 1_000_000

@@ -39,7 +39,7 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # "5" 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What the command takes besides the configuration: sizes of the whole graph, width of its features, its snapshots,
+    """Options of the command besides the configuration: sizes of the whole graph, width of its features, its snapshots,
     if any, how many steps are trained before arrays are measured."""
 
     ranks: int
@@ -63,7 +63,7 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a rank holds with a share of so many edges: bytes by structure; MiB of its process before it opens the run
+    """Memory of a rank whose share has so many edges: bytes by structure; MiB of its process before it opens the run
     (start), at most meanwhile (opening) and then (opened), and what steps take besides (steps)."""
 
     edges: int
@@ -103,7 +103,7 @@ def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
     config, namespace = configuration.parse(parser, argv)
     options = {field.name: getattr(namespace, field.name) for field in dataclasses.fields(MemoryOptions)}
     if config.KIND == "static" and config.sampling.topology == "replicated":
-        raise ValueError("sampling.topology replicated: each node has all edges besides what bench memory counts")
+        raise ValueError("sampling.topology replicated: each machine has all edges, which bench memory does not count")
     if config.data.path:
         options |= _sizes(config.data.path)
     return config, MemoryOptions(**options)

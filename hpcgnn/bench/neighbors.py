@@ -25,7 +25,7 @@ MODES = ("uniform", "replace", "full", "labor")
 
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
-    """What the command takes."""
+    """Options of the command."""
 
     nodes: int = 1_000_000
     edges: int = 20_000_000
@@ -111,7 +111,7 @@ def _parse(argv: list[str]) -> SampleOptions:
     parser.add_argument(
         "--fanouts", type=int, nargs="+", default=default.fanouts, help="by hop from the seeds; -1: all"
     )
-    parser.add_argument("--mode", choices=MODES, default=default.mode, help="how neighbours are drawn")
+    parser.add_argument("--mode", choices=MODES, default=default.mode, help="how neighbors are drawn")
     parser.add_argument("--weighted", action="store_true", help="with random weights")
     parser.add_argument("--hashed", action="store_true", help="relabel by a hash table, not by stamps")
     parser.add_argument("--out", default="", help="JSON file to write")

@@ -1,7 +1,7 @@
 """Times PyTorch Geometric's temporal graph network over the same events, to compare one rank with.
 
 The model of Rossi et al. (2020) from PyG's documented parts: TGNMemory, IdentityMessage, LastAggregator and
-TransformerConv over the last neighbours. b events a batch, Z embedding width.
+TransformerConv over the last neighbors. b events a batch, Z embedding width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP_STEPS = 5
 
 
 class PeerTGN(nn.Module):
-    """Memory, attention and decoder, with the neighbour table that PyG keeps outside of the model."""
+    """Memory, attention and decoder, with the neighbor table that PyG keeps outside of the model."""
 
     def __init__(self, config: RunConfig, num_nodes: int, message_width: int, device: torch.device):
         from torch_geometric.nn import TGNMemory, TransformerConv
@@ -63,7 +63,7 @@ class PeerTGN(nn.Module):
         return self.out(torch.relu(self.source(source) + self.destination(destination))).squeeze(1)
 
     def observe(self, source, destination, time, message) -> None:
-        """Update memory and neighbours with events [b] that have happened."""
+        """Update memory and neighbors with events [b] that have happened."""
         self.memory.update_state(source, destination, time, message)
         self.neighbors.insert(source, destination)
 
@@ -71,7 +71,7 @@ class PeerTGN(nn.Module):
 def epoch_seconds(session: Session) -> float:
     """Return the seconds that PyG takes for the training epoch that ``session`` (of one rank) prepared.
 
-    Same events, batches, negatives, neighbours, widths, threads and device; evaluation and set-up are not timed.
+    Same events, batches, negatives, neighbors, widths, threads and device; evaluation and set-up are not timed.
     """
     events, steps = session.batches["train"].events, session.batches["train"].num_steps
     feature, device = session.partition.edge_width, session.world.device

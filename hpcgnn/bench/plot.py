@@ -1,4 +1,4 @@
-"""Draws the cost model: step time, speed-up, and what a step consists of, against ranks."""
+"""Draws predictions of the cost model: seconds of a step, speed-up, and shares of a step, by number of ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def plot(report: dict, path: str) -> None:
 
 
 def base(report: dict) -> str:
-    """Say what speed-ups are relative to: of a graph that is made up, one rank is not simulated."""
+    """Return in words the number of ranks that speed-ups are relative to: of a graph that is made up, one rank is not
+    simulated."""
     ranks = report["points"][0]["ranks"]
     return "one rank" if ranks == 1 else f"{ranks} ranks"
 
@@ -58,8 +59,8 @@ def _parts(axes, points) -> None:
     place, bottom = np.arange(len(points)), np.zeros(len(points))
     totals = np.array([sum(p["seconds"].values()) for p in points])
     hatch = ["" if p["counted"] else "//" for p in points]
-    for name in points[0]["seconds"]:
-        share = np.array([p["seconds"][name] for p in points]) / totals
+    for name in dict.fromkeys(name for p in points for name in p["seconds"]):
+        share = np.array([p["seconds"].get(name, 0.0) for p in points]) / totals
         axes.bar(place, share, bottom=bottom, label=name, hatch=hatch, edgecolor="white", linewidth=0)
         bottom += share
     axes.set_xticks(place, [str(p["ranks"]) for p in points], fontsize=7)

@@ -1,154 +1,223 @@
-"""What steps of many ranks take, from the record of emulated ones: measured computing, and messages by a model.
+"""What steps of many ranks take, from the record of simulated ones: measured computing, and messages by a model.
 
-Exchanges cost what ``hpcgnn.bench.cost`` says. Beyond the numbers of ranks that were emulated, the busiest rank's
-computing and bytes go on as powers of the number of ranks.
+Beyond the numbers of ranks that were simulated, seconds of computing and bytes go on as powers of the number of ranks.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.bench.cost import Machine
-from hpcgnn.bench.emulated import PLAN, STEP, Emulated
-from hpcgnn.bench.laws import FITTED_POINTS, SMALLEST, Power
-from hpcgnn.comm.emulated import COUNTS, ROWS, SUM, Meeting
+from hpcgnn.bench.steps import SimulatedSteps
+from hpcgnn.bench.trace import COUNTS, PLAN, ROWS, STEP, Meeting
 
 STAGES = (PLAN, STEP)
+COMPUTE = "compute"
+FITTED_POINTS = 4  # the largest simulated numbers of ranks
+SMALLEST = 1e-9
 ASSUMPTIONS = (
-    "ranks compute as fast as this one does alone, times --speed; those of a node do not slow each other down",
+    "ranks compute as fast as this one does alone, times --speed; those of a machine do not slow each other down",
     "alltoallv is pairwise: (R - 1) latency + bytes / bandwidth, bytes being the most that a rank sends or receives; "
-    "within a node bytes / copy, without latency",
+    "within a machine bytes / copy, without latency",
     "all-reduce is a ring with logarithmic latency: 2 (R - 1) / R bytes / bandwidth + 2 log2(R) latency",
     "links are full duplex, and no congestion is seen",
     "plans are made ahead, for which a rank has a core besides its threads, unless sampling.prefetch is 0: planning "
     "and its exchanges overlap with execution, and a step takes the longer of the two",
-    "extrapolated: the busiest rank's computing and bytes are powers of the number of ranks, as many exchanges a step",
+    "steps of a temporal graph are those in the middle of an epoch, or a whole one; what an epoch begins with, and "
+    "validation, are left out",
+    "extrapolated: seconds of computing and bytes are powers of the number of ranks, as many exchanges a step",
 )
+
+
+def power_law(sizes: Sequence[int], values: Sequence[float], ranks: int) -> float:
+    """Extrapolate values of some numbers of ranks by a power, fitted by least squares on logarithms; a single value is
+    taken for a constant."""
+    if len(sizes) == 1:
+        return float(values[0])
+    exponent, log_factor = np.polyfit(np.log(sizes), np.log(np.maximum(values, SMALLEST)), 1)
+    return float(np.exp(log_factor) * ranks**exponent)
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How messages travel. machine: latency and bandwidth between nodes; copy: bytes per second from the memory of
-    another rank of the node; node_ranks: ranks of a node, in order."""
+    """How messages travel. latency [s] of a message and bandwidth [B/s] of a rank's link between machines; copy [B/s]:
+    from the memory of another rank of the machine; machine_ranks: ranks of a machine, in order."""
 
-    machine: Machine
+    latency: float
+    bandwidth: float
     copy: float
-    node_ranks: int
+    machine_ranks: int
 
     def seconds(self, meeting: Meeting) -> float:
         """Return what an exchange takes."""
-        node = meeting.members // self.node_ranks
-        far = int((node[:, None] != node).sum(axis=1).max())  # ranks of other nodes
-        if meeting.kind == SUM:
-            return self.machine.allreduce(len(node), meeting.num_bytes) if far else 0.0
+        machine = meeting.members // self.machine_ranks
+        far = int((machine[:, None] != machine).sum(axis=1).max())  # ranks of other machines
+        if not far and meeting.kind != ROWS:
+            return 0.0
         if meeting.kind == COUNTS:
-            return far * self.machine.latency
+            return far * self.latency
         if meeting.kind == ROWS:
-            between, within = busiest(meeting, self.node_ranks)
-            return far * self.machine.latency + between / self.machine.bandwidth + within / self.copy
-        return 2 * math.log2(len(node)) * self.machine.latency if far else 0.0
+            return far * self.latency + self.transfer(*(busiest(sent) for sent in self.sent(meeting)))
+        return self.reduction(len(machine), meeting.num_bytes, 1)
+
+    def transfer(self, between: float, within: float) -> float:
+        """Return what bytes between machines and within one take."""
+        return between / self.bandwidth + within / self.copy
+
+    def reduction(self, ranks: int, num_bytes: float, times: float) -> float:
+        """Return what reductions of bytes in all take, or other collectives of small messages."""
+        return 2 * (ranks - 1) / ranks * num_bytes / self.bandwidth + 2 * times * math.log2(ranks) * self.latency
+
+    def sent(self, meeting: Meeting) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes [m, m] of an exchange of rows between machines, and those within one."""
+        machine = meeting.members // self.machine_ranks
+        is_far = machine[:, None] != machine
+        return np.where(is_far, meeting.matrix(), 0), np.where(is_far, 0, meeting.matrix())
 
 
-def busiest(meeting: Meeting, node_ranks: int) -> tuple[int, int]:
-    """Return the most bytes that a rank sends or receives in an exchange of rows, between nodes and within one."""
-    node = meeting.members // node_ranks
-    is_far = node[:, None] != node
-    between, within = (np.where(mask, meeting.matrix(), 0) for mask in (is_far, ~is_far))
-    return tuple(int(max(part.sum(axis=0).max(), part.sum(axis=1).max())) for part in (between, within))  # type: ignore
+def busiest(sent: np.ndarray) -> int:
+    """Return the most bytes that a rank sends or receives, from those by source and destination."""
+    return int(max(sent.sum(axis=0).max(), sent.sum(axis=1).max()))
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What a part of a stage sends in a step. mean: bytes between machines that a rank sends; between, within: bytes
+    between machines and within one of the busiest rank of each exchange; summed: bytes that are summed over ranks;
+    exchanges, reductions: numbers of those with all ranks, the latter with small messages or SUM."""
+
+    mean: float = 0.0
+    between: float = 0.0
+    within: float = 0.0
+    summed: float = 0.0
+    exchanges: float = 0.0
+    reductions: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a stage of a step needs: seconds that ranks compute and wait for each other; bytes between nodes that a rank
-    sends, by the mean and by the busiest of every exchange; the same within nodes for the busiest; exchanges by kind;
-    bytes that are summed up."""
+    """What a stage of a step needs: seconds that ranks compute and wait for each other, and messages by part."""
 
     compute: float
-    mean: float
-    between: float
-    within: float
-    meetings: dict[str, float]
-    summed: float
+    messages: dict[str, Messages]
 
 
-def demand(emulated: Emulated, stage: str, node_ranks: int, speed: float) -> Demand:
+def demand(simulated: SimulatedSteps, stage: str, links: Links, speed: float) -> Demand:
     """Average what the steps need."""
-    steps, trace = emulated.steps, emulated.trace
-    met = [event for event in trace.events if isinstance(event, Meeting) and event.stage == stage]
-    sizes = np.array([busiest(event, node_ranks) for event in met if event.kind == ROWS], float).reshape(-1, 2)
-    node = np.arange(trace.size) // node_ranks
-    far = np.where(node[:, None] != node, trace.sent(stage), 0).sum()
-    meetings: dict[str, float] = {}
-    for event in met:
-        meetings[event.kind] = meetings.get(event.kind, 0) + len(event.members) / trace.size / steps
-    between, within = (sizes.sum(axis=0) / steps).tolist()
-    return Demand(
-        trace.price(stage, lambda _: 0.0, speed) / steps, float(far) / trace.size / steps, between, within, meetings,
-        sum(event.num_bytes for event in met) / steps,
+    parts: dict[str, list[Meeting]] = defaultdict(list)
+    for meeting in simulated.trace.meetings(stage):
+        parts[meeting.part].append(meeting)
+    compute = simulated.trace.price(stage, lambda _: 0.0, speed) / simulated.steps
+    return Demand(compute, {part: _average(met, simulated, links) for part, met in parts.items()})
+
+
+def _average(meetings: list[Meeting], simulated: SimulatedSteps, links: Links) -> Messages:
+    """Average the messages of some exchanges."""
+    sent = [links.sent(meeting) for meeting in meetings if meeting.kind == ROWS]
+    shares = [len(meeting.members) / simulated.trace.size for meeting in meetings]
+    is_exchange = [meeting.kind in (ROWS, COUNTS) for meeting in meetings]
+    totals = (
+        sum(int(far.sum()) for far, _ in sent) / simulated.trace.size,
+        sum(busiest(far) for far, _ in sent), sum(busiest(near) for _, near in sent),
+        sum(meeting.num_bytes for meeting in meetings),
+        float(np.dot(shares, is_exchange)), float(np.dot(shares, np.logical_not(is_exchange))),
     )  # fmt: skip
+    return Messages(*(total / simulated.steps for total in totals))
 
 
-def emulated_point(emulated: Emulated, links: Links, speed: float) -> dict[str, Any]:
-    """Price the steps of so many ranks as they were recorded."""
-    needs = {stage: demand(emulated, stage, links.node_ranks, speed) for stage in STAGES}
-    total = {stage: emulated.trace.price(stage, links.seconds, speed) / emulated.steps for stage in STAGES}
-    seconds = {stage: {"compute": needs[stage].compute, "exchange": total[stage] - needs[stage].compute}
-               for stage in STAGES}  # fmt: skip
-    return _point(emulated.trace.size, emulated.batch_size, True, emulated.ahead, needs, seconds)
+def busiest_sender(simulated: SimulatedSteps, links: Links) -> float:
+    """Return the bytes between machines that the rank that sends most sends in a step."""
+    size = simulated.trace.size
+    far, _ = links.sent(Meeting(np.arange(size), STEP, ROWS, simulated.trace.sent()))
+    return float(far.sum(axis=1).max()) / simulated.steps
 
 
-def extrapolated_point(ranks: int, emulated: list[Emulated], links: Links, speed: float) -> dict[str, Any]:
-    """Predict the steps of more ranks than were emulated."""
-    fitted = emulated[-FITTED_POINTS:]
-    first, last = fitted[0], fitted[-1]
-    each = last.batch_size // last.trace.size if last.batch_size > first.batch_size else 0  # seeds of a rank
-    sizes = np.array([one.trace.size for one in fitted])
-    needs, seconds = {}, {}
+def simulated_point(simulated: SimulatedSteps, links: Links, speed: float) -> dict[str, Any]:
+    """Price the steps as they were recorded. The seconds of messages are divided among parts by what their exchanges
+    take one by one: some travel while ranks compute."""
+    trace, needs, seconds = simulated.trace, {}, {}
     for stage in STAGES:
-        known = [demand(one, stage, links.node_ranks, speed) for one in fitted]
-        powers = {
-            name: Power.fit(sizes, np.array([getattr(need, name) for need in known]))(ranks)
-            for name in ("compute", "mean", "between", "within")
-        }
-        needs[stage] = Demand(**powers, meetings=known[-1].meetings, summed=known[-1].summed)
-        seconds[stage] = {"compute": powers["compute"], "exchange": _exchange_seconds(needs[stage], ranks, links)}
-    return _point(ranks, each * ranks or last.batch_size, False, last.ahead, needs, seconds)
+        need = needs[stage] = demand(simulated, stage, links, speed)
+        taken = dict.fromkeys(need.messages, 0.0)
+        for meeting in trace.meetings(stage):
+            taken[meeting.part] += links.seconds(meeting)
+        waited = trace.price(stage, links.seconds, speed) / simulated.steps - need.compute
+        scale = waited / max(SMALLEST, sum(taken.values()))
+        seconds[stage] = _seconds(need.compute, {part: scale * value for part, value in taken.items()})
+    sizes = trace.size, simulated.batch_size, simulated.epoch_steps
+    return _point(sizes, True, busiest_sender(simulated, links), simulated.ahead, needs, seconds)
 
 
-def _exchange_seconds(need: Demand, ranks: int, links: Links) -> float:
-    """Return what the exchanges of a stage take, as ``Links.seconds`` does one by one."""
-    machine, several = links.machine, need.meetings.get(ROWS, 0) + need.meetings.get(COUNTS, 0)
-    others = sum(count for kind, count in need.meetings.items() if kind not in (ROWS, COUNTS))
-    latencies = several * max(0, ranks - links.node_ranks) + 2 * others * math.log2(ranks)
-    between = need.between + 2 * (ranks - 1) / ranks * need.summed
-    return latencies * machine.latency + between / machine.bandwidth + need.within / links.copy
+def extrapolated_point(ranks: int, simulated: list[SimulatedSteps], links: Links, speed: float) -> dict[str, Any]:
+    """Predict the steps of more ranks than were simulated."""
+    fitted = simulated[-FITTED_POINTS:]
+    first, last = fitted[0], fitted[-1]
+    batch_size, epoch_steps = last.batch_size, last.epoch_steps
+    if batch_size > first.batch_size:  # it is that of a rank
+        batch_size = batch_size // last.trace.size * ranks
+        epoch_steps = -(-epoch_steps * last.batch_size // batch_size)
+    sizes, needs, seconds = [one.trace.size for one in fitted], {}, {}
+
+    def power(values: list[float]) -> float:
+        return power_law(sizes, values, ranks)
+
+    for stage in STAGES:
+        known = [demand(one, stage, links, speed) for one in fitted]
+        messages = {
+            part: replace(newest, **{
+                name: power([getattr(need.messages.get(part, Messages()), name) for need in known])
+                for name in ("mean", "between", "within")
+            }) for part, newest in known[-1].messages.items()
+        }  # fmt: skip
+        need = needs[stage] = Demand(power([need.compute for need in known]), messages)
+        taken = {part: _message_seconds(of_part, ranks, links) for part, of_part in messages.items()}
+        seconds[stage] = _seconds(need.compute, taken)
+    busiest_bytes = power([busiest_sender(one, links) for one in fitted])
+    return _point((ranks, batch_size, epoch_steps), False, busiest_bytes, last.ahead, needs, seconds)
 
 
-def _point(ranks: int, batch_size: int, counted: bool, ahead: bool, needs: dict, seconds: dict) -> dict[str, Any]:
+def _message_seconds(messages: Messages, ranks: int, links: Links) -> float:
+    """Return what messages of a stage take, as ``Links.seconds`` does one by one."""
+    latency = messages.exchanges * max(0, ranks - links.machine_ranks) * links.latency
+    reductions = links.reduction(ranks, messages.summed, messages.reductions)
+    return latency + links.transfer(messages.between, messages.within) + reductions
+
+
+def _seconds(compute: float, taken: dict[str, float]) -> dict[str, float]:
+    return {COMPUTE: compute} | {f"{part or 'other'} messages": value for part, value in taken.items()}
+
+
+def _point(
+    sizes: tuple[int, int, int], counted: bool, busiest_bytes: float, ahead: bool, needs: dict, seconds: dict
+) -> dict[str, Any]:  # fmt: skip
+    """Make an entry of the report; sizes: ranks, batch size and steps of an epoch."""
     front, behind = (sum(seconds[stage].values()) for stage in (STEP, PLAN))
+    step_seconds = max(front, behind) if ahead else front + behind
+    sent = [(part or "other", each.mean) for need in needs.values() for part, each in need.messages.items()]
     return {
-        "ranks": ranks, "batch_size": batch_size, "counted": counted,
-        "bytes_per_rank": sum(need.mean for need in needs.values()),
-        "bytes_busiest": sum(need.between for need in needs.values()), "seconds": seconds[STEP],
-        "plan_seconds": seconds[PLAN], "step_seconds": max(front, behind) if ahead else front + behind,
+        "ranks": sizes[0], "batch_size": sizes[1], "counted": counted,
+        "bytes": {name: sum(mean for part, mean in sent if part == name) for name, _ in sent},
+        "bytes_per_rank": sum(mean for _, mean in sent), "bytes_busiest": busiest_bytes, "seconds": seconds[STEP],
+        "plan_seconds": seconds[PLAN], "step_seconds": step_seconds, "epoch_seconds": sizes[2] * step_seconds,
         "bound": "planning" if ahead and behind > front else "execution",
     }  # fmt: skip
 
 
-def make_report(config: Any, emulated: list[Emulated], sizes: list[int], links: Links, speed: float) -> dict:
-    """Predict the steps of ``sizes`` ranks; speed-ups are those of seeds in a second."""
-    points = [emulated_point(one, links, speed) for one in emulated]
-    several = [one for one in emulated if one.trace.size > 1]
-    beyond = [size for size in sizes if size > emulated[-1].trace.size] if len(several) > 1 else []
+def make_report(config: Any, simulated: list[SimulatedSteps], sizes: list[int], links: Links, speed: float) -> dict:
+    """Predict the steps of ``sizes`` ranks; speed-ups are those of seeds or events in a second."""
+    points = [simulated_point(one, links, speed) for one in simulated]
+    several = [one for one in simulated if one.trace.size > 1]
+    beyond = [size for size in sizes if size > simulated[-1].trace.size] if len(several) > 1 else []
     points += [extrapolated_point(size, several, links, speed) for size in beyond]
     rates = [point["batch_size"] / max(SMALLEST, point["step_seconds"]) for point in points]
     return {
         "kind": "hpcgnn cost model", "version": 1, "batch_size": config.train.batch_size,
-        "node_ranks": links.node_ranks, "threads": config.comm.threads, "steps_counted": emulated[0].steps,
+        "machine_ranks": links.machine_ranks, "threads": config.comm.threads, "steps_counted": simulated[0].steps,
         "assumptions": list(ASSUMPTIONS),
         "points": [point | {"speedup": rate / rates[0]} for point, rate in zip(points, rates, strict=True)],
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 Takes the options of ``hpcgnn.train --kind static`` (``--data.path``, ``--config``, ...); without a data path the
 built-in synthetic graph. The first step warms up. Any model will do; without options 3-layer GraphSAGE, hidden width
-256, 1,024 seeds. Steps are planned when their turn comes, so that stages can be told apart; with --sampling.prefetch
+256, 1,024 seeds. Steps are planned when their turn comes, so that stages are apart; with --sampling.prefetch
 above 0 ahead, as in training: "plan" is then what a step waits. ``--peer pyg`` adds PyTorch Geometric's time for such
 steps, on one rank.
 """
@@ -37,7 +37,7 @@ DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 class TimedStep:
     """A timed step of this rank. seconds: by stage; edges, nodes: sampled; sent: bytes of rows that this rank sent;
     asked: bytes of rows that it asks others for; pages: new ones of the process; between: bytes of all that it sent to
-    other nodes but gradients; wire: bytes that the network of this rank's node has sent."""
+    other machines but gradients; wire: bytes that the network of this rank's machine has sent."""
 
     seconds: dict[str, float]
     edges: int
@@ -88,9 +88,9 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
     row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
                  for rows in session.graph.rows]  # fmt: skip
     world = session.world
-    node = world.node()
-    is_far = ~np.isin(np.arange(world.size), node.allgather(world.rank))
-    node.Free()
+    machine = world.node()
+    is_far = ~np.isin(np.arange(world.size), machine.allgather(world.rank))
+    machine.Free()
     for epoch in itertools.count():
         trainer.start_epoch(epoch)
         with _plans(session, epoch) as plans:
@@ -150,7 +150,7 @@ def _summary(session: Session, steps: list[TimedStep]) -> dict:
         "step_seconds": float(np.median(slowest)), "step_seconds_best": float(slowest.min()),
         "stages": dict(zip(names, np.median(seconds, axis=1).mean(axis=0).tolist(), strict=True)),
         "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": asked,
-        "bytes_between_nodes": between, "wire_bytes": wire / world.size, "plans_ahead": config.sampling.prefetch,
+        "bytes_between_machines": between, "wire_bytes": wire / world.size, "plans_ahead": config.sampling.prefetch,
         "hit_rate": session.graph.tables.hit_rate(), "predicted_hit_rate": session.graph.tables.predicted_hits,
         "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip

@@ -19,7 +19,7 @@ PEER = "sklearn"
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """What the command takes."""
+    """Options of the command."""
 
     scores: int = 10_000_000
     seed: int = 0

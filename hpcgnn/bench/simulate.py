@@ -1,5 +1,5 @@
-"""Predicts steps on static and snapshot graphs from simulated jobs: of all ranks of a partition set, as threads, or of
-one rank of a graph that is made up, in a world that pretends the others."""
+"""Predicts steps from simulated jobs: of all ranks of a partition set, as threads, or of one rank of a graph that is
+made up, in a world that pretends the others."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.bench.emulated import Emulated, emulate_steps
+from hpcgnn.bench.emulated import emulate_steps
 from hpcgnn.bench.pretended import pretend_steps
 from hpcgnn.bench.price import Links, make_report
+from hpcgnn.bench.steps import SimulatedSteps
 from hpcgnn.comm.world import PLANS_AHEAD
 from hpcgnn.graph import files
+from hpcgnn.temporal.config import RunConfig
 
 LARGEST = 6 << 30  # bytes of a part that is made up
-EDGE_BYTES, FEATURE_BYTES = 24, 4  # while it is read
+EDGE_BYTES, EVENT_BYTES, FEATURE_BYTES = 24, 200, 4  # of an edge, an event and a number, while it is read
 SKIPPED = 1  # steps that warm up
 
 
 @dataclass(frozen=True, slots=True)
 class GivenGraph:
-    """Sizes of a graph that is made up; width: features of a node."""
+    """Sizes of a graph that is made up; width: features of a node, or of an event of a temporal graph."""
 
     nodes: int = 0
     edges: int = 0
@@ -31,9 +33,11 @@ class GivenGraph:
         """Return ranks, nodes and edges of a rank, and width, as a slice takes them."""
         return ranks, max(2, self.nodes // ranks), self.edges // ranks, self.width
 
-    def share_bytes(self, ranks: int) -> int:
+    def share_bytes(self, ranks: int, is_temporal: bool) -> int:
         """Return about how much memory the part of a rank takes."""
         _, nodes, edges, width = self.share(ranks)
+        if is_temporal:  # an event lies at both of its ends
+            return (EVENT_BYTES + 2 * FEATURE_BYTES * width) * edges
         return EDGE_BYTES * edges + FEATURE_BYTES * width * nodes
 
 
@@ -56,16 +60,16 @@ def simulate(
 ) -> dict:  # fmt: skip
     """Simulate ``steps`` steps on each number of ranks that can be, and predict all of ``sizes``. per_rank: the batch
     is that of a rank."""
-    parts = 0
+    parts, is_temporal = 0, config.KIND == RunConfig.KIND
     if graph.nodes:
-        simulated = [size for size in sizes if size > 1 and graph.share_bytes(size) <= LARGEST]
+        simulated = [size for size in sizes if size > 1 and graph.share_bytes(size, is_temporal) <= LARGEST]
     else:
         with files.reading(files.book_path(config.data.path), files.BOOK, "partition again") as book:
             parts = int(book.attrs["num_parts"])
         simulated = [size for size in sizes if size <= parts]
     if not simulated:
         raise ValueError(f"a part of {max(sizes)} takes more than {LARGEST >> 30} GiB: give a larger --max_ranks")
-    jobs: list[Emulated] = []
+    jobs: list[SimulatedSteps] = []
     for size in simulated:
         job, place = copy.deepcopy(config), folder / f"run-{size}"
         job.train.batch_size *= size if per_rank else 1

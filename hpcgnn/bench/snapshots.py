@@ -2,7 +2,7 @@
 
 Takes the options of ``hpcgnn.train --kind snapshots`` (``--data.path``, ``--config``, ...); without a data path the
 built-in synthetic graph. The first epoch warms up. Twice: exchanges under way while ranks compute, and waited for at
-once, which tells what is hidden. ``--peer pygt`` adds PyTorch Geometric Temporal's time for such epochs (T-GCN and
+once, which shows what is hidden. ``--peer pygt`` adds PyTorch Geometric Temporal's time for such epochs (T-GCN and
 EvolveGCN-O on one rank), its cells in a plain loop.
 """
 

@@ -1,154 +1,19 @@
-"""The cost model: bytes that it predicts are the bytes that ranks send; laws, report, picture; the peer."""
+"""Commands of the benchmarks: predictions of the cost model, reports, options, peers."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
+from mpi4py import MPI
+from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.bench import epoch, neighbors, scores
-from hpcgnn.bench.cost import Machine, Setting, predict
-from hpcgnn.bench.counts import count
-from hpcgnn.bench.exchanges import exchanges, gradient_bytes, sent_bytes
-from hpcgnn.bench.laws import Laws, Power, Total, counted_demand
-from hpcgnn.bench.machine import open_alone
-from hpcgnn.bench.scale import ScaleOptions, make_report
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
-
-CASES = {
-    "plain": (bipartite, {}, {}),
-    "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"sampling__negatives": 2}),
-    "user": (bipartite, {"edge_width": 3}, {"memory__update_at": "user", "sampling__strategy": "uniform"}),
-    "loops": (homogeneous, {"edge_width": 2}, {"sampling__in_batch_neighbors": False, "sampling__batch_by": "time"}),
-    "hot nodes": (bipartite, {"edge_width": 3, "node_width": 2}, {"memory__hot_nodes": 0.2}),
-    "hot nodes at user": (homogeneous, {}, {"memory__hot_nodes": 0.4, "memory__update_at": "user"}),
-    "hidden": (bipartite, {"ticks": 60}, {"data__new_node_fraction": 0.1, "train__batch_size": 33}),
-}
-
-
-def make_case(comm, folder: Path, name: str):
-    """Collective. The parts and the configuration of a case."""
-    write, shape, changes = CASES[name]
-    graph = folder / "graph.h5"
-    on_rank_0(comm, lambda: write(graph, **shape) and None)
-    return make_parts(comm, graph, folder / "parts", parts=8), make_config(**changes, comm__node_ranks=1)
-
-
-def epoch_bytes(comm, parts: Path, config) -> np.ndarray:
-    """Collective. Bytes [R, 2] that Channel counted for each rank in one epoch's plans and in its execution."""
-    session = open_session(comm, parts, config)
-    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
-    (planning,) = session.loaders["train"].channels()
-    before = planning.sent_bytes
-    session.loaders["train"].negatives(0).whole()  # drawn once an epoch: no part of a step
-    drawn = planning.sent_bytes - before
-    before = np.array([planning.sent_bytes + drawn, session.graph.channel.sent_bytes])
-    with session.plans("train", 0) as plans:
-        for plan in plans:
-            trainer.train_step(plan)
-    after = np.array([planning.sent_bytes, session.graph.channel.sent_bytes])
-    trainer.close()
-    return session.world.allgather_array(after - before)
-
-
-@pytest.mark.several_ranks
-@pytest.mark.parametrize("name", CASES)
-def test_predicted_bytes_are_the_bytes_sent(comm, mpi_tmp_path, name):
-    parts, config = make_case(comm, mpi_tmp_path, name)
-    sent = epoch_bytes(comm, parts, config)
-    session = open_alone(config, str(parts), threads=1)
-    steps = np.arange(session.batches["train"].num_steps)
-    counts = count(session, [comm.size], steps)[0][comm.size]
-    found = exchanges(session)
-    assert np.array_equal(np.stack([sent_bytes(found, counts, planned) for planned in (True, False)], axis=1), sent)
-    assert counts.roots.total == counts.kinds["requests"].total
-    assert sent.min() > 0
-
-
-@pytest.fixture
-def session(tmp_path):
-    """A session of this rank alone; every rank of an MPI run makes its own."""
-    from mpi4py import MPI
-
-    parts, config = make_case(MPI.COMM_SELF, tmp_path, "features")
-    return open_alone(config, str(parts), threads=1)
-
-
-def test_counts_approach_their_limits(session):
-    steps = np.arange(session.batches["train"].num_steps)
-    counts, apart = count(session, [1, 2, 4, 8], steps)
-    for kind, limit in apart.kinds.items():
-        wanted = [counts[size].kinds[kind].total for size in (1, 2, 4, 8)]
-        assert wanted == sorted(wanted)
-        assert wanted[-1] <= limit.total
-        assert counts[1].kinds[kind].remote == 0
-    assert all(c.updated.total == counts[1].updated.total for c in counts.values())  # at the owner: each node once
-    roles = 2 + session.config.sampling.negatives
-    assert all(c.roots.peak <= c.steps * roles * -(-40 // size) for size, c in counts.items())
-
-
-def test_laws_return_what_they_were_fitted_to():
-    ranks = np.array([2.0, 4.0, 8.0, 16.0])
-    power, total = Power.fit(ranks, 3 * ranks**-0.4), Total.fit(ranks, 100 - 60 * ranks**-0.3, 40, 100)
-    assert (power.factor, power.exponent) == pytest.approx((3, -0.4))
-    assert total.exponent == pytest.approx(0.3)
-    assert total(1) == 40
-    assert total(1 << 20) == pytest.approx(100, abs=2)
-    assert Total.fit(ranks, np.full(4, 7.0), 7, 7)(1000) == 7
-
-
-def test_extrapolation_is_bounded_and_continues_what_was_counted(session):
-    counts, apart = count(session, [1, 2, 3, 4, 8], np.arange(4))
-    laws = Laws.fit(counts, apart)
-    assert laws.fitted == [2, 3, 4, 8]
-    known, guessed = counted_demand(counts[8]), laws.demand(8)
-    for kind in guessed.rows:
-        assert guessed.rows[kind].mean == pytest.approx(known.rows[kind].mean, rel=0.35)
-    for size in (16, 1024):
-        demand = laws.demand(size)
-        assert not demand.counted
-        for kind, rows in demand.rows.items():
-            assert 0 <= rows.mean <= rows.peak
-            assert rows.mean * size <= apart.kinds[kind].total / apart.steps * (1 + 1e-9)
-    assert Laws.fit({1: counts[1], 2: counts[2]}, apart) is None
-
-
-def test_hot_nodes_are_counted_but_not_extrapolated(tmp_path):
-    from mpi4py import MPI
-
-    parts, config = make_case(MPI.COMM_SELF, tmp_path, "hot nodes")
-    options = ScaleOptions("", "", max_ranks=64, steps=2, overlap=True, parameters={})
-    machine = Machine(1e-6, 1e9, 1e9)
-    sources = dict.fromkeys(asdict(machine), "given")
-    report = make_report(open_alone(config, str(parts), threads=1), options, machine, sources)
-    assert report["laws"] is None
-    assert [p["ranks"] for p in report["points"]] == list(range(1, 9))
-    two = report["points"][1]
-    assert two["bytes"]["states told"] > 0
-    assert two["bytes_busiest"] >= two["bytes_per_rank"]
-
-
-def test_formula(session):
-    counts = count(session, [1, 4], np.arange(3))[0]
-    setting = Setting(session.config, 3, exchanges(session), gradient_bytes(session), overlap=True)
-    machine = Machine(latency=1e-6, bandwidth=1e9, flops=1e9, overhead=1e-3, plan_root=1e-9)
-    alone, four = (predict(counted_demand(counts[size]), setting, machine) for size in (1, 4))
-    assert alone["step_seconds"] == alone["seconds"]["compute"] + 1e-3
-    assert alone["bytes_per_rank"] == 0
-    assert four["seconds"]["memory"] == pytest.approx(3e-6 + four["bytes_peak"]["memory"] / 1e9)
-    assert four["seconds"]["all-reduce"] == pytest.approx(1.5 * setting.gradient_bytes / 1e9 + 4e-6)
-    assert four["step_seconds"] == pytest.approx(max(sum(four[s].values()) for s in ("seconds", "plan_seconds")))
-    slow = predict(counted_demand(counts[4]), setting, Machine(1e-6, 1e9, 1e12, plan_overhead=1.0))
-    assert slow["bound"] == "planning"
-    assert slow["step_seconds"] == sum(slow["plan_seconds"].values())
-
 
 SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
          "--model.embed_dim=8", "--comm.threads=1")  # fmt: skip
@@ -159,26 +24,28 @@ SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memo
 def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
     drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
-    given = ["--flops=1e10", "--max_ranks=200", "--steps=4"]
-    if ranks == 1:
-        given += ["--efficiency=0.5", "--overhead=1e-3", "--plan_root=1e-6", "--plan_overhead=1e-3"]
+    bipartite(tmp_path / "graph.h5")
+    parts = make_parts(MPI.COMM_SELF, tmp_path / "graph.h5", tmp_path / "parts", parts=8)
+    given = [f"--data.path={parts}", "--train.batch_size=40", "--copy=1e10", "--max_ranks=40", "--steps=2"]
     result = jobs(ranks, "bench", "scale", *SMALL, *given, f"--out={out}", *drawn)
     report = json.loads(out.read_text())
     points = report["points"]
-    assert [p["ranks"] for p in points] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 200]
-    assert [p["counted"] for p in points] == [True] * 11 + [False] * 2
-    assert report["steps_counted"] == 4
-    assert report["laws"]["fitted"] == [8, 16, 32, 64]
+    assert [p["ranks"] for p in points] == [1, 2, 4, 8, 16, 32, 40]
+    assert [p["counted"] for p in points] == [True] * 4 + [False] * 3
+    assert report["steps_counted"] == 2
     assert report["assumptions"]
     sources = {name: parameter["source"] for name, parameter in report["machine"].items()}
-    assert sources["flops"] == "given"
-    assert sources["overhead"] == ("measured" if ranks > 1 else "given")
-    assert sources["latency"] == ("measured" if ranks > 1 else "assumed")
+    network = "measured" if ranks > 1 else "assumed"
+    assert sources == {"latency": network, "bandwidth": network, "copy": "given", "speed": "measured"}
     for point in points:
-        assert set(point["bytes"]) | {"all-reduce"} == set(report["widths"])
         assert point["step_seconds"] > 0
+        assert point["epoch_seconds"] == pytest.approx(13 * point["step_seconds"])
         assert point["bytes_per_rank"] == pytest.approx(sum(point["bytes"].values()))
-    assert result.stdout.count("extrapolated") == 2
+    for point in points[1:]:
+        assert {"exchange", "write-back", "plan"} <= point["bytes"].keys()
+        parts = ("exchange", "write-back", "gradient sum")
+        assert point["seconds"].keys() >= {"compute", *(f"{part} messages" for part in parts)}
+    assert result.stdout.count("extrapolated") == 3
     if drawn:
         assert picture.stat().st_size > 10_000
 
@@ -200,15 +67,16 @@ def test_scale_simulates_steps_of_other_kinds(jobs, tmp_path, kind):
 
 
 @pytest.mark.launcher
-def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path):
+@pytest.mark.parametrize(("kind", "edges"), [("static", "edges"), ("temporal", "events")])
+def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path, kind, edges):
     out = tmp_path / "scale.json"
-    graph = ["--kind=static", "--nodes=20000", "--edges=200000", "--width=8"]
+    graph = [f"--kind={kind}", "--nodes=20000", "--edges=200000", "--width=8"]
     job = ["--train.batch_size=20", "--per_rank=true", "--max_ranks=8", "--steps=2", "--comm.threads=1"]
     result = jobs(1, "bench", "scale", *graph, *job, f"--out={out}")
     points = json.loads(out.read_text())["points"]
     assert [(p["ranks"], p["batch_size"]) for p in points] == [(2, 40), (4, 80), (8, 160)]
     assert points[0]["bytes_per_rank"] < points[2]["bytes_per_rank"]
-    assert "20,000 nodes and 200,000 edges, made up, batch 20, 2 steps counted" in result.stdout
+    assert f"20,000 nodes and 200,000 {edges}, made up, batch 20, 2 steps counted" in result.stdout
     assert "over 2 ranks" in result.stdout
 
 
@@ -243,10 +111,8 @@ def test_help_of_every_word(jobs, words):
     ("ranks", "words", "message"),
     [
         (1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"),
-        (1, ["scale", "--model.layers=2"], "the cost model knows model.layers 1 only, got 2"),
-        (1, ["scale", "--copy=1e9"], "--copy says nothing in the cost model of kind temporal"),
-        (1, ["scale", "--speed=2"], "--speed says nothing in the cost model of kind temporal"),
-        (1, ["scale", "--kind=static", "--flops=1e9"], "--flops says nothing in the cost model of kind static"),
+        (1, ["scale", "--steps=0"], "--max_ranks and --steps must be at least 1"),
+        (1, ["scale", "--train.epoch_parallel=2"], "leave comm.sampler_ranks 0, comm.time_parallel and"),
         (1, ["scale", "--kind=static", "--nodes=100"], "--nodes and --edges are the sizes of a graph: give both"),
         (1, ["scale", "--kind=static", "--comm.sampler_ranks=1"], "leave comm.sampler_ranks 0"),
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),

@@ -55,9 +55,9 @@ def test_between_two_nodes_a_row_travels_once(comm, tmp_path):
             result = two_nodes.measure(tmp_path / "nodes.json", arguments, launcher)
     except machine.Missing as missing:
         pytest.skip(f"needs what this machine does not lend: {missing}")
-    assert alone["row_bytes_sent"] == alone["bytes_between_nodes"] == 0
+    assert alone["row_bytes_sent"] == alone["bytes_between_machines"] == 0
     assert result["row_bytes_sent"] == result["row_bytes_expected"] > 0
-    assert 0 < result["bytes_between_nodes"] / 2 < result["wire_bytes"]
+    assert 0 < result["bytes_between_machines"] / 2 < result["wire_bytes"]
 
 
 @pytest.mark.launcher

@@ -7,22 +7,23 @@ import itertools
 import numpy as np
 import pytest
 from mpi4py import MPI
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0
 
-from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice
+from data_tools.synthetic.slice import write_snapshot_slice, write_static_slice, write_temporal_slice
 from hpcgnn import kinds
 from hpcgnn.bench import command
-from hpcgnn.bench.cost import Machine
-from hpcgnn.bench.emulated import PLAN, STEP, Emulated, emulate_steps
+from hpcgnn.bench.emulated import emulate, emulate_steps
 from hpcgnn.bench.pretended import pretend_steps
-from hpcgnn.bench.price import Links, busiest, emulated_point, extrapolated_point
-from hpcgnn.comm.emulated import COUNTS, MEET, ROWS, SUM, Computed, Meeting, Trace, Waited, emulate
+from hpcgnn.bench.price import Links, busiest, extrapolated_point, power_law, simulated_point
+from hpcgnn.bench.steps import SimulatedSteps, begin_epoch, choose_steps
+from hpcgnn.bench.trace import COUNTS, MEET, PLAN, ROWS, STEP, SUM, Computed, Meeting, Recorder, Trace, Waited
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal import sampler as temporal_sampler
 from hpcgnn.temporal.config import RunConfig
 
-STEPS = 3
+STEPS, EPOCH_STEPS = 3, 99  # the latter are cut to those of an epoch
 
 
 def static_config():
@@ -59,6 +60,22 @@ CASES = {
 }  # fmt: skip
 
 
+# Temporal graphs and runs: every exchange that a step may have.
+TEMPORAL_CASES = {
+    "plain": (bipartite, {}, {}),
+    "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"sampling__negatives": 2}),
+    "user": (bipartite, {"edge_width": 3}, {"memory__update_at": "user", "sampling__strategy": "uniform"}),
+    "loops": (homogeneous, {"edge_width": 2}, {"sampling__in_batch_neighbors": False, "sampling__batch_by": "time"}),
+    "two layers": (bipartite, {"edge_width": 3}, {"model__layers": 2, "memory__staleness": 1}),
+    "neighbors": (bipartite, {"edge_width": 3}, {
+        "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
+    }),
+    "hot nodes": (bipartite, {"edge_width": 3, "node_width": 2}, {"memory__hot_nodes": 0.2}),
+    "hot nodes at user": (homogeneous, {}, {"memory__hot_nodes": 0.4, "memory__update_at": "user"}),
+    "hidden": (bipartite, {"ticks": 60}, {"data__new_node_fraction": 0.1, "train__batch_size": 33}),
+}  # fmt: skip
+
+
 def sent_by(channels, world):
     """Bytes [R] that this rank has sent to each."""
     total = np.zeros(world.size, np.int64)
@@ -67,38 +84,66 @@ def sent_by(channels, world):
     return total
 
 
-def train(config, path, folder, world):
+def train(config, path, folder, world, steps):
     """Losses of some steps, and the bytes [R] that this rank sent meanwhile, but for what an epoch begins with."""
     losses, sent = [], np.zeros(world.size, np.int64)
     with command.training(kinds.open_session, config, path, folder, world) as (session, trainer):
+        first, steps = choose_steps(session, steps, 0)
         for epoch in itertools.count():
-            trainer.start_epoch(epoch)
+            start = first if epoch == 0 else 0
+            begin_epoch(session, trainer, epoch, start)
             before = sent_by(session.channels(), world)
-            with session.plans("train", epoch) as plans:
-                losses += [trainer.train_step(plan)[0] for plan in itertools.islice(plans, STEPS - len(losses))]
+            with session.plans("train", epoch, start) as plans:
+                losses += [trainer.train_step(plan)[0] for plan in itertools.islice(plans, steps - len(losses))]
             sent += sent_by(session.channels(), world) - before
-            if len(losses) == STEPS:
+            if len(losses) == steps:
                 return losses, sent
+
+
+def compare_with_processes(config, path, world, folder, steps):
+    """Collective. Train on these ranks and on threads."""
+    losses, sent = train(config, path, folder / "run", World(config.comm), steps)
+    sent = world.allgather_array(sent)
+    if world.rank == 0:
+        emulated = emulate_steps(config, path, world.size, steps, 0, folder / "emulated")
+        np.testing.assert_allclose(emulated.losses, losses, rtol=1e-12)
+        np.testing.assert_array_equal(emulated.trace.sent(), sent)
+    world.barrier()
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Processes make plans as threads do: when their turn comes, not several in a row."""
+    monkeypatch.setattr(temporal_sampler, "MOST_PLANS_IN_A_ROW", 1)
+
+
+def as_processes(config, node_ranks):
+    """Let processes plan nothing ahead, in a number type that shows any difference."""
+    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, node_ranks=node_ranks, gradients="mpi")
+    config.sampling.prefetch, config.train.precision = 0, "float64"
+    return config
 
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_steps_as_processes(name, world, mpi_tmp_path, monkeypatch):
-    make_config, node_ranks = CASES[name]
-    monkeypatch.setattr(temporal_sampler, "MOST_PLANS_IN_A_ROW", 1)  # none is made but for a step
-    config, path = make_config(), str(mpi_tmp_path / "parts")
-    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, node_ranks=node_ranks, gradients="mpi")
-    config.sampling.prefetch, config.train.precision = 0, "float64"
+def test_the_same_steps_as_processes(name, world, mpi_tmp_path, one_by_one):
+    make, node_ranks = CASES[name]
+    config, path = as_processes(make(), node_ranks), str(mpi_tmp_path / "parts")
     if world.rank == 0:
         kinds.make_built_in(config, mpi_tmp_path / "parts")
     world.barrier()
-    losses, sent = train(config, path, mpi_tmp_path / "run", World(config.comm))
-    sent = world.allgather_array(sent)
-    if world.rank == 0:
-        emulated = emulate_steps(config, path, world.size, STEPS, 0, mpi_tmp_path / "emulated")
-        np.testing.assert_allclose(emulated.losses, losses, rtol=1e-12)
-        np.testing.assert_array_equal(emulated.trace.sent(), sent)
-    world.barrier()
+    compare_with_processes(config, path, world, mpi_tmp_path, STEPS)
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("name", TEMPORAL_CASES)
+def test_the_same_temporal_epoch_as_processes(name, comm, world, mpi_tmp_path, one_by_one):
+    write, shape, changes = TEMPORAL_CASES[name]
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: write(graph, **shape) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", parts=8)
+    config = as_processes(make_config(**changes), 1)
+    compare_with_processes(config, str(parts), world, mpi_tmp_path, EPOCH_STEPS)
 
 
 @pytest.mark.serial
@@ -120,8 +165,50 @@ def test_a_rank_that_pretends_the_others_sends_what_it_sends_among_them(kind, nu
     for stage in (PLAN, STEP):
         np.testing.assert_array_equal(alone.trace.sent(stage)[0], whole.trace.sent(stage)[0])
         np.testing.assert_array_equal(alone.trace.sent(stage), whole.trace.sent(stage))  # the others alike
-    kinds_of = [[event.kind for event in one.trace.events if isinstance(event, Meeting)] for one in (alone, whole)]
+    kinds_of = [[event.kind for event in one.trace.meetings()] for one in (alone, whole)]
     assert kinds_of[0] == kinds_of[1]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("update_at", ["owner", "user"])
+def test_a_temporal_rank_that_pretends_the_others_sends_about_what_it_sends_among_them(update_at, tmp_path):
+    """Negatives are drawn at random, and other ranks' differ."""
+    config = RunConfig()
+    config.train.batch_size, config.memory.update_at, config.sampling.negative_pool = 600, update_at, "all"
+    config.comm.threads, config.sampling.prefetch = 1, 0
+    sizes = 3, 400, 4000, 4
+    write_temporal_slice(tmp_path / "whole", *sizes, range(3))
+    whole = emulate_steps(config, str(tmp_path / "whole"), 3, 4, 1, tmp_path / "run")
+    alone = pretend_steps(config, sizes, 4, 1, tmp_path)
+    assert (alone.epoch_steps, whole.epoch_steps) == (16, 16)
+    for stage in (PLAN, STEP):
+        np.testing.assert_allclose(alone.trace.sent(stage).sum(), whole.trace.sent(stage).sum(), rtol=0.05)
+    kinds_of = [[(event.kind, event.part) for event in one.trace.meetings()] for one in (alone, whole)]
+    assert kinds_of[0] == kinds_of[1]
+
+
+@pytest.mark.serial
+def test_temporal_steps_are_those_in_the_middle_of_an_epoch_or_a_whole_one(tmp_path):
+    """In the middle as many nodes have mails as after the steps before it."""
+    graph, parts = tmp_path / "graph.h5", tmp_path / "parts"
+    bipartite(graph)
+    make_parts(MPI.COMM_SELF, graph, parts)
+    config = as_processes(make_config(), 1)
+    world = World(config.comm, MPI.COMM_SELF)
+    with command.training(kinds.open_session, config, str(parts), tmp_path, world) as (session, trainer):
+        num_steps = session.batches["train"].num_steps
+        assert [choose_steps(session, *given) for given in ((1, 0), (3, 1), (num_steps, 1), (99, 0), (4, 9))] == [
+            (num_steps // 2, 1), ((num_steps - 3) // 2 - 1, 3), (num_steps - 1, num_steps), (0, num_steps), (0, 4),
+        ]  # fmt: skip
+        begin_epoch(session, trainer, 0, 6)
+        has_mail = session.memory.table.delivered.numpy().copy()
+        begin_epoch(session, trainer, 0, 0)
+        assert not session.memory.table.delivered.any()
+        with session.plans("train", 0) as plans:
+            for plan in itertools.islice(plans, 6):
+                trainer.train_step(plan)
+        np.testing.assert_array_equal(session.memory.table.delivered.numpy() > 0, has_mail)
+        assert 0 < has_mail.sum() < len(has_mail)
 
 
 @pytest.mark.serial
@@ -130,7 +217,6 @@ def test_the_price_of_a_record():
     rows = Meeting(np.arange(2), STEP, ROWS, np.array([[0, 8], [4, 0]]))
     counts = Meeting(np.arange(2), STEP, COUNTS)
     trace = Trace(2)
-    trace.stages = [STEP, STEP]
     for event in (
         Computed(0, 1.0, STEP), Computed(1, 3.0, STEP), counts, Waited(0, counts), Waited(1, counts), rows,
         Computed(0, 1.5, STEP), Waited(0, rows), Computed(1, 0.5, STEP), Waited(1, rows), Computed(1, 1.0, PLAN),
@@ -141,16 +227,15 @@ def test_the_price_of_a_record():
     assert trace.price(STEP, lambda meeting: 2.0 if meeting is rows else 0.25, speed=10) == pytest.approx(2.55)
     assert trace.price(PLAN, lambda _: 0.0) == 1.0
     np.testing.assert_array_equal(trace.sent(), rows.sent)
-    np.testing.assert_array_equal(trace.computed(STEP), [2.5, 3.5])
 
 
 @pytest.mark.serial
-def test_rows_within_a_node_are_no_load_of_the_network():
-    links = Links(Machine(latency=1e-3, bandwidth=100.0, flops=1.0), copy=1000.0, node_ranks=2)
+def test_rows_within_a_machine_are_no_load_of_the_network():
+    links = Links(latency=1e-3, bandwidth=100.0, copy=1000.0, machine_ranks=2)
     sent = np.zeros((4, 4), np.int64)
     sent[0, 1], sent[0, 2], sent[0, 3], sent[3, 2] = 500, 10, 20, 700
     meeting = Meeting(np.arange(4), STEP, ROWS, sent)
-    assert busiest(meeting, 2) == (30, 700)
+    assert [busiest(part) for part in links.sent(meeting)] == [30, 700]
     assert links.seconds(meeting) == pytest.approx(2e-3 + 30 / 100 + 700 / 1000)
     assert links.seconds(Meeting(np.array([2, 3]), STEP, MEET)) == 0
     assert links.seconds(Meeting(np.arange(4), STEP, COUNTS)) == pytest.approx(2e-3)
@@ -162,22 +247,40 @@ def test_beyond_the_parts_computing_and_bytes_are_powers_of_the_ranks():
 
     def job(ranks):
         trace, members = Trace(ranks), np.arange(ranks)
-        trace.stages = [STEP] * ranks
-        rows = Meeting(members, STEP, ROWS, np.where(members > 0, 1000 // ranks, 0))
-        for meeting in (Meeting(members, STEP, COUNTS), rows, Meeting(members, STEP, SUM, num_bytes=800)):
-            for rank in range(ranks):
-                trace.add(Computed(rank, 8 / ranks, STEP))
-            trace.add(meeting)
-            for rank in range(ranks):
-                trace.add(Waited(rank, meeting))
-        return Emulated(trace, 1, 64, [0.0], False)
+        recorders = [Recorder(trace, rank) for rank in range(ranks)]
+        recorders[0].stage = STEP
+        sizes = {COUNTS: {}, ROWS: {"sent": np.where(members > 0, 1000 // ranks, 0)}, SUM: {"num_bytes": 800}}
+        for part, kind in (("exchange", COUNTS), ("exchange", ROWS), ("gradient sum", SUM)):
+            with recorders[0].within(part):
+                meeting = recorders[0].meeting(members, kind, **sizes[kind])
+            trace.events[-1:] = [*(Computed(rank, 8 / ranks, STEP) for rank in range(ranks)), meeting]
+            trace.events += [Waited(rank, meeting) for rank in range(ranks)]
+        return SimulatedSteps(trace, 1, 64, [0.0], 10, False)
 
-    links = Links(Machine(latency=1e-3, bandwidth=1e4, flops=1.0), copy=1e9, node_ranks=1)
-    expected = emulated_point(job(16), links, 2.0)
+    links = Links(latency=1e-3, bandwidth=1e4, copy=1e9, machine_ranks=1)
+    expected = simulated_point(job(16), links, 2.0)
     found = extrapolated_point(16, [job(4), job(8)], links, 2.0)
-    assert found["seconds"]["compute"] == pytest.approx(expected["seconds"]["compute"])
-    assert found["seconds"]["exchange"] == pytest.approx(expected["seconds"]["exchange"], rel=0.1)  # (R - 1) / R
+    assert found["seconds"].keys() == {"compute", "exchange messages", "gradient sum messages"}
+    for name, seconds in expected["seconds"].items():
+        assert found["seconds"][name] == pytest.approx(seconds, rel=0.1)  # (R - 1) / R
     assert (found["counted"], expected["counted"], found["batch_size"]) == (False, True, 64)
+    assert expected["bytes"] == {"exchange": 15 * 62, "gradient sum": 0}
+    assert expected["bytes_busiest"] == expected["bytes_per_rank"] == 15 * 62
+    assert found["epoch_seconds"] == 10 * found["step_seconds"]
+
+
+@pytest.mark.serial
+def test_beyond_the_parts_a_batch_of_a_rank_stays_its_own():
+    """So an epoch has fewer steps."""
+    jobs = [SimulatedSteps(Trace(ranks), 1, 8 * ranks, [0.0], 100 // ranks, False) for ranks in (2, 4)]
+    found = extrapolated_point(16, jobs, Links(1e-6, 1e9, 1e9, 1), 1.0)
+    assert (found["batch_size"], found["epoch_seconds"]) == (128, 7 * found["step_seconds"])
+
+
+@pytest.mark.serial
+def test_a_power_is_what_it_was_fitted_to():
+    assert power_law([2, 4, 8, 16], [3 * ranks**-0.4 for ranks in (2, 4, 8, 16)], 100) == pytest.approx(3 * 100**-0.4)
+    assert power_law([2], [7], 100) == 7
 
 
 @pytest.mark.serial
