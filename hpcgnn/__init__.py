@@ -2,8 +2,6 @@
 
 import os
 
-from hpcgnn import former_names
-
 __version__ = "0.1.0"
 
 # How long idle OpenMP threads spin before they sleep. The default (milliseconds) takes the core from the planning
@@ -18,9 +16,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(variable, "64")
 
-# Which components Open MPI asks when windows are made. Ours are shared memory within a node; where UCX finds no device,
-# its component for windows between nodes prints an error for each of them. Read when MPI starts; a value set by the
-# user, as by mpirun --mca osc, stays.
+# Which components Open MPI asks when windows are made. Ours are shared memory within a machine; where UCX finds no
+# device, its component for windows between machines prints an error for each of them. Read when MPI starts; a value set
+# by the user, as by mpirun --mca osc, stays.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-
-former_names.install()

@@ -17,7 +17,7 @@ PACKAGES = ("hpcgnn", "data_tools")
 WINGS = ("temporal", "static", "snapshots")
 # From the ground up; files of hpcgnn/ itself and bench, report stand on top.
 FLOORS = ("native", "comm", "graph", "task", "loop", "wing", "kinds", "command")
-LOWEST = ("hpcgnn", "hpcgnn.choices", "hpcgnn.former_names", "hpcgnn.recipes")  # know nothing of the floors
+LOWEST = ("hpcgnn", "hpcgnn.choices", "hpcgnn.recipes")  # know nothing of the floors
 BESIDE = {"nn": ("nn", "native")}
 # Of data_tools; commands, in its folder, stand on top.
 TOOL_FLOORS = (
