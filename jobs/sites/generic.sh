@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
-# Slurm, with the mpirun of the repository's virtual environment or of PATH: Open MPI's or MPICH's. It takes nodes
-# and tasks from the allocation.
+# Slurm, with the mpirun of the repository's virtual environment or of PATH: Open MPI's or MPICH's. It takes
+# machines and tasks from the allocation.
 activate_venv
 
 read -ra LAUNCH <<<"$(shield)"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
-# Slurm, with Intel MPI's mpiexec.hydra, which takes nodes and tasks from the allocation. Intel MPI is loaded first, in a
-# copy of this file or before `sbatch`: `module load intel-mpi`.
+# Slurm, with Intel MPI's mpiexec.hydra, which takes machines and tasks from the allocation. Intel MPI is loaded first,
+# in a copy of this file or before `sbatch`: `module load intel-mpi`.
 activate_venv
 
 # mpi4py's wheel holds a module for either kind of library; Intel MPI's is MPICH's.
