@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# What all job scripts share: set-up of the site, signals, resuming and requeueing. Sourced from the folder above its
-# own: a clone's root, or where `hpcgnn jobs` was told to write; runs/ is there.
+# What all job scripts share: set-up of the site, signals, launch and requeueing. Sourced from the folder above its own:
+# a clone's root, or where `hpcgnn jobs` was told to write; runs/ is there. Folders, arguments and when to give up are
+# decided by hpcgnn/job_runs.py.
 #
 #   train_recipe NAME ARGS...                      trains as the recipe says (train_tgn.yaml beside this file, or
 #                                                  recipes/NAME.yaml); ARGS override it
@@ -8,17 +9,16 @@
 #   run_with_requeue DIR PROGRAM... -- ARGS...     runs PROGRAM under the site's launcher
 #
 # PROGRAM is started with `--output.dir DIR ARGS...`, or with `--resume DIR ARGS...` when DIR holds a checkpoint, or the
-# lock of a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. What files of
-# values said (`--config`, `--recipe`) when the run began still holds then, so these are left out, and in a job that is
-# started again all ARGS are. PROGRAM answers
+# lock of a job that was killed or still runs: PROGRAM finds out which, and refuses in the latter case. PROGRAM answers
 # SIGUSR1 with a checkpoint and exit code 75, which asks to be started again. At its end it leaves the file DIR/finished
-# and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a node.
+# and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a machine.
 #
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
 # where it should not have the job's id: a later job with the same name goes on with the run. So does one with the same
 # `--output.dir` among its arguments, which names the whole folder.
 #
-# With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes.
+# With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes. Nothing but the
+# image has to hold hpcgnn then.
 #
 # A file environment.sh beside this one, which `hpcgnn jobs` writes, is the environment of the jobs: it changes PATH, and
 # may set PYTHON where its Python is not called `python`. Without it .venv is used when there is one, else PATH as it is.
@@ -48,12 +48,17 @@ RESTARTS=${SLURM_RESTART_COUNT:-0}
 JOB_ID=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}
 ARRAY_INDEX=${SLURM_ARRAY_TASK_ID:-}
 RUN_ID=
-OUTPUT=
-ARGUMENTS=()
+CONTAINER=() # put before a program, runs it in the image
 LAUNCHER_PID=
 INTERRUPTED=no
 ASKED=no # whether any interrupt came
-OUTCOME= # of the last start: whether it left a checkpoint
+# Answers of hpcgnn/job_runs.py.
+FOLDER=
+ARGUMENTS=()
+NEWEST=
+OUTCOME=
+GIVES_UP=no
+NOTE=
 
 say() {
     echo "[$(date +%H:%M:%S)] $*"
@@ -84,7 +89,8 @@ load_site() {
     source "$JOBS/sites/$site.sh"
     if [[ -n ${HPCGNN_IMAGE:-} ]]; then
         PYTHON=python # the image's
-        LAUNCH+=(apptainer exec "$HPCGNN_IMAGE")
+        CONTAINER=(apptainer exec "$HPCGNN_IMAGE")
+        LAUNCH+=("${CONTAINER[@]}")
     fi
     RUN_ID=${HPCGNN_RUN:-${JOB_ID:-$(date +%Y%m%d-%H%M%S)}}
     export SLURM_EXPORT_ENV=ALL # a job submitted with --export=NONE would keep this script's environment from its ranks
@@ -121,52 +127,20 @@ shield() {
 report() {
     local cpus
     cpus=$(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status)
-    say "site $1, job ${SLURM_JOB_ID:-${JOB_ID:-none}}, restart $RESTARTS, nodes ${SLURM_JOB_NODELIST:-$(hostname)}," \
-        "tasks per node ${SLURM_TASKS_PER_NODE:-any}, cpus per task ${SLURM_CPUS_PER_TASK:-any}, affinity $cpus"
+    say "site $1, job ${SLURM_JOB_ID:-${JOB_ID:-none}}, restart $RESTARTS," \
+        "machines ${SLURM_JOB_NODELIST:-$(hostname)}, tasks per machine ${SLURM_TASKS_PER_NODE:-any}," \
+        "cpus per task ${SLURM_CPUS_PER_TASK:-any}, affinity $cpus"
 }
 
-# Whether this is one of several runs, which differ in the seed; else all elements of an array go on with one run.
-trains_by_seed() {
-    [[ -n $ARRAY_INDEX && $REQUEUE != array ]]
-}
-
-has_checkpoint() {
-    compgen -G "$1/checkpoints/*/manifest.json" >/dev/null
-}
-
-newest_checkpoint() {
-    compgen -G "$1/checkpoints/*/manifest.json" | sort | tail -n 1
-}
-
-# Counts, in a file beside the run, the starts in a row that left no checkpoint newer than $2, the newest one before. A
-# job whose time is shorter than what it does between two checkpoints would otherwise be queued again and again. Sets
-# OUTCOME.
-count_stalled() {
-    local newest count=0
-    newest=$(newest_checkpoint "$1" || true)
-    OUTCOME=checkpointed
-    if [[ -n $newest && $newest != "$2" ]]; then
-        rm -f "$1.stalled"
-        return 0
-    fi
-    OUTCOME="no new checkpoint"
-    if [[ -e $1.stalled ]]; then
-        count=$(<"$1.stalled")
-    fi
-    count=$((count + 1))
-    mkdir -p "$(dirname "$1")"
-    echo "$count" >"$1.stalled"
-    if ((count >= MAX_STALLED)); then
-        rm -f "$1.stalled"
-        say "no new checkpoint in $count starts: giving up; ask for more time, or checkpoint more often" >&2
-        cancel_rest_of_array
-        exit "$EXIT_REQUEUE"
-    fi
-}
-
-# Whether a job holds the folder, or was killed while it did.
-is_locked() {
-    [[ -e $1/lock.json ]]
+# Sets variables to what hpcgnn/job_runs.py decides; ends the job script where it refuses the arguments. It runs in the
+# ranks' container, which has the same folders: outside of the image there may be no Python with hpcgnn. A signal to all
+# processes of the job is for the ranks, and must not end it.
+decide() {
+    local answer
+    answer=$(trap '' USR1 TERM INT && "${CONTAINER[@]}" "$PYTHON" -m hpcgnn.job_runs "$@") || exit
+    NOTE=
+    eval "$answer"
+    [[ -z $NOTE ]] || say "$NOTE"
 }
 
 # The launchers hand SIGUSR1 on to all ranks: srun, and mpirun of Open MPI and MPICH, mpiexec.hydra of Intel MPI.
@@ -204,8 +178,10 @@ wait_for_launcher() {
         INTERRUPTED=no
         code=0
         wait "$LAUNCHER_PID" || code=$?
-        [[ $INTERRUPTED == yes ]] || return "$code"
+        [[ $INTERRUPTED == yes ]] || break
     done
+    LAUNCHER_PID=
+    return "$code"
 }
 
 # In the background, as a shell runs no trap while it waits for a foreground command.
@@ -214,17 +190,6 @@ launch() {
     bash "$JOBS/clean_start.sh" "${LAUNCH[@]}" "$@" &
     LAUNCHER_PID=$!
     wait_for_launcher
-}
-
-# A start that ended before its first checkpoint, as by the loss of a node, left nothing to go on from. Its folder is
-# kept under another name, as the program refuses one that holds a run.
-put_aside() {
-    if [[ -e $1 ]]; then
-        local kept
-        kept=$1.lost-$(date +%Y%m%d-%H%M%S)
-        say "$1 has no checkpoint: kept as $kept, starting anew"
-        mv "$1" "$kept"
-    fi
 }
 
 # Starts the program once, on the newest checkpoint when there is one.
@@ -236,15 +201,10 @@ run_once() {
         shift
     done
     shift
-    rm -f "$dir/finished"
-    if has_checkpoint "$dir" || { is_locked "$dir" && [[ -e $dir/config.yaml ]]; }; then
-        ((RESTARTS == 0)) || set -- # the same job: the run has its arguments, and may be where one of them is of no use
-        without_files "$@"
-        launch "${program[@]}" --resume "$dir" "${ARGUMENTS[@]}"
-    else
-        is_locked "$dir" || put_aside "$dir"
-        launch "${program[@]}" --output.dir "$dir" "$@"
-    fi
+    INTERRUPTED=no
+    decide start "$RESTARTS" "$dir" "$@"
+    [[ $INTERRUPTED == no ]] || return "$DIED_OF_USR1" # there were no ranks yet
+    launch "${program[@]}" "${ARGUMENTS[@]}"
 }
 
 # What Slurm calls this job: one element of an array has the id of all.
@@ -286,7 +246,11 @@ is_last_of_array() {
 #   repeat     starts it again here and now
 #   none       leaves it to the user
 start_again() {
-    if [[ $REQUEUE == none ]]; then
+    if [[ $GIVES_UP == yes ]]; then
+        say "$OUTCOME" >&2
+        cancel_rest_of_array
+        exit "$EXIT_REQUEUE"
+    elif [[ $REQUEUE == none ]]; then
         say "$OUTCOME; started with HPCGNN_RUN=$RUN_ID, the script goes on with the run"
         exit "$EXIT_REQUEUE"
     elif ((RESTARTS >= MAX_RESTARTS)); then
@@ -321,16 +285,15 @@ cancel_rest_of_array() {
 
 # Ends the job script, with the program's exit code.
 run_with_requeue() {
-    local code before
+    local code
     trap 'forward_interrupt USR1' USR1
     trap 'forward_interrupt TERM' TERM
     trap 'forward_interrupt INT' INT
     while true; do
         code=0
-        before=$(newest_checkpoint "$1" || true)
         run_once "$@" || code=$?
         if [[ $code == 0 && ! -e $1/finished ]]; then
-            say "the launcher ended with 0, but the run is not at its end: was a node lost?" >&2
+            say "the launcher ended with 0, but the run is not at its end: was a machine lost?" >&2
             code=1
         elif [[ $ASKED == yes && $code == "$DIED_OF_USR1" ]]; then
             say "interrupted before it could answer"
@@ -338,71 +301,16 @@ run_with_requeue() {
         fi
         say "finished with exit code $code"
         [[ $code == "$EXIT_REQUEUE" ]] || break
-        count_stalled "$1" "$before"
+        decide judge "$MAX_STALLED" "$NEWEST" "$1"
         start_again
     done
-    rm -f "$1.stalled"
+    rm -f "${1%/}.stalled" # the count of `decide judge`
     [[ $code != 0 && $code != "$EXIT_USAGE" ]] || cancel_rest_of_array
     exit "$code"
 }
 
-# The yaml file of a recipe; ends the job script where there is none.
-recipe_file() {
-    local file=$JOBS/recipes/$1.yaml
-    [[ $1 != tgn ]] || file=$JOBS/train_tgn.yaml
-    if [[ -z $1 || ! -e $file ]]; then
-        say "no recipe '$1'; recipes are: tgn $(cd "$JOBS/recipes" && printf '%s ' *.yaml | sed 's/\.yaml//g')" >&2
-        exit 2
-    fi
-    echo "$file"
-}
-
-# Sets OUTPUT to the folder that arguments ask for, if they do, and ARGUMENTS to the others.
-take_output() {
-    OUTPUT=
-    ARGUMENTS=()
-    while (($#)); do
-        case $1 in
-            --output.dir)
-                OUTPUT=${2:-}
-                shift "$(($# > 1))"
-                ;;
-            --output.dir=*) OUTPUT=${1#*=} ;;
-            --resume | --resume=*)
-                say "a job script goes on by itself with the run that --output.dir, or HPCGNN_RUN, names:" \
-                    "leave out --resume" >&2
-                exit "$EXIT_USAGE"
-                ;;
-            *) ARGUMENTS+=("$1") ;;
-        esac
-        shift
-    done
-}
-
-# Sets ARGUMENTS to those that do not name files of values.
-without_files() {
-    ARGUMENTS=()
-    while (($#)); do
-        case $1 in
-            --config | --recipe) shift "$(($# > 1))" ;;
-            --config=* | --recipe=*) ;;
-            *) ARGUMENTS+=("$1") ;;
-        esac
-        shift
-    done
-}
-
 train_recipe() {
-    local name=${1:-} file folder keys
-    file=$(recipe_file "$name")
-    shift
-    take_output "$@"
     load_site
-    folder=${OUTPUT:-runs/$name-$RUN_ID}
-    keys=(--config "$file")
-    if trains_by_seed; then
-        folder+=-seed-$ARRAY_INDEX
-        keys+=(--train.seed "$ARRAY_INDEX")
-    fi
-    run_with_requeue "$folder" "$PYTHON" -m hpcgnn.train -- "${keys[@]}" "${ARGUMENTS[@]}"
+    decide recipe "$JOBS" "$RUN_ID" "$ARRAY_INDEX" "$REQUEUE" "$@"
+    run_with_requeue "$FOLDER" "$PYTHON" -m hpcgnn.train -- "${ARGUMENTS[@]}"
 }

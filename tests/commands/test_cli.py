@@ -352,6 +352,12 @@ def lines(folder: Path, python: Path, arguments: str) -> str:
 PYTHON = Path(sys.executable).parent / "python"
 
 
+def same_python(path: Path):
+    """Make a program that is this Python, with its packages, which a link to it in another folder would not find."""
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    path.chmod(0o755)
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("place", ["beside", "above", "elsewhere"])
 def test_script_runs_from_anywhere(tmp_path, written, place):
@@ -391,17 +397,17 @@ def test_environment_of_the_jobs(written, tmp_path):
     script = written / "train.slurm"
     other = tmp_path / "other python"
     other.mkdir()
-    (other / "python3").symlink_to(sys.executable)
+    same_python(other / "python3")
     (written / "environment.sh").write_text(f"PYTHON='{other}/python3'\nexport PYTHONPATH=/somewhere\n")
     told = stubbed(script, tmp_path)
     assert f"path /somewhere\n<{other}/python3><-m><hpcgnn.train>" in told
     (written / "environment.sh").unlink()
-    (other / "python").symlink_to(sys.executable)
+    same_python(other / "python")
     found = f"{other}:{os.environ['PATH']}"
     assert f"python {other}/python\n" in stubbed(script, tmp_path, PATH=found)
     beside = written.parent / ".venv" / "bin"
     beside.mkdir(parents=True)
-    (beside / "python").symlink_to(sys.executable)
+    same_python(beside / "python")
     (beside / "activate").write_text(f'PATH="{beside}:$PATH"\n')
     assert f"python {beside}/python\n" in stubbed(script, tmp_path, PATH=found)
 

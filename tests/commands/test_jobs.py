@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -104,15 +105,6 @@ def test_script_repeats_by_itself_when_told(start, tmp_path):
     assert steps_of(tmp_path / "run") == list(range(30))
 
 
-def test_start_without_checkpoint_is_put_aside(start, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "metrics.jsonl").write_text('{"epoch": 0, "step": 0}\n')
-    output = start("--steps", 3).communicate(timeout=60)[0]
-    assert steps_of(run) == [0, 1, 2], output
-    assert len(list(tmp_path.glob("run.lost-*/metrics.jsonl"))) == 1
-
-
 def test_failure_is_passed_on(start):
     process = start("--unknown")
     output = process.communicate(timeout=60)[0]
@@ -120,7 +112,7 @@ def test_failure_is_passed_on(start):
 
 
 def test_a_launcher_that_ends_too_early_is_not_believed(start):
-    """Open MPI's mpirun ends with 0 when it loses a node."""
+    """Open MPI's mpirun ends with 0 when it loses a machine."""
     process = start("--steps", 3, "--lost")
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 1, output
@@ -194,6 +186,8 @@ launch() {
 }
 REQUEUE=$HOW
 MAX_STALLED=${ALLOWED:-3}
+MAX_RESTARTS=${STARTS_AGAIN:-100}
+PYTHON=$ANSWERS
 run_with_requeue "$RUN" program --
 """
 
@@ -211,9 +205,12 @@ def interrupted(tmp_path):
         calls.write_text("")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "CALLS": str(calls), "RUN": str(tmp_path / "run")}
-        environment |= {"SLURM_JOB_ID": "7", "HPCGNN_RUN": "7", "FAILURES": "0", "HOW": "scontrol", **settings}
-        command = ["bash", "-c", LIBRARY]
-        result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+        environment |= {"SLURM_JOB_ID": "7", "HPCGNN_RUN": "7", "FAILURES": "0", "HOW": "scontrol"}
+        environment |= {"ANSWERS": sys.executable, **settings}
+        result = subprocess.run(
+            ["bash", "-c", LIBRARY], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60,
+            start_new_session=True,
+        )  # fmt: skip
         assert result.returncode == code, result.stderr
         return result.stdout + result.stderr, [Path(line).name for line in calls.read_text().splitlines()]
 
@@ -268,5 +265,17 @@ def test_a_run_without_progress_is_not_started_forever(interrupted):
 
 
 def test_a_run_with_progress_is_started_as_often_as_allowed(interrupted):
-    output, _ = interrupted(HOW="repeat", PROGRESS="1")
-    assert "started again 100 times already" in output
+    output, _ = interrupted(HOW="repeat", PROGRESS="1", STARTS_AGAIN="5")
+    assert output.count("started\n") == 6
+    assert "started again 5 times already" in output
+
+
+def test_a_signal_to_all_processes_before_the_start(interrupted, tmp_path):
+    """It does not end the program that decides about the start; nothing is started that would not hear it."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nkill -TERM 0\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    output, calls = interrupted(ANSWERS=str(tmp_path / "python"))
+    assert "interrupted by SIGTERM" in output
+    assert "started\n" not in output
+    assert "interrupted before it could answer" in output
+    assert "scontrol requeue 7" in calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -63,46 +64,12 @@ def told_by_library(program: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("files", "start"),
-    [
-        ([], "--output.dir RUN --a 1"),
-        (["log/rank-0.log"], "put aside\n--output.dir RUN --a 1"),
-        (["checkpoints/step-1/manifest.json"], "--resume RUN --a 1"),
-        (["config.yaml", "metrics.jsonl"], "put aside\n--output.dir RUN --a 1"),
-        (["config.yaml", "lock.json"], "--resume RUN --a 1"),
-        (["log/rank-0.log", "lock.json"], "--output.dir RUN --a 1"),
-    ],
-)
-def test_a_folder_that_another_job_may_hold_stays_where_it_is(environment, tmp_path, files, start):
-    """The program finds out whether the job of a lock still runs."""
-    run = tmp_path / "run"
-    for name in files:
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).touch()
-    values = "--config a.yaml --recipe=b" if "--resume" in start else ""
-    program = f'launch() {{ shift; echo "$@"; }}; say() {{ echo put aside; }}; run_once "$RUN" train -- {values} --a 1'
-    told = told_by_library(program, environment | {"RUN": str(run)})
-    assert told.strip() == start.replace("RUN", str(run))
-    assert run.exists() == bool(files and "put aside" not in start)
-
-
-def test_a_start_of_the_same_job_adds_nothing_to_what_the_run_knows(environment, tmp_path):
-    """It may be on a node without the disk that data.stage_to named at first, and then does without."""
-    (tmp_path / "run/checkpoints/step-1").mkdir(parents=True)
-    (tmp_path / "run/checkpoints/step-1/manifest.json").touch()
-    program = 'launch() { echo "$@"; }; run_once "$RUN" train -- --data.stage_to /local'
-    told = told_by_library(program, environment | {"RUN": str(tmp_path / "run"), "SLURM_RESTART_COUNT": "1"})
-    assert told.strip() == f"train --resume {tmp_path}/run"
-
-
-@pytest.mark.parametrize(
     ("job", "folder", "seed"),
     [
         (PBS, "runs/gat-12-seed-3", "--train.seed 3 "),
         (FLUX_JOB, "runs/gat-f2bc", ""),
         (SLURM_ARRAY, "runs/gat-14-seed-2", "--train.seed 2 "),
         ({**SLURM_ARRAY, "REQUEUED": "array"}, "runs/gat-14", ""),
-        ({**SLURM_ARRAY, "HPCGNN_RUN": "mine"}, "runs/gat-mine-seed-2", "--train.seed 2 "),
         ({"SLURM_JOB_ID": "15"}, "runs/gat-15", ""),
         ({"HPCGNN_RUN": "mine"}, "runs/gat-mine", ""),
     ],
@@ -116,21 +83,10 @@ def test_elements_of_an_array_are_seeds_in_folders_of_their_own(environment, job
     assert told.splitlines()[-1] == expected, told
 
 
-@pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "15"}, SLURM_ARRAY])
-@pytest.mark.parametrize("given", ["--output.dir out", "--output.dir=out"])
-def test_the_folder_of_a_run_is_what_the_arguments_name(environment, job, given):
-    """Where the script looks for checkpoints and for the end of the run."""
-    program = f'run_with_requeue() {{ echo "$@"; }}; train_recipe gat {given} --train.epochs 1'
-    folder, *_, last, epochs = told_by_library(program, environment | job).splitlines()[-1].split()
-    assert (folder, last, epochs) == ("out-seed-2" if len(job) > 1 else "out", "--train.epochs", "1")
-
-
-@pytest.mark.parametrize("given", ["--resume runs/old", "--resume=runs/old"])
-def test_a_script_finds_by_itself_what_to_resume(environment, given):
-    command = ["bash", "-c", f"set -euo pipefail; source jobs/lib.sh; train_recipe gat {given}"]
+def test_a_refusal_ends_the_job_with_its_code(environment):
+    command = ["bash", "-c", "set -euo pipefail; source jobs/lib.sh; train_recipe gat --resume runs/old; echo on"]
     run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 2
-    assert "leave out --resume" in run.stderr
+    assert (run.returncode, "leave out --resume" in run.stderr, "on\n" in run.stdout) == (2, True, False)
 
 
 def test_ranks_get_the_environment_of_the_script(environment):
@@ -154,6 +110,27 @@ def test_modules_may_read_what_nobody_has_set(environment):
 def test_ranks_run_in_containers_of_an_image(environment):
     told = told_by_library('load_site; echo "${LAUNCH[@]}"', environment | {"HPCGNN_IMAGE": "my images/hpcgnn.sif"})
     assert told.rstrip().endswith(" apptainer exec my images/hpcgnn.sif")
+
+
+def test_outside_of_the_image_no_python_is_needed(environment, tmp_path):
+    """What is decided about the run is decided in a container as well."""
+    inside = f'[ "$1 $2 $3" = "exec my image.sif python" ] || exit 1\nshift 3\nexec {sys.executable} "$@"'
+    for name, text in {"apptainer": inside, "python": "exit 127"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    program = f"""
+        activate_venv() {{ :; }}
+        launch() {{ echo "$*"; return 75; }}
+        train_recipe gat --output.dir "{tmp_path}/a run"
+    """
+    (tmp_path / "a run" / "checkpoints" / "step-1").mkdir(parents=True)
+    (tmp_path / "a run" / "checkpoints" / "step-1" / "manifest.json").touch()
+    command = ["bash", "-c", f"set -euo pipefail; source jobs/lib.sh; {program}"]
+    environment |= {"HPCGNN_IMAGE": "my image.sif", "HPCGNN_RUN": "mine"}
+    run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 75, run.stderr
+    assert f"python -m hpcgnn.train --resume {tmp_path}/a run\n" in run.stdout
+    assert "] no new checkpoint; started with HPCGNN_RUN=mine" in run.stdout
 
 
 @pytest.mark.parametrize(("version", "is_open"), [("Intel(R) MPI Library", False), ("mpirun (Open MPI) 5.0.8", True)])

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -192,9 +193,10 @@ def test_job_scripts_pass_strings_on_as_they_are(tmp_path):
     script = f'source jobs/lib.sh; LAUNCH=(); run_with_requeue "$1" "{program}" -- "${{@:2}}"'
     words = ["$(touch ran)", "`touch ran`", "a b", "*", "; touch ran", "'", '"', "$HOME", "a\nb"]
     folder = str(tmp_path / "$(touch ran) x")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script, "job", folder, *words], cwd=REPOSITORY, capture_output=True,
-        text=True, timeout=60, check=True,
+        text=True, timeout=60, check=True, env=environment,
     )  # fmt: skip
     assert "".join(f"<{word}>" for word in ["--output.dir", folder, *words]) in result.stdout
     assert not (REPOSITORY / "ran").exists()
