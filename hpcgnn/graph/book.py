@@ -1,4 +1,4 @@
-"""The book of a partition set says which part and which rank own a global id; part files are opened here, too.
+"""The book of a partition set says which part and which rank own a global id; a rank's parts are opened here, too.
 
 Ghosts of a rank (or part): nodes of others that have edges to its own nodes, and so are in its halo.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import h5py
 import numpy as np
 
 from hpcgnn import native
-from hpcgnn.comm.group import Group
+from hpcgnn.comm.group import Group, unwatched
 from hpcgnn.comm.same import same_everywhere
 from hpcgnn.comm.together import together
 from hpcgnn.graph import files
+
+VERIFY = "run data_tools.verify, or partition again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,11 @@ class Book:
         """Return the parts of a rank."""
         return range(int(self.first_part[rank]), int(self.first_part[rank + 1]))
 
+    def type_start(self, rank: int) -> np.ndarray:
+        """Return the first local row of every type at a rank, and behind them the number of its nodes, [T + 1]."""
+        first, stop = self.first_part[rank : rank + 2]
+        return np.cumsum([0, *(self.offsets[:, stop] - self.offsets[:, first])])
+
     def local_to_global(self, rank: int) -> np.ndarray:
         """List the global ids of a rank's local rows, int64 [n]."""
         begin, end = self.first_part[rank], self.first_part[rank + 1]
@@ -135,14 +143,13 @@ def find_ghosts(
     return ghosts, rows
 
 
-def read_offsets(path: str | os.PathLike) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Read the offsets [T, P + 1] and the node types from the book of a partition set. Raises FileFormatError."""
-    with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
-        types = files.node_types(book)
-        offsets = np.stack([book["nodes"][name]["offsets"][()] for name in types]).astype(np.int64)
-        follow = offsets[0, 0] == 0 and np.array_equal(offsets[1:, 0], offsets[:-1, -1])
-        if offsets.shape[1] < 2 or not follow or (np.diff(offsets) < 0).any():
-            raise ValueError("the offsets of the node types must increase from 0 and follow each other")
+def read_offsets(book: h5py.File) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Read the offsets [T, P + 1] and the node types from an open book. Raises ValueError."""
+    types = files.node_types(book)
+    offsets = np.stack([book["nodes"][name]["offsets"][()] for name in types]).astype(np.int64)
+    follow = offsets[0, 0] == 0 and np.array_equal(offsets[1:, 0], offsets[:-1, -1])
+    if offsets.shape[1] < 2 or not follow or (np.diff(offsets) < 0).any():
+        raise ValueError("the offsets of the node types must increase from 0 and follow each other")
     return offsets, tuple(types)
 
 
@@ -158,8 +165,82 @@ def check_same_set(path: str | os.PathLike, world: Group) -> None:
     same_everywhere(world, what, remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation: src_type and dst_type are numbers of the book's node types; num_edges: in the whole graph;
+    time_scale: times of the graph / times of its source."""
+
+    name: str
+    src_type: int
+    dst_type: int
+    num_edges: int
+    time_scale: float = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedParts:
+    """A rank's parts. graph_hash: of the graph file, the same for all its partition sets; attributes: those at the root
+    of the book; flat_row [n] int64: of every local node; contents: what ``read_part`` returned, part by part."""
+
+    book: Book
+    graph_hash: str
+    relations: tuple[Relation, ...]
+    attributes: dict[str, Any]
+    flat_row: np.ndarray
+    contents: list[Any]
+
+
 @contextlib.contextmanager
-def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
+def open_parts(
+    path: str | os.PathLike, rank: int, size: int, kind: str,
+    read_part: Callable[[h5py.File, int, Book, tuple[Relation, ...]], Any],
+    check_book: Callable[[h5py.File], object] = lambda file: None, check_hash: bool = True,
+    working: Callable[..., None] = unwatched,
+) -> Iterator[OpenedParts]:  # fmt: skip
+    """Read the book of a partition set of a kind of graph, and the parts of ``rank`` of ``size``, one after the other.
+
+    read_part: makes of (file, number of the part, book, relations) what is kept of a part, with the row ids of its
+    nodes by type as ``rows``; check_book: raises for an open book that does not suit; working: called before each part.
+    Errors about damaged contents, in the block too, name the set. Raises FileFormatError (a ValueError) naming the file
+    for a damaged set, parts of another set, or a graph of another kind, and ValueError for more ranks than parts.
+    """
+    # What NumPy raises where columns do not fit each other names no file.
+    with files.naming(path, VERIFY, keep=(ValueError,)):
+        with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
+            files.check_kind(file, kind)
+            check_book(file)
+            offsets, types = read_offsets(file)
+            relations = _read_relations(file, types)
+            hashes = [digest.decode() for digest in file["parts/hash"][()]]
+            if len(hashes) != offsets.shape[1] - 1:
+                raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
+            attributes = dict(file.attrs)
+            set_id, graph_hash = str(attributes["set_id"]), str(attributes["source_hash"])
+        # Outside the block above, which would take too many ranks for a damaged book.
+        book, contents = Book(offsets, size, types), []
+        for part in book.parts_of(rank):
+            working("read the parts", part)
+            with _reading_part(path, part, set_id, hashes[part] if check_hash else None) as file:
+                contents.append(read_part(file, part, book, relations))
+            counts = offsets[:, part + 1] - offsets[:, part]
+            _check_counts(files.part_path(path, part), contents[-1].rows, counts, types)
+        pieces = [base + part.rows[t] for t, base in enumerate(offsets[:, 0]) for part in contents]
+        flat_row = np.concatenate(pieces).astype(np.int64)
+        yield OpenedParts(book, graph_hash, relations, attributes, flat_row, contents)
+
+
+def _read_relations(book: h5py.File, types: tuple[str, ...]) -> tuple[Relation, ...]:
+    relations = []
+    for name in files.relations(book):
+        src, _, dst = files.split_relation(name)
+        attributes = book["edges"][name].attrs
+        scale = float(attributes.get("time_scale", 1))
+        relations.append(Relation(name, types.index(src), types.index(dst), int(attributes["num_edges"]), scale))
+    return tuple(relations)
+
+
+@contextlib.contextmanager
+def _reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
     """Open a part of the set ``set_id``. Its bytes are compared with ``digest`` (None: not at all) before HDF5, which
     damaged files can hang, sees them. Raises FileFormatError."""
     name = files.part_path(folder, part)
@@ -168,7 +249,7 @@ def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str 
             f"{name}: contents do not match the hash in the book: damaged, or a file of another partition set or "
             "version; run data_tools.verify, or partition again into an empty folder"
         )
-    with files.reading(name, files.PART, "run data_tools.verify, or partition again") as file:
+    with files.reading(name, files.PART, VERIFY) as file:
         own_set = str(file.attrs.get("set_id"))
         if own_set != set_id or int(file.attrs.get("part", -1)) != part:
             raise files.FileFormatError(
@@ -178,11 +259,11 @@ def reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str 
         yield file
 
 
-def check_counts(name: os.PathLike, rows: Sequence[np.ndarray], expected: np.ndarray, types: Sequence[str]) -> None:
+def _check_counts(name: os.PathLike, rows: Sequence[np.ndarray], expected: np.ndarray, types: Sequence[str]) -> None:
     """Compare a part's numbers of nodes, by type, with those of the book. Raises FileFormatError."""
     for part_rows, count, node_type in zip(rows, expected, types, strict=True):
         if len(part_rows) != count:
             raise files.FileFormatError(
                 f"{name}: /nodes/{node_type}/row has {len(part_rows)} rows, the book says {count}: part or book is "
-                "damaged; run data_tools.verify, or partition again"
+                f"damaged; {VERIFY}"
             )

@@ -9,26 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 
+from hpcgnn.comm.group import unwatched
 from hpcgnn.graph import files
-from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+from hpcgnn.graph.book import VERIFY, Book, Relation, open_parts
 from hpcgnn.graph.columns import Piece, StoredColumn
 
 FEATURES = "feat"  # the column of nodes that is left in the files
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A relation: src_type and dst_type are numbers of the book's node types; num_edges: in the whole graph."""
-
-    name: str
-    src_type: int
-    dst_type: int
-    num_edges: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +74,8 @@ class GraphPartition:
     features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
     of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
     its source type, with the destinations as ``src``; unread: by relation, names of the edges' columns that were not
-    read; words: what the numbers of a column stand for, where it was made of words, by the column's place in part
-    files, such as ``nodes/paper/label``."""
+    read; book_attributes: those at the root of the book; column_attributes: by a column's place in part files, such as
+    ``nodes/paper/label``; ``names`` is there always, as a list."""
 
     book: Book
     graph: str
@@ -97,7 +89,8 @@ class GraphPartition:
     ranking: tuple[Ranking, ...]
     out: tuple[InEdges, ...] = ()
     unread: tuple[tuple[str, ...], ...] = ()
-    words: dict[str, list[str]] = field(default_factory=dict)
+    book_attributes: dict[str, Any] = field(default_factory=dict)
+    column_attributes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -108,6 +101,11 @@ class GraphPartition:
     def types(self) -> tuple[str, ...]:
         """Names of the node types."""
         return self.book.node_types
+
+    @property
+    def words(self) -> dict[str, list[str]]:
+        """What the numbers 0, 1, ... of columns that were made of words stand for, by the column's place."""
+        return {column: found["names"] for column, found in self.column_attributes.items() if found["names"]}
 
     def of_type(self, node_type: int) -> slice:
         """Return the local rows of a type."""
@@ -155,83 +153,61 @@ class _PartColumns:
     rankings: list[Ranking]
     out: list[InEdges]
     unread: list[tuple[str, ...]]
+    attributes: dict[str, dict[str, Any]]
 
 
 def open_graph_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, edges: bool = True, columns: bool = True,
-    with_out: bool = False, kind: str = "static", working: Callable[..., None] | None = None,
+    with_out: bool = False, kind: str = "static", working: Callable[..., None] = unwatched,
     edge_columns: Collection[str] | None = None,
 ) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
     their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too;
     edge_columns: of the edges, with ``row``, what is read besides their ends; None: all. unread says which are not.
-    working: is told about every part.
 
-    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, a graph of another
-    kind, or out-edges that are not stored, and ValueError for more ranks than parts.
+    Raises as ``open_parts``, and FileFormatError for out-edges that are not stored.
     """
-    # What NumPy raises where columns do not fit each other names no file.
-    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
-        offsets, types = read_offsets(path)
-        book = Book(offsets, size, types)
-        with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
-            set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
-            if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
-                raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
-            hashes = [digest.decode() for digest in file["parts/hash"][()]]
-            relations = _read_relations(file, types, kind)
-        numbers = book.parts_of(rank)
-        to_read = types, relations, edges, columns, with_out, edge_columns
-        parts = []
-        for part in numbers:
-            if working:
-                working("read the parts", part)
-            parts.append(_read_part(path, part, set_id, hashes[part] if check_hash else None, *to_read))
-        with files.reading(files.part_path(path, numbers[0]), files.PART, "partition again") as file:
-            words = _read_words(file)  # the same in all parts
-        for part, content in zip(numbers, parts, strict=True):
-            check_counts(files.part_path(path, part), content.rows, offsets[:, part + 1] - offsets[:, part], types)
-        flat = [book.type_base()[t] + np.concatenate([p.rows[t] for p in parts]) for t in range(len(types))]
+
+    def check_book(file: h5py.File) -> None:
+        if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
+            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
+
+    read_part = partial(
+        _read_part, rank=rank, with_edges=edges, with_columns=columns, with_out=with_out, edge_columns=edge_columns
+    )
+    with open_parts(path, rank, size, kind, read_part, check_book, check_hash, working) as opened:
+        book, parts, types = opened.book, opened.contents, range(len(opened.book.node_types))
+        numbers = range(len(opened.relations))
         return GraphPartition(
-            book, graph, rank, relations, np.concatenate(flat).astype(np.int64),
-            np.cumsum([0, *(len(rows) for rows in flat)]),
-            tuple(_merge_columns([p.nodes[t] for p in parts]) for t in range(len(types))),
-            tuple(_merge_features(path, [p.features[t] for p in parts]) for t in range(len(types))),
-            tuple(_merge_edges([p.edges[r] for p in parts]) for r in range(len(relations))),
-            tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in range(len(types))),
-            tuple(_merge_edges([p.out[r] for p in parts]) for r in range(len(relations) * with_out)),
-            tuple(parts[0].unread), words,
+            book, opened.graph_hash, rank, opened.relations, opened.flat_row, book.type_start(rank),
+            tuple(_merge_columns([p.nodes[t] for p in parts]) for t in types),
+            tuple(_merge_features(path, [p.features[t] for p in parts]) for t in types),
+            tuple(_merge_edges([p.edges[r] for p in parts]) for r in numbers),
+            tuple(_merge_rankings([p.rankings[t] for p in parts], book, t, rank) for t in types),
+            tuple(_merge_edges([p.out[r] for p in parts]) for r in numbers if with_out),
+            tuple(parts[0].unread), opened.attributes, parts[0].attributes,
         )  # fmt: skip
 
 
-def _read_relations(file: h5py.File, types: tuple[str, ...], kind: str) -> tuple[Relation, ...]:
-    files.check_kind(file, kind)
-    relations = []
-    for name in files.relations(file):
-        src, _, dst = files.split_relation(name)
-        relations.append(
-            Relation(name, types.index(src), types.index(dst), int(file["edges"][name].attrs["num_edges"]))
-        )
-    return tuple(relations)
-
-
 def _read_part(
-    path, part: int, set_id: str, digest: str | None, types, relations, with_edges, with_columns, with_out, edge_columns
+    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], *, rank: int, with_edges: bool,
+    with_columns: bool, with_out: bool, edge_columns: Collection[str] | None,
 ) -> _PartColumns:  # fmt: skip
-    with reading_part(path, part, set_id, digest) as file:
-        nodes = []
-        for node_type in types:
-            group = file["nodes"][node_type]
-            nodes.append({key: group[key][()] for key in group if key == "row" or (with_columns and key != FEATURES)})
-        features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
-        rows = [columns.pop("row") for columns in nodes]
-        counts = [len(row) for row in rows]
-        edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type], edge_columns) for r in relations]
-        out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type], edge_columns) for r in relations if with_out]
-        unread = [_unread(file["edges"][r.name], edge_columns) for r in relations]
-        if not with_edges:
-            edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
-        return _PartColumns(rows, nodes, features, edges, [_read_ranking(file, t) for t in types], out, unread)
+    types, nodes = book.node_types, []
+    for node_type in types:
+        group = file["nodes"][node_type]
+        nodes.append({key: group[key][()] for key in group if key == "row" or (with_columns and key != FEATURES)})
+    features = [_find_features(file["nodes"][t]) if with_columns else None for t in types]
+    rows = [columns.pop("row") for columns in nodes]
+    counts = [len(row) for row in rows]
+    edges = [_read_lists(file["edges"][r.name], "src", counts[r.dst_type], edge_columns) for r in relations]
+    out = [_read_lists(file["out"][r.name], "dst", counts[r.src_type], edge_columns) for r in relations if with_out]
+    unread = [_unread(file["edges"][r.name], edge_columns) for r in relations]
+    if not with_edges:
+        edges, out = ([lists.degrees_only() for lists in by_relation] for by_relation in (edges, out))
+    rankings = [_read_ranking(file, t) for t in types]
+    attributes = _read_attributes(file) if part == book.parts_of(rank)[0] else {}  # the same in all parts
+    return _PartColumns(rows, nodes, features, edges, rankings, out, unread, attributes)
 
 
 def _find_features(group: h5py.Group) -> Piece | None:
@@ -250,9 +226,7 @@ def _merge_features(path, pieces: list[Piece | Any]) -> StoredColumn | None:
     if None not in pieces:
         return StoredColumn(pieces)
     if any(piece is not None for piece in pieces):
-        raise files.FileFormatError(
-            f"{path}: some parts have features and some have none; run data_tools.verify, or partition again"
-        )
+        raise files.FileFormatError(f"{path}: some parts have features and some have none; {VERIFY}")
     return None
 
 
@@ -268,11 +242,10 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
     return InEdges(indptr, src, row, columns)
 
 
-def _read_words(file: h5py.File) -> dict[str, list[str]]:
-    """Read what the numbers of columns stand for that were made of words."""
+def _read_attributes(file: h5py.File) -> dict[str, dict[str, Any]]:
+    """Read the attributes of all columns of nodes and edges, by the columns' places."""
     columns = (group[name] for table in ("nodes", "edges") for group in file[table].values() for name in group)
-    found = {column.name.lstrip("/"): files.class_names(column) for column in columns}
-    return {name: words for name, words in found.items() if words}
+    return {column.name.lstrip("/"): {**column.attrs, "names": files.class_names(column)} for column in columns}
 
 
 def _unread(group: h5py.Group, wanted: Collection[str] | None) -> tuple[str, ...]:

@@ -102,15 +102,16 @@ def unusable(stage_to: str, world: Group) -> str:
 
 def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> tuple[Path, list[StagedFile]]:
     """List what goes into the folder of a staged set for a rank: the book and its parts. Raises FileFormatError."""
-    offsets, types = read_offsets(path)
-    parts = Book(offsets, size, types).parts_of(rank)
     book = files.book_path(path)
     with files.reading(book, files.BOOK, "partition again") as file:
+        offsets, types = read_offsets(file)
         folder = Path(stage_to) / str(file.attrs["set_id"])[:DIGITS]
-        records = [(file["parts/hash"][part].decode(), int(file["parts/bytes"][part])) for part in parts]
+        hashes, sizes = (file["parts"][name][()] for name in ("hash", "bytes"))
+    parts = Book(offsets, size, types).parts_of(rank)
     staged_files = [StagedFile(book, files.book_path(folder), files.file_hash(book), book.stat().st_size)]
-    for part, record in zip(parts, records, strict=True):
-        staged_files.append(StagedFile(files.part_path(path, part), files.part_path(folder, part), *record))
+    for part in parts:
+        source, target = (files.part_path(place, part) for place in (path, folder))
+        staged_files.append(StagedFile(source, target, hashes[part].decode(), int(sizes[part])))
     return folder, staged_files
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.comm.group import unwatched
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book
+from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
 from hpcgnn.graph.splits import SPLITS
 
@@ -153,7 +155,7 @@ class SnapshotPartition:
 
 
 def open_snapshot_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None,
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     edge_columns: Collection[str] | None = None,
 ) -> SnapshotPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: called for every part;
@@ -165,28 +167,35 @@ def open_snapshot_partition(
     partition = open_graph_partition(
         path, rank, size, check_hash, kind="snapshots", working=working, edge_columns=wanted
     )
-    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
-        if (len(partition.types), len(partition.relations)) != (1, 1):
-            raise files.FileFormatError(
-                f"{file.filename}: snapshots have one node type and one relation, found {len(partition.types)} and "
-                f"{len(partition.relations)}; partition again"
-            )
-        num_snapshots = int(file.attrs["num_snapshots"])
+    book = files.book_path(path)
+    if (len(partition.types), len(partition.relations)) != (1, 1):
+        raise files.FileFormatError(
+            f"{book}: snapshots have one node type and one relation, found {len(partition.types)} and "
+            f"{len(partition.relations)}; partition again"
+        )
+    with files.naming(book, "partition again"):
+        num_snapshots = int(partition.book_attributes["num_snapshots"])
+        splits = decode_json(partition.book_attributes.get("splits", "null")) or {}
         if not 1 <= num_snapshots <= files.MOST_SNAPSHOTS:
             raise files.FileFormatError(
-                f"{file.filename}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
+                f"{book}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
             )
-        splits = _checked_splits(files.json_attribute(file, "splits") or {}, num_snapshots)
-    first_part = partition.book.parts_of(rank)[0]  # all parts list all columns; a staged set may lack other ranks'
-    with files.reading(files.part_path(path, first_part), files.PART, "partition again") as file:
-        group = file["nodes"][partition.types[0]]
-        series = tuple(name for name, column in group.items() if column.attrs.get("per_snapshot", False))
-        stored = {name: group[name].attrs["scale"] for name in series if "scale" in group[name].attrs}
-    for name, scale in stored.items():
-        if np.ndim(scale) or not 0 < float(scale) < np.inf:
-            raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
-    scales = {name: float(scale) for name, scale in stored.items()}
+        splits = _checked_splits(splits, num_snapshots)
+    table = f"nodes/{partition.types[0]}/"
+    attributes = {
+        column.removeprefix(table): found
+        for column, found in partition.column_attributes.items() if column.startswith(table)
+    }  # fmt: skip
+    series = tuple(name for name, found in attributes.items() if found.get("per_snapshot", False))
+    scales = {name: _checked_scale(name, attributes[name]["scale"]) for name in series if "scale" in attributes[name]}
     return SnapshotPartition(partition, num_snapshots, series, scales, splits)
+
+
+def _checked_scale(name: str, scale: Any) -> float:
+    """Check what the numbers of a series were divided by."""
+    if np.ndim(scale) or not 0 < float(scale) < np.inf:
+        raise files.FileFormatError(f"column {name} of nodes: scale is {scale}, expected a number above 0")
+    return float(scale)
 
 
 def _checked_splits(splits: dict[str, list[int]], num_snapshots: int) -> dict[str, tuple[int, int]]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 
+from hpcgnn.comm.group import unwatched
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
-from hpcgnn.graph.book import Book, check_counts, read_offsets, reading_part
+from hpcgnn.graph.book import Book, Relation, open_parts
 from hpcgnn.graph.columns import REMEDY, Piece, StoredColumn
 from hpcgnn.graph.original_ids import OriginalIds
 
@@ -171,64 +173,41 @@ class _Part:
 
 
 def open_partition(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] | None = None,
+    path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     columns: Collection[str] = KEPT,
 ) -> TemporalPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a temporal partition set, part by part; working: is told about every
-    part; columns: of KEPT, those of events that are wanted besides FIXED. Features are only found, not read.
-
-    Raises FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph that is
-    not temporal with one relation, and ValueError for more ranks than parts.
-    """
-    # What NumPy raises where columns do not fit each other names no file.
-    with files.naming(path, "run data_tools.verify, or partition again", keep=(ValueError,)):
-        return _open(path, rank, size, check_hash, working, columns)
-
-
-def _open(
-    path: str | os.PathLike, rank: int, size: int, check_hash: bool, working, wanted: Collection[str]
-) -> TemporalPartition:
-    offsets, types = read_offsets(path)
-    book = Book(offsets, size, types)
-    with files.reading(files.book_path(path), files.BOOK, "partition again") as file:
-        set_id, graph = str(file.attrs["set_id"]), str(file.attrs["source_hash"])
-        hashes = [digest.decode() for digest in file["parts/hash"][()]]
-        relation, num_events, time_scale = _only_relation(file)
-        if len(hashes) != offsets.shape[1] - 1:
-            raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
-    digests = hashes if check_hash else [None] * len(hashes)
-    parts = []
-    for part in book.parts_of(rank):
-        if working:
-            working("read the parts", part)
-        with reading_part(path, part, set_id, digests[part]) as file:
-            parts.append(_read_part(file, part, book, relation, wanted))
-        check_counts(files.part_path(path, part), parts[-1].rows, offsets[:, part + 1] - offsets[:, part], types)
-    base = book.type_base()
-    flat_row = np.concatenate([base[t] + p.rows[t] for t in range(len(types)) for p in parts]).astype(np.int64)
-    node_ids = {}
-    for kind, name in enumerate(types):  # row ids where the graph has no original ones
-        node_ids[name] = np.concatenate([p.node_columns[kind].get("id", p.rows[kind]) for p in parts])
-    return TemporalPartition(
-        book, graph, relation, num_events, flat_row, _node_feature(path, parts, types), node_ids,
-        _merge_history(parts, len(types)), _merge_events([p.own for p in parts]), _join_features(path, parts),
-        parts[0].unread, parts[0].unread_of_nodes, time_scale,
-    )  # fmt: skip
+    """Read the share of ``rank`` of ``size`` from a temporal partition set; columns: of KEPT, those of events that are
+    wanted besides FIXED. Features are only found, not read. Raises as ``open_parts``, and FileFormatError for a graph
+    of several relations."""
+    read_part = partial(_read_part, wanted=columns)
+    with open_parts(path, rank, size, "temporal", read_part, _check_book, check_hash, working) as opened:
+        book, parts, (relation,) = opened.book, opened.contents, opened.relations
+        types = book.node_types
+        node_ids = {}
+        for node_type, name in enumerate(types):  # row ids where the graph has no original ones
+            ids = [p.node_columns[node_type].get("id", p.rows[node_type]) for p in parts]
+            node_ids[name] = np.concatenate(ids)
+        return TemporalPartition(
+            book, opened.graph_hash, relation.name, relation.num_edges, opened.flat_row,
+            _node_feature(path, parts, types), node_ids, _merge_history(parts, len(types)),
+            _merge_events([p.own for p in parts]), _join_features(path, parts), parts[0].unread,
+            parts[0].unread_of_nodes, relation.time_scale,
+        )  # fmt: skip
 
 
-def _only_relation(file: h5py.File) -> tuple[str, int, float]:
-    files.check_kind(file, "temporal")
-    names = files.relations(file)
+def _check_book(book: h5py.File) -> None:
+    names = files.relations(book)
     if len(names) != 1:
         raise files.FileFormatError(
-            f"{file.filename}: temporal training takes one relation, this set has {', '.join(names)}"
+            f"{book.filename}: temporal training takes one relation, this set has {', '.join(names)}"
         )
-    group = file["edges"][names[0]]
-    return names[0], int(group.attrs["num_edges"]), float(group.attrs.get("time_scale", 1))
 
 
-def _read_part(file: h5py.File, part: int, book: Book, relation: str, wanted: Collection[str]) -> _Part:
+def _read_part(
+    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str]
+) -> _Part:  # fmt: skip
     """Read one part, and keep what ``_Part`` says: of the events of others with its nodes no more than the history."""
+    relation = relations[0].name
     of_types = [file["nodes"][name] for name in book.node_types]
     nodes = [{key: of_type[key][()] for key in OF_NODES if key in of_type} for of_type in of_types]
     group = file["edges"][relation]

@@ -110,14 +110,15 @@ def fewer_lists(part):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [(fewer_features, r"part-0+\.h5: damaged: /nodes/node/feat has \d+ rows, \d+ nodes"),
-     (no_features, "nodes: some parts have features and some have none; run data_tools.verify, or partition again"),
-     (fewer_lists, "/edges/node.meets.node/indptr does not fit the part's nodes and edges")],
+    ("file", "change", "message"),
+    [("book", fewer_hashes, "book.h5: damaged: /parts/hash has 1 entries for 2 parts"),
+     ("part", fewer_features, r"part-0+\.h5: damaged: /nodes/node/feat has \d+ rows, \d+ nodes"),
+     ("part", no_features, "nodes: some parts have features and some have none; run data_tools.verify, or partition"),
+     ("part", fewer_lists, "/edges/node.meets.node/indptr does not fit the part's nodes and edges")],
 )  # fmt: skip
-def test_nodes(damaged, change, message):
+def test_nodes(damaged, file, change, message):
     with pytest.raises(ValueError, match=message):
-        open_graph_partition(damaged("nodes", "part", change), 0, 1, check_hash=False)
+        open_graph_partition(damaged("nodes", file, change), 0, 1, check_hash=False)
 
 
 def test_events_that_the_parts_do_not_hold(damaged):

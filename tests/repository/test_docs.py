@@ -21,6 +21,7 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 from data_tools.export.command import export
 from data_tools.partition.command import partition
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.graph import files
 from hpcgnn.graph.book import read_offsets
 from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import GraphModelConfig
@@ -104,7 +105,8 @@ def test_own_partitioner(tmp_path):
     path = plain(tmp_path / "graph.h5")
     partitioner = program("partition", tmp_path).MyPartitioner
     partition(path, tmp_path / "parts", 4, method=f"{partitioner.__module__}.MyPartitioner")
-    offsets, _ = read_offsets(tmp_path / "parts")
+    with files.open_checked(files.book_path(tmp_path / "parts"), files.BOOK) as book:
+        offsets, _ = read_offsets(book)
     assert np.diff(offsets[0]).tolist() == [38, 37, 38, 37]
 
 
