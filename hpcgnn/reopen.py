@@ -27,7 +27,10 @@ def command_parser(program: str, description: str) -> jsonargparse.ArgumentParse
     parser.add_argument("run", type=str, help="run folder")
     parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")
     parser.add_argument(
-        "--data.stage_to", type=str, default="", help="copy the parts to this folder of each node first; empty: do not"
+        "--data.stage_to",
+        type=str,
+        default="",
+        help="copy the parts to this folder of each machine first; empty: do not",
     )
     parser.add_class_arguments(CommConfig, "comm")
     return parser

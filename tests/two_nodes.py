@@ -19,7 +19,7 @@ from pathlib import Path
 
 from faults.machine import find_mpirun, two_nodes
 
-SLOTS = 2  # ranks of a node
+SLOTS = 2  # ranks of a machine
 FLAGS = ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
 MPIRUN = [find_mpirun() or "mpirun", "-np", str(2 * SLOTS), *FLAGS]
 HEAD = ("link", "step", "rows", "exchanges", "wire", "transfer", "hidden", "of the longer")

@@ -251,11 +251,11 @@ def emulate(size: int, work: Callable[[EmulatedComm], Any], clock: Callable[[], 
 
 
 class _ThreadMemory:
-    """Takes the place of ``shared.NodeMemory`` among ranks that are threads."""
+    """Takes the place of ``shared.MachineMemory`` among ranks that are threads."""
 
-    def __init__(self, world: World, node: Any, num_bytes: int):
-        self.node = node
-        self.bytes = node.share(np.empty(num_bytes, np.uint8) if node.rank == 0 else None)[0][:]
+    def __init__(self, world: World, machine: Any, num_bytes: int):
+        self.machine = machine
+        self.bytes = machine.share(np.empty(num_bytes, np.uint8) if machine.rank == 0 else None)[0][:]
 
     def meet(self) -> None:
         """Collective. Wait for the other ranks of the machine."""

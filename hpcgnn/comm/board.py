@@ -1,7 +1,7 @@
-"""Routes whose rows the ranks of a node lay down for each other in shared memory, where they would send them.
+"""Routes whose rows the ranks of a machine lay down for each other in shared memory, where they would send them.
 
-R ranks, n of this node; W wanted rows, M requests, S served rows, as of a Route. Rows of other nodes travel in messages
-and are laid down behind a rank's own, so that one table has all that a rank reads.
+R ranks, n of this machine; W wanted rows, M requests, S served rows, as of a Route. Rows of other machines travel in
+messages and are laid down behind a rank's own, so that one table has all that a rank reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.route import Route, narrow_rows, pack, unpack
-from hpcgnn.comm.shared import NodeColumns, Shape, has_neighbors, share_columns
+from hpcgnn.comm.shared import MachineColumns, Shape, has_neighbors, share_columns
 from hpcgnn.comm.world import World
 
 SPARE = 1.25  # more rows than the step that found too few has
@@ -24,29 +24,29 @@ PLACES = ("wanted_at", "wanted_row", "pushed_at", "pushed_row", "far_position", 
 
 @dataclass(slots=True)
 class _Slabs:
-    """Columns of equally many rows of each rank of a node; was_read: since these ranks last met."""
+    """Columns of equally many rows of each rank of a machine; was_read: since these ranks last met."""
 
-    columns: NodeColumns
+    columns: MachineColumns
     was_read: bool = False
 
 
 class Board:
-    """Memory of a node in which each of its ranks has slabs, whose rows the others read where they lie. They grow with
-    what steps need. Collective to create, to lay rows down and to close.
+    """Memory of a machine in which each of its ranks has slabs, whose rows the others read where they lie. They grow
+    with what steps need. Collective to create, to lay rows down and to close.
 
-    members [n]: the node's ranks; place [R]: of every rank among them, of those of other nodes this rank's own;
-    is_near [R]: whether a rank is of this node; has_far: whether there are other nodes.
+    members [n]: the machine's ranks; place [R]: of every rank among them, of those of other machines this rank's own;
+    is_near [R]: whether a rank is of this machine; has_far: whether there are other machines.
     """
 
     def __init__(self, world: World):
         self._world = world.apart()
-        node = world.node()
-        self.members = np.array(node.allgather(world.rank))
+        machine = world.machine()
+        self.members = np.array(machine.allgather(world.rank))
         self.is_near = np.zeros(world.size, bool)
         self.is_near[self.members] = True
-        self.place = np.full(world.size, node.rank)
-        self.place[self.members] = np.arange(node.size)
-        node.Free()
+        self.place = np.full(world.size, machine.rank)
+        self.place[self.members] = np.arange(machine.size)
+        machine.Free()
         self.has_far = not self.is_near.all()
         self.capacity, self.has_room = 0, True
         self._slabs: dict[tuple[str, tuple[Shape, ...]], _Slabs] = {}
@@ -61,8 +61,8 @@ class Board:
 
     def lay(self, use: str, pieces: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor] | None:
         """Collective. Lay down this rank's rows of some columns, each the ``pieces`` [., ...] one behind the other, and
-        meet; returns the tables [n capacity, ...] of the node's rows, good until the next rows are laid down for this
-        ``use``; None, on all ranks, where there is no room."""
+        meet; returns the tables [n capacity, ...] of the machine's rows, good until the next rows are laid down for
+        this ``use``; None, on all ranks, where there is no room."""
         shapes = tuple(((self.capacity, *column[0].shape[1:]), column[0].dtype) for column in pieces)
         slabs = self._find(use, shapes)
         if slabs is None:
@@ -76,7 +76,7 @@ class Board:
                 begin += len(piece)
         self._meet(slabs)
         slabs.was_read = True
-        return [of_node.table for of_node in slabs.columns.tables]
+        return [of_machine.table for of_machine in slabs.columns.tables]
 
     def _find(self, use: str, shapes: tuple[Shape, ...]) -> _Slabs | None:
         """Collective. Find the slabs of a use; make them the first time."""
@@ -112,10 +112,11 @@ def make_board(world: World) -> Board | None:
 
 @dataclass(frozen=True, slots=True)
 class BoardRoute(Route):
-    """A route over a board; wanted rows come in order of their owners. In the slab of the ``_at``-th rank of the node
-    lies, as its row ``_row``, every wanted row (wanted_at, wanted_row [W]) and every row that users push (pushed_at,
-    pushed_row [M], in order of ``members``). far_position: places in the served rows of what other nodes ask for;
-    far_wanted: places of wanted rows of other nodes; need: rows of a slab, of the rank that needs most."""
+    """A route over a board; wanted rows come in order of their owners. In the slab of the ``_at``-th rank of the
+    machine lies, as its row ``_row``, every wanted row (wanted_at, wanted_row [W]) and every row that users push
+    (pushed_at, pushed_row [M], in order of ``members``). far_position: places in the served rows of what other machines
+    ask for;
+    far_wanted: places of wanted rows of other machines; need: rows of a slab, of the rank that needs most."""
 
     board: Board | Any = None
     wanted_at: torch.Tensor | Any = None
@@ -131,7 +132,7 @@ class BoardRoute(Route):
         """Collective. Plan which rows of the board a route moves, over the channel of the route."""
         assert route.order is None
         want, serve, members = route.want_counts, route.serve_counts, board.members
-        near = route.channel.node or route.channel  # without several nodes all ranks are near
+        near = route.channel.machine or route.channel  # without several machines all ranks are near
         is_wanted_near, is_asked_near = np.repeat(board.is_near, want), np.repeat(board.is_near, serve)
         position, num_served = route.position.numpy(), len(route.served)
         places = near.array(narrow_rows(position[is_asked_near]), serve[members], want[members])
@@ -190,6 +191,7 @@ class BoardRoute(Route):
         return native.segment_sum_rows(tables[0], self.indptr, index)
 
     def _move_far(self, rows: torch.Tensor, send: np.ndarray, receive: np.ndarray) -> torch.Tensor:
-        """Collective. Send rows to other nodes, of which ``send`` and ``receive`` count those within the node, too."""
+        """Collective. Send rows to other machines, of which ``send`` and ``receive`` count those within the machine,
+        too."""
         send, receive = (np.where(self.board.is_near, 0, counts) for counts in (send, receive))
         return self.channel.rows(rows, send, receive)

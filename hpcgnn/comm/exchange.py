@@ -70,7 +70,7 @@ class Channel:
 
     ``polite`` channels wait by Test and short sleeps: a blocking wait in a background thread would spin on a core that
     the main thread needs. ``direct`` sends device memory as it is (CUDA-aware MPI); otherwise it is staged in pinned
-    memory. node: a channel of the ranks of this rank's node, or None.
+    memory. machine: a channel of the ranks of this rank's machine, or None.
     """
 
     def __init__(self, comm: MPI.Comm, polite: bool = False, direct: bool = False, max_bytes: int = MAX_BYTES):
@@ -78,25 +78,25 @@ class Channel:
         self.rank, self.size = comm.rank, comm.size
         self.polite, self.direct, self.max_bytes = polite, direct, max_bytes
         self.sent_to = np.zeros(self.size, np.int64)  # bytes by destination
-        self.node: Channel | Any = None
-        self.node_ranks = np.empty(0, np.int64)  # ranks of this channel that ``node`` joins
+        self.machine: Channel | Any = None
+        self.machine_ranks = np.empty(0, np.int64)  # ranks of this channel that ``machine`` joins
 
     def sent(self) -> np.ndarray:
-        """Count the bytes sent so far to every rank [R], those that went by ``node`` among them."""
+        """Count the bytes sent so far to every rank [R], those that went by ``machine`` among them."""
         sent = self.sent_to.copy()
-        if self.node is not None:
-            sent[self.node_ranks] += self.node.sent_to
+        if self.machine is not None:
+            sent[self.machine_ranks] += self.machine.sent_to
         return sent
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent to other ranks so far, but for those that went by ``node``."""
+        """Bytes sent to other ranks so far, but for those that went by ``machine``."""
         return int(self.sent_to.sum())
 
     def close(self) -> None:
-        """Collective. Free the communicator, and that of the node."""
-        if self.node is not None:
-            self.node.close()
+        """Collective. Free the communicator, and that of the machine."""
+        if self.machine is not None:
+            self.machine.close()
         self.mpi.Free()
 
     def counts(self, send: np.ndarray) -> np.ndarray:

@@ -68,11 +68,11 @@ class Group:
         """The communicator, for other modules of ``comm``."""
         return self._comm
 
-    def ranks_on_node(self) -> int:
-        """Collective. Count the ranks on this rank's node, itself included."""
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
-        size = node.size
-        node.Free()
+    def ranks_on_machine(self) -> int:
+        """Collective. Count the ranks on this rank's machine, itself included."""
+        machine = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
+        size = machine.size
+        machine.Free()
         return size
 
     def allgather(self, value: Any) -> list:

@@ -197,12 +197,12 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRoute:
-    """A plan for pulls in which the ranks of a node ask other nodes together: a row that any of them wants travels to
-    the node once, to the rank that asks for it, and from there to those that want it.
+class MachineRoute:
+    """A plan for pulls in which the ranks of a machine ask other machines together: a row that any of them wants
+    travels to the machine once, to the rank that asks for it, and from there to those that want it.
 
-    far: to the owners of the rows that this rank asks for; near: within the node, to the ranks that ask for what this
-    rank wants; what they serve are far's rows."""
+    far: to the owners of the rows that this rank asks for; near: within the machine, to the ranks that ask for what
+    this rank wants; what they serve are far's rows."""
 
     near: Route
     far: Route
@@ -210,24 +210,24 @@ class NodeRoute:
     @classmethod
     def plan(
         cls, ownership: Ownership, ids: np.ndarray, asks: np.ndarray, channel: Channel, narrow: bool = True
-    ) -> NodeRoute:  # fmt: skip
-        """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the node that asks for
-        each, the same at all of its ranks; narrow: as of ``Route.plan_located``."""
-        near = Route.plan_located(asks, ids, channel.node, narrow=False)
+    ) -> MachineRoute:  # fmt: skip
+        """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the machine that asks
+        for each, the same at all of its ranks; narrow: as of ``Route.plan_located``."""
+        near = Route.plan_located(asks, ids, channel.machine, narrow=False)
         return cls(near, Route.plan_located(*ownership.locate(near.served.numpy()), channel, narrow))
 
     @property
     def served(self) -> torch.Tensor:
-        """Unique local rows [S] that this rank serves to other nodes."""
+        """Unique local rows [S] that this rank serves to other machines."""
         return self.far.served
 
-    def to(self, device: torch.device) -> NodeRoute:
+    def to(self, device: torch.device) -> MachineRoute:
         """Return the route with its index tensors on ``device``."""
-        return NodeRoute(self.near.to(device), self.far.to(device))
+        return MachineRoute(self.near.to(device), self.far.to(device))
 
-    def over(self, channel: Channel) -> NodeRoute:
+    def over(self, channel: Channel) -> MachineRoute:
         """Return the route over another channel, to execute in another thread than it was planned in."""
-        return NodeRoute(self.near.over(channel.node), self.far.over(channel))
+        return MachineRoute(self.near.over(channel.machine), self.far.over(channel))
 
     def pull(self, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Collective. Fetch the wanted ids' rows of the owners' tables [local rows, ...]; returns [W, ...] for each."""

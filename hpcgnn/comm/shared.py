@@ -1,8 +1,9 @@
-"""Shares memory between the ranks of a node, which read there what others would send them: MPI-3 shared-memory windows.
+"""Shares memory between the ranks of a machine, which read there what others would send them: MPI-3 shared-memory
+windows.
 
-A ranks' arrays, R ranks of the world. ``SharedRows`` are a copy a node of rows that come from all ranks: between nodes
-the first rank of each broadcasts what its own ranks have written. ``NodeColumns`` are one table a node of rows that
-each of its ranks has.
+A ranks' arrays, R ranks of the world. ``SharedRows`` are a copy a machine of rows that come from all ranks: between
+machines the first rank of each broadcasts what its own ranks have written. ``MachineColumns`` are one table a machine
+of rows that each of its ranks has.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ SPARE = 64 << 20  # bytes of it that are left to others
 MOST_UNDER_WAY = 32  # broadcasts
 
 
-class NodeMemory:
-    """Memory that the ranks of a node share. Collective to create and to close.
+class MachineMemory:
+    """Memory that the ranks of a machine share. Collective to create and to close.
 
-    node: their communicator; bytes [num_bytes] uint8. The memory is gone when the last of its processes is."""
+    machine: their communicator; bytes [num_bytes] uint8. The memory is gone when the last of its processes is."""
 
-    def __init__(self, world: World, node: Any, num_bytes: int):
-        """node: of ``world.node``; num_bytes: the same on all its ranks. Raises DistributedError where one refuses."""
-        self.node = node
-        own_bytes, error = (max(1, num_bytes) if node.rank == 0 else 0), None
+    def __init__(self, world: World, machine: Any, num_bytes: int):
+        """machine: of ``world.machine``; num_bytes: the same on all its ranks. Raises DistributedError where one
+        refuses."""
+        self.machine = machine
+        own_bytes, error = (max(1, num_bytes) if machine.rank == 0 else 0), None
         try:
-            self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.node)
+            self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.machine)
         except MPI.Exception as caught:
             error = ValueError(f"no shared memory of {num_bytes} bytes on {world.host}: {caught}")
         try:
             world.agree(error, "share memory")
         except DistributedError:
-            if node.allreduce(error is None, MPI.LAND):  # another node refused
+            if machine.allreduce(error is None, MPI.LAND):  # another machine refused
                 self._window.Free()
             raise
         buffer, _ = self._window.Shared_query(0)
@@ -53,9 +55,9 @@ class NodeMemory:
         self._window.Lock_all(MPI.MODE_NOCHECK)
 
     def meet(self) -> None:
-        """Collective. Make what ranks of the node have written visible to its other ranks."""
+        """Collective. Make what ranks of the machine have written visible to its other ranks."""
         self._window.Sync()
-        self.node.Barrier()
+        self.machine.Barrier()
         self._window.Sync()
 
     def close(self) -> None:
@@ -63,24 +65,24 @@ class NodeMemory:
         self._window.Unlock_all()
         self.bytes = np.empty(0, np.uint8)
         self._window.Free()
-        self.node.Free()
+        self.machine.Free()
 
 
 class SharedRows:
-    """Rows of all ranks, of which the ranks of a node share one copy of ``num_bytes`` bytes. Collective to create and
-    to close. arrays: the rows of all ranks one behind the other, read-only."""
+    """Rows of all ranks, of which the ranks of a machine share one copy of ``num_bytes`` bytes. Collective to create
+    and to close. arrays: the rows of all ranks one behind the other, read-only."""
 
     def __init__(self, world: World, pieces: list[np.ndarray], max_bytes: int = MAX_BYTES):
         """pieces [n, ...]: this rank's rows of every array, of one dtype and width on all ranks. max_bytes: of one
         broadcast.
 
-        Raises DistributedError where a node has no room for the copy.
+        Raises DistributedError where a machine has no room for the copy.
         """
         counts = world.allgather_array(np.array([len(piece) for piece in pieces], np.int64))  # [R, A]
         width = np.array([_row_bytes(piece.dtype, piece.shape[1:]) for piece in pieces])
         size = counts.sum(axis=0) * width
         start, self.num_bytes = _places(size, 8)
-        self._shared = NodeMemory(world, world.node(), self.num_bytes)
+        self._shared = MachineMemory(world, world.machine(), self.num_bytes)
         begin = start + (np.cumsum(counts, axis=0) - counts) * width  # [R, A]
         for piece, at in zip(pieces, begin[world.rank], strict=True):
             raw = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
@@ -101,16 +103,16 @@ class SharedRows:
         return self._shared.bytes[begin:end].view(self.arrays[first].dtype)
 
     def _spread(self, world: World, begin: np.ndarray, end: np.ndarray, max_bytes: int) -> None:
-        """Collective. Broadcast the rows that the ranks of one node wrote to the other nodes."""
+        """Collective. Broadcast the rows that the ranks of one machine wrote to the other machines."""
         memory = self._shared.bytes
-        head = self._shared.node.bcast(world.rank)
+        head = self._shared.machine.bcast(world.rank)
         head_of = np.array(world.allgather(head))
         heads = world.mpi.Split(0 if head == world.rank else MPI.UNDEFINED, world.rank)
         if heads == MPI.COMM_NULL:
             return
         if heads.size > 1:
             roots = np.searchsorted(np.unique(head_of), head_of)
-            first = np.flatnonzero(np.diff(roots, prepend=-1))  # of consecutive ranks of a node, whose rows adjoin
+            first = np.flatnonzero(np.diff(roots, prepend=-1))  # of consecutive ranks of a machine, whose rows adjoin
             last = np.append(first[1:], len(roots)) - 1
             under_way: list[MPI.Request] = []
             for root, lowers, uppers in zip(roots[first].tolist(), begin[first], end[last], strict=True):
@@ -129,29 +131,32 @@ class SharedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTable:
-    """The rows [N, ...] of all ranks of this node; first [R] int64: the row of the table at which a rank's rows begin,
-    -1 for the ranks of other nodes."""
+class MachineTable:
+    """The rows [N, ...] of all ranks of this machine; first [R] int64: the row of the table at which a rank's rows
+    begin, -1 for the ranks of other machines."""
 
     table: torch.Tensor
     first: np.ndarray
 
 
-class NodeColumns:
-    """Columns of rows that each rank has, a table a node: its ranks write their own rows, and read those of all.
+class MachineColumns:
+    """Columns of rows that each rank has, a table a machine: its ranks write their own rows, and read those of all.
     Collective to create, to publish and to close.
 
-    own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the node, by column."""
+    own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the machine, by
+    column."""
 
-    def __init__(self, world: World, node: Any, shapes: Sequence[Shape]):
+    def __init__(self, world: World, machine: Any, shapes: Sequence[Shape]):
         """shapes: of this rank's rows [n, ...] of every column, of one dtype and width on all ranks. Raises
-        DistributedError where a node refuses."""
-        counts = np.array(node.allgather([shape[0] for shape, _ in shapes]), np.int64).reshape(node.size, len(shapes))
-        members = np.array(node.allgather(world.rank))
+        DistributedError where a machine refuses."""
+        counts = np.array(machine.allgather([shape[0] for shape, _ in shapes]), np.int64).reshape(
+            machine.size, len(shapes)
+        )
+        members = np.array(machine.allgather(world.rank))
         width = np.array([_row_bytes(dtype, shape[1:]) for shape, dtype in shapes], np.int64)
         start, num_bytes = _places(counts.sum(axis=0) * width, 64)
-        self._shared = NodeMemory(world, node, num_bytes)
-        below = np.cumsum(counts, axis=0) - counts  # [ranks of the node, A]
+        self._shared = MachineMemory(world, machine, num_bytes)
+        below = np.cumsum(counts, axis=0) - counts  # [ranks of the machine, A]
         self.tables, self.own = [], []
         for column, (shape, dtype) in enumerate(shapes):
             total, at = int(counts[:, column].sum()), int(start[column])
@@ -161,12 +166,12 @@ class NodeColumns:
             table = torch.empty((total, *shape[1:]), dtype=dtype)
             if len(raw):
                 table = torch.from_numpy(raw).view(dtype).view(table.shape)
-            self.tables.append(NodeTable(table, first))
-            own = int(below[node.rank, column])
+            self.tables.append(MachineTable(table, first))
+            own = int(below[machine.rank, column])
             self.own.append(table[own : own + shape[0]])
 
     def publish(self) -> None:
-        """Collective. Let the other ranks of the node see what this rank has written."""
+        """Collective. Let the other ranks of the machine see what this rank has written."""
         self._shared.meet()
 
     def close(self) -> None:
@@ -175,29 +180,29 @@ class NodeColumns:
         self._shared.close()
 
 
-def share_columns(world: World, shapes: Sequence[Shape]) -> NodeColumns | None:
-    """Collective. Make NodeColumns; None, on all ranks, where a node lacks the memory or refuses it: then rows
+def share_columns(world: World, shapes: Sequence[Shape]) -> MachineColumns | None:
+    """Collective. Make MachineColumns; None, on all ranks, where a machine lacks the memory or refuses it: then rows
     travel in messages."""
-    node = world.node()
-    needed = node.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
-    has_room = needed + SPARE <= free_memory(world) // world.num_groups  # groups of a node share at the same time
+    machine = world.machine()
+    needed = machine.allreduce(sum(shape[0] * _row_bytes(dtype, shape[1:]) for shape, dtype in shapes))
+    has_room = needed + SPARE <= free_memory(world) // world.num_groups  # groups of a machine share at the same time
     if not world.any(not has_room):
         with contextlib.suppress(DistributedError):
-            return NodeColumns(world, node, shapes)
-    node.Free()
+            return MachineColumns(world, machine, shapes)
+    machine.Free()
     return None
 
 
 def has_neighbors(world: World) -> bool:
-    """Collective. Say whether some node has several ranks."""
-    node = world.node()
-    size = node.size
-    node.Free()
+    """Collective. Say whether some machine has several ranks."""
+    machine = world.machine()
+    size = machine.size
+    machine.Free()
     return world.any(size > 1)
 
 
 def free_memory(world: World) -> int:
-    """Collective. Return the bytes that every node has free for sharing, in this job."""
+    """Collective. Return the bytes that every machine has free for sharing, in this job."""
     free = [free_bytes()]
     if BACKING.is_dir():
         space = os.statvfs(BACKING)

@@ -1,4 +1,4 @@
-"""The ranks of a run: how they are placed on nodes, cores and GPUs, and how they agree and fail together."""
+"""The ranks of a run: how they are placed on machines, cores and GPUs, and how they agree and fail together."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class CommConfig:
         sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
         overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
-        node_ranks: so many ranks, in order, are those of a node, which read each other's rows in shared memory and ask
-            other nodes together; 0: all that can share memory; 1: none does, and rows travel to each rank.
+        node_ranks: so many ranks, in order, are those of a machine, which read each other's rows in shared memory and
+            ask other machines together; 0: all that can share memory; 1: none does, and rows travel to each rank.
         time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
             nodes that the ranks of a group split; as many groups as divide both this and the ranks.
     """
@@ -117,15 +117,15 @@ class World(Group):
         self.config = config or CommConfig()
         super().__init__(comm, self.config.max_message_bytes)
         self.group, self.num_groups = 0, 1
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
-        self.local_rank, self.local_size = node.rank, node.size
-        cores = _cores(node)
+        machine = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
+        self.local_rank, self.local_size = machine.rank, machine.size
+        cores = _cores(machine)
         self.threads = self.config.threads or min(cores, wanted_threads() or cores)
         self.device = self._agree_device()
         if compares:
             self.check_same()
-        self.unused_gpus = self._count_unused_gpus(node)
-        node.Free()
+        self.unused_gpus = self._count_unused_gpus(machine)
+        machine.Free()
         # Whether device memory goes straight to MPI: for all ranks alike, as both ends of a message must agree on it.
         self.gpu_direct = bool(self._comm.allreduce(self._samples or self._takes_device_memory(), MPI.LAND))
         spare = self.device.type == "cuda" or self.threads < cores
@@ -177,9 +177,9 @@ class World(Group):
 
     def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
         """Return how many plans to make ahead in the background: ``wanted``; for -1 a few where every rank has a core
-        (or a GPU) besides its compute threads, where others sample, where there are several nodes, on whose network a
-        step would wait, or where several are to be ``in_flight``, else none, as a thread would only take turns with the
-        compute threads.
+        (or a GPU) besides its compute threads, where others sample, where there are several machines, on whose network
+        a step would wait, or where several are to be ``in_flight``, else none, as a thread would only take turns with
+        the compute threads.
 
         Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
         """
@@ -193,29 +193,33 @@ class World(Group):
         pays = self._spare_cores or self.local_size < self.job.size or self.config.sampler_ranks > 0
         return max(PLANS_AHEAD * pays, in_flight if in_flight > 1 else 0)
 
-    def channel(self, polite: bool = False, by_node: bool = False) -> Channel:
-        """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_node: with one
-        within the node, where there are several nodes, one of which has several ranks. Communicators of channels that
+    def channel(self, polite: bool = False, by_machine: bool = False) -> Channel:
+        """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_machine: with
+        one within the machine, where there are several machines, one of which has several ranks. Communicators of
+        channels that
         are used no more are freed: MPI libraries have but some thousand."""
         self.free_channels()
         options = polite, self.gpu_direct, self.config.max_message_bytes
         channel = Channel(self._comm, *options)
-        if by_node:
-            node = self.node()
-            largest, has_several = self.reduce_array(np.array([node.size, node.size < self.size]), "max")
+        if by_machine:
+            machine = self.machine()
+            largest, has_several = self.reduce_array(np.array([machine.size, machine.size < self.size]), "max")
             if largest > 1 and has_several:
-                channel.node, channel.node_ranks = Channel(node, *options), np.array(node.allgather(self.rank))
-            node.Free()
-        self._channels += [(weakref.ref(own), own.mpi) for own in (channel, channel.node) if own is not None]
+                channel.machine, channel.machine_ranks = (
+                    Channel(machine, *options),
+                    np.array(machine.allgather(self.rank)),
+                )
+            machine.Free()
+        self._channels += [(weakref.ref(own), own.mpi) for own in (channel, channel.machine) if own is not None]
         return channel
 
-    def node(self) -> Any:
+    def machine(self) -> Any:
         """Collective. Make the communicator of the ranks that share this rank's memory, as ``comm.node_ranks`` says."""
-        node, most = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank), self.config.node_ranks
+        machine, most = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank), self.config.node_ranks
         if not most:
-            return node
-        part = node.Split(self.rank // most, self.rank)
-        node.Free()
+            return machine
+        part = machine.Split(self.rank // most, self.rank)
+        machine.Free()
         return part
 
     def free_channels(self) -> None:
@@ -304,10 +308,10 @@ class World(Group):
         remedy = "see what nvidia-smi says there, or train without GPUs by comm.device cpu"
         same_everywhere(self, {"kind of device": first if self._samples else own}, remedy)
 
-    def _count_unused_gpus(self, node: MPI.Comm) -> int:
+    def _count_unused_gpus(self, machine: MPI.Comm) -> int:
         """Collective. Count, where the ranks of a machine see all its GPUs, those that none of them has."""
         seen = torch.cuda.device_count() if self.device.type == "cuda" else 0
-        devices = node.allgather((self.device.index, seen))
+        devices = machine.allgather((self.device.index, seen))
         used = {index for index, count in devices if count}
         return self._comm.allreduce(max(count for _, count in devices) - len(used), MPI.MAX)
 
@@ -330,16 +334,16 @@ class World(Group):
         return device
 
 
-def _cores(node: MPI.Comm) -> int:
+def _cores(machine: MPI.Comm) -> int:
     """Collective. Count the cores of this rank: those it is bound to when the launcher bound the ranks apart, else its
     share of the cores that all ranks of the machine may use; in a control group with a quota at most its share of that.
     """
     own_cores, (quota, group) = os.sched_getaffinity(0), granted_cores()
-    others = node.allgather((sorted(own_cores), group))
+    others = machine.allgather((sorted(own_cores), group))
     cores_by_rank = [cores for cores, _ in others]
     union = set().union(*cores_by_rank)
     is_bound_apart = sum(map(len, cores_by_rank)) == len(union)
-    cores = len(own_cores) if is_bound_apart and node.size > 1 else len(union) // node.size
+    cores = len(own_cores) if is_bound_apart and machine.size > 1 else len(union) // machine.size
     return max(1, int(min(cores, quota / [name for _, name in others].count(group))))
 
 

@@ -16,7 +16,7 @@ from hpcgnn import native
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.shared import NodeColumns
+from hpcgnn.comm.shared import MachineColumns
 from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.native import Random, Stream
 
@@ -123,9 +123,9 @@ class EmbeddingStore(NodeRowStore):
 
     def __init__(self, tables: dict[int, SparseEmbedding], first_row: np.ndarray):
         self.tables, self._first_row = tables, first_row
-        self.shared: NodeColumns | None = None
+        self.shared: MachineColumns | None = None
 
-    def lie_in(self, shared: NodeColumns) -> None:
+    def lie_in(self, shared: MachineColumns) -> None:
         """Collective. Move the rows into memory that ranks share, which has a column for every table."""
         for table, own in zip(self.tables.values(), shared.own, strict=True):
             table.weight = own.copy_(table.weight)

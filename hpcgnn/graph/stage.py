@@ -1,7 +1,7 @@
-"""Copies the parts that a rank reads to a disk of its node, checked by the book's hashes.
+"""Copies the parts that a rank reads to a disk of its machine, checked by the book's hashes.
 
 A staged set lies in ``<stage_to>/<first digits of its id>``, so that several can lie side by side. Every file is copied
-once a node: ranks that want the same one wait for each other, and find it.
+once a machine: ranks that want the same one wait for each other, and find it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class StagedFile:
 
 
 def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
-    """Collective. Stage the parts of the world's rank, and the book. Raises DistributedError where a node has no room,
-    and for a set that is damaged or cannot be read."""
+    """Collective. Stage the parts of the world's rank, and the book. Raises DistributedError where a machine has no
+    room, and for a set that is damaged or cannot be read."""
     with together(world, "stage the partition set"):
         folder, staged_files = plan_stage(path, stage_to, world.rank, world.size)
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def copy_checked(staged: StagedFile, working: Callable[..., None] | None = None)
     """Copy a file, unless a right copy is there; say whether it was copied. Raises FileFormatError for a file that is
     not the one that the book describes. working: is told about every block."""
     with open(staged.target.with_name(f".{staged.target.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # for the processes of a node that want the same file; closing it lets go
+        fcntl.flock(lock, fcntl.LOCK_EX)  # for the processes of a machine that want the same file; closing it lets go
         if staged.is_there(working):
             return False
         temporary = staged.target.with_name(f".{staged.target.name}.tmp")

@@ -38,7 +38,8 @@ class SnapshotSequence:
         edge_columns: Collection[str] | None = None,
     ):  # fmt: skip
         """degrees: whether the nodes have a column ``degree`` of every snapshot: the log of 1 + their in-degree;
-        stage_to: folder of the node's own disk that the parts are copied to first, empty: they are read where they are;
+        stage_to: folder of the machine's own disk that the parts are copied to first, empty: they are read where they
+        are;
         edge_columns: columns of the edges that are read, None: all.
 
         Raises DistributedError for a partition set that cannot be used.

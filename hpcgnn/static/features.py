@@ -18,8 +18,8 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import NodeRoute, Route
-from hpcgnn.comm.shared import NodeColumns, NodeTable, Shape, has_neighbors, share_columns
+from hpcgnn.comm.route import MachineRoute, Route
+from hpcgnn.comm.shared import MachineColumns, MachineTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
@@ -58,11 +58,11 @@ class Fetch:
         """Number of rows that this rank asks other machines for, on behalf of all ranks of its own."""
         if self.pull is None:
             return 0
-        return (self.pull.far if isinstance(self.pull, NodeRoute) else self.pull).num_wanted
+        return (self.pull.far if isinstance(self.pull, MachineRoute) else self.pull).num_wanted
 
     def to(self, device: torch.device, channel: Channel) -> Fetch:
         """Return this fetch with its index tensors on a device, over another channel."""
-        routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route, NodeRoute)}
+        routes = {name: getattr(self, name).over(channel).to(device) for name in self._names(Route, MachineRoute)}
         if device.type == "cpu":
             return replace(self, **routes)
         indices: dict[str, Any] = {name: upload(getattr(self, name), device) for name in self._names(torch.Tensor)}
@@ -83,7 +83,7 @@ class NodeRows:
 
     def __init__(
         self, ownership: BlockOwnership, tables: dict[str, Table], hot: np.ndarray, channel: Channel,
-        wire: torch.dtype | None = None, shared: dict[str, NodeTable] | None = None, is_learnt: bool = False,
+        wire: torch.dtype | None = None, shared: dict[str, MachineTable] | None = None, is_learnt: bool = False,
     ):  # fmt: skip
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
         travel in, None: their own; shared: the tables with the rows of all ranks that share memory, by name; is_learnt:
@@ -92,8 +92,8 @@ class NodeRows:
         self._near_tables: dict[str, Table] = dict(tables)
         self._first = np.full(channel.size, -1, np.int64)  # row of the near tables at which a rank's rows begin
         self._first[self._rank] = 0
-        for name, of_node in (shared or {}).items():
-            self._near_tables[name], self._first = of_node.table, of_node.first
+        for name, of_machine in (shared or {}).items():
+            self._near_tables[name], self._first = of_machine.table, of_machine.first
         self.hits = self.remote = 0
         self._is_learnt = is_learnt
         self.near_learnt: torch.Tensor | None = None
@@ -144,7 +144,7 @@ class NodeRows:
             self.remote += len(ids) - len(near)
             self.hits += len(copied)
         pulled = np.flatnonzero(is_pulled)
-        pull: Route | NodeRoute
+        pull: Route | MachineRoute
         if self._is_learnt:
             pull = route.restrict(is_pulled, self._first[route.requesters()] < 0)
         else:
@@ -154,8 +154,8 @@ class NodeRows:
             pulled = pulled[native.order_of_ranks(asks[pulled], channel.size)]
             plain = self.wire is None and not any(isinstance(table, GatheredTable) for table in self.tables.values())
             pull = (
-                Route.plan_located(owner[pulled], local[pulled], channel, pulls_only=plain) if channel.node is None
-                else NodeRoute.plan(self._ownership, ids[pulled], asks[pulled], channel)
+                Route.plan_located(owner[pulled], local[pulled], channel, pulls_only=plain) if channel.machine is None
+                else MachineRoute.plan(self._ownership, ids[pulled], asks[pulled], channel)
             )  # fmt: skip
         columns = {"near": near, "row": row[near], "copied": copied, "copy": copy, "pulled": pulled}
         indices: dict[str, Any] = {name: torch.from_numpy(index) for name, index in columns.items()}
@@ -248,7 +248,7 @@ class NodeRows:
         gathered = gather(table, rows)
         return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
 
-    def _pull(self, route: Route | NodeRoute, table: Table) -> torch.Tensor:
+    def _pull(self, route: Route | MachineRoute, table: Table) -> torch.Tensor:
         """Collective. Pull rows of a table, in the dtype in which they travel."""
         is_narrow = self._is_narrow(table)
         if not is_narrow and not isinstance(table, GatheredTable):
@@ -269,9 +269,9 @@ class NodeTables:
         """shares: the rows lie in memory that the ranks of a machine share; loads_features: features are among them."""
         self._config, self._world, self._channel = config, world, channel
         self._book, self._ranking = partition.book, partition.ranking
-        self._shared: list[NodeColumns] = []
+        self._shared: list[MachineColumns] = []
         self.lacks_room = False
-        self._near: list[dict[str, NodeTable]] = [{} for _ in partition.types]
+        self._near: list[dict[str, MachineTable]] = [{} for _ in partition.types]
         self._shares = shares and config.storage == "memory" and not world.any(world.device.type != "cpu")
         stored = partition.features if loads_features else (None,) * len(partition.types)
         places = self._share(_shapes(partition, stored, dtype))
@@ -297,8 +297,8 @@ class NodeTables:
         self._shared.append(columns)
         learnt.lie_in(columns)
         self._in_shared = learnt
-        for kind, of_node in zip(learnt.tables, columns.tables, strict=True):
-            self.rows[kind].near_learnt = of_node.table
+        for kind, of_machine in zip(learnt.tables, columns.tables, strict=True):
+            self.rows[kind].near_learnt = of_machine.table
 
     def _share(self, shapes: list[dict[str, Shape]]) -> list[dict[str, torch.Tensor]]:
         """Collective. Make tables of this rank's rows, by type and name, in memory that the ranks of a machine share;
@@ -312,8 +312,8 @@ class NodeTables:
             return places
         self._shared.append(columns)
         names = [(kind, name) for kind, of_type in enumerate(shapes) for name in of_type]
-        for (kind, name), own, of_node in zip(names, columns.own, columns.tables, strict=True):
-            places[kind][name], self._near[kind][name] = own, of_node
+        for (kind, name), own, of_machine in zip(names, columns.own, columns.tables, strict=True):
+            places[kind][name], self._near[kind][name] = own, of_machine
         return places
 
     def _publish(self) -> None:
@@ -337,7 +337,7 @@ class NodeTables:
         shapes: list[dict[str, Shape]] = [{"degree": (tuple(rows.shape), rows.dtype)} for rows in own]
         places = other._share(shapes) if self.is_shared else [{} for _ in own]
         if not any(places):
-            other._near = [{} for _ in own]  # a node's columns are all shared, or none is
+            other._near = [{} for _ in own]  # a machine's columns are all shared, or none is
         other._tables = []
         for tables, place, rows in zip(self._tables, places, own, strict=True):
             other._tables.append(tables | {"degree": place["degree"].copy_(rows) if place else rows})
@@ -350,7 +350,7 @@ class NodeTables:
         """Whether the ranks of a machine read each other's rows."""
         return bool(self._shared)
 
-    def near(self, kind: int, name: str) -> NodeTable | None:
+    def near(self, kind: int, name: str) -> MachineTable | None:
         """Return a type's table of all ranks of this machine; None where they do not share it."""
         return self._near[kind].get(name)
 

@@ -77,7 +77,7 @@ class StaticGraph:
         Raises DistributedError for a partition set that cannot be used.
         """
         self.world, self.dtype, self.direction = world, dtype, direction
-        self.channel = channel or world.channel(by_node=True)
+        self.channel = channel or world.channel(by_machine=True)
         partition = opened
         if partition is None:
             with together(world, "open the partition set"):

@@ -16,7 +16,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.shared import NodeColumns, NodeTable, share_columns
+from hpcgnn.comm.shared import MachineColumns, MachineTable, share_columns
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
@@ -109,8 +109,8 @@ class SharedTables:
     def __init__(self, session: Session):
         self._session, self._shares = session, session.graph.tables.is_shared
         self.own: dict[str, torch.Tensor] = {}
-        self._near: dict[str, NodeTable] = {}
-        self._columns: dict[str, NodeColumns] = {}
+        self._near: dict[str, MachineTable] = {}
+        self._columns: dict[str, MachineColumns] = {}
 
     def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, NodeColumns | None]:
         """Allocate a column for this rank's nodes; where it is shared, in memory of the machine, which is returned."""
@@ -184,7 +184,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     size, source, followed = session.config.eval.chunk, tables.readable(), _followed(session, number)
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: Any = tables.own.get(ROWS)
-    made: NodeColumns | None = None
+    made: MachineColumns | None = None
     relabel = [native.Relabel(int(count)) for count in np.diff(partition.book.type_base())]
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)

@@ -295,7 +295,7 @@ class SamplerRank:
         servers hold them."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         features = config.comm.sampler_features
-        channels = [world.channel(polite=True, by_node=features) for _ in lanes]
+        channels = [world.channel(polite=True, by_machine=features) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=features)
         self._excluded = None
         if config.task.kind == LINK:

@@ -47,7 +47,7 @@ def open_session(
     """Collective. Open the session of a run: over the whole graph in every step, or over mini-batches, which
     ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference."""
     timers, plan_timers, dtype = prepare(config.train, world)
-    channel, whole, exact = world.channel(by_node=True), None, config.eval.exact or bool(config.eval.ranking)
+    channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
     partition = open_partition(
         config, path, world, channel, partial(_check, config, samplers is None),
         edges=samplers is None or exact or config.task.kind == LINK,

@@ -35,7 +35,7 @@ class SamplingConfig:
         chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
             epochs see different batches (TGL's random chunk scheduling).
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or lie on several nodes, else none.
+            compute threads, or lie on several machines, else none.
         planner: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
             or "auto": on the device where that is possible and half of its free memory takes the graph.
     """
@@ -241,7 +241,7 @@ class DataConfig:
         test_fraction: share of the time axis for the test, at the end; unset: as val_fraction.
         new_node_fraction: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the node that a rank copies its parts to first; empty: none. Environment
+        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
         synthetic_events: size of the built-in graph.
     """

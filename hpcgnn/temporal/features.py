@@ -13,8 +13,8 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import MOST_ROWS, NodeRoute, Route
-from hpcgnn.comm.shared import NodeColumns, Shape, has_neighbors, share_columns
+from hpcgnn.comm.route import MOST_ROWS, MachineRoute, Route
+from hpcgnn.comm.shared import MachineColumns, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.columns import REMEDY
@@ -29,7 +29,7 @@ class NodeFeatures:
     def __init__(self, table: torch.Tensor, world: World, is_replicated: bool):
         """table: on the host; is_replicated: every rank has the rows of all nodes."""
         self._table = table
-        self._shared: NodeColumns | None = None
+        self._shared: MachineColumns | None = None
         if not is_replicated and has_neighbors(world):
             self._shared = share_columns(world, [((*table.shape,), table.dtype)])
         if self._shared is not None:
@@ -37,7 +37,7 @@ class NodeFeatures:
             self._shared.publish()
 
     def fetch(self, owner: np.ndarray, local: np.ndarray, route: Route) -> torch.Tensor:
-        """Collective. Fetch the rows [U, F] that lie at ``local`` rows [U] of their owners [U]; those of other nodes
+        """Collective. Fetch the rows [U, F] that lie at ``local`` rows [U] of their owners [U]; those of other machines
         come over ``route``, whose wanted ids they are."""
         if self._shared is None:
             return route.pull(self._table)[0]
@@ -79,9 +79,9 @@ class EventFeatures:
         )  # fmt: skip
         with together(world, "read the features of events"):
             self._check(stored)
-        node = world.node()
-        members, is_first = node.allgather(world.rank), node.rank == 0
-        node.Free()
+        machine = world.machine()
+        members, is_first = machine.allgather(world.rank), machine.rank == 0
+        machine.Free()
         self._is_near = np.isin(np.arange(world.size), members)
         row, self._shared = self._held(stored), None
         if has_neighbors(world):
@@ -161,7 +161,7 @@ class EventFeatures:
         keys, place = native.unique_relabel(np.where(event < 0, -1, event * (self._size + 1) + server).reshape(-1))
         server, unique = self.locate(keys)
         near, far = np.flatnonzero(server == self._size), np.flatnonzero(server < self._size)
-        asks = server[far] if channel.node is None else server[far] % channel.node.size  # a rank asks few owners
+        asks = server[far] if channel.machine is None else server[far] % channel.machine.size  # a rank asks few owners
         by_asked = native.order_of_ranks(asks, channel.size)
         far, asks = far[by_asked], asks[by_asked]
         rows = self._pull(keys[far], asks, channel)
@@ -190,11 +190,11 @@ class EventFeatures:
         """Collective. Pull the rows of events that lie with others; asks [n]: which rank does, of those of a machine,
         or who is asked."""
         is_narrow = self._num_events <= MOST_ROWS
-        route: Route | NodeRoute
-        if channel.node is None:
+        route: Route | MachineRoute
+        if channel.machine is None:
             route = Route.plan_located(*self.locate(keys), channel, is_narrow)
         else:
-            route = NodeRoute.plan(self, keys, asks, channel, is_narrow)
+            route = MachineRoute.plan(self, keys, asks, channel, is_narrow)
         served = torch.from_numpy(self._rows_of(route.served.numpy()))
         return route.pull_served(native.gather_rows(self.table, served))[0]
 

@@ -34,7 +34,7 @@ from hpcgnn.temporal.sides import Needs, Placement
 
 class TemporalGraph:
     """Collective to create. This rank's part of a partition set (``partition``) and the splits of its events; board: on
-    which the ranks of a node read each other's node memory, if they do."""
+    which the ranks of a machine read each other's node memory, if they do."""
 
     def __init__(
         self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0,

@@ -58,7 +58,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
         own = world.own_channel()
     elif model.has_memory:
         graph.board = make_board(world)
-    channels = world.channel(polite=ahead > 0, by_node=True), graph.channel
+    channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
     place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
     loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))

@@ -48,7 +48,7 @@ class Placement:
     """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
-    hot: nodes whose rows every rank keeps behind its own. threads: of planning. board: on which the ranks of a node
+    hot: nodes whose rows every rank keeps behind its own. threads: of planning. board: on which the ranks of a machine
     read each other's rows. features: of nodes.
     """
 

@@ -55,7 +55,7 @@ def temporal_config():
 
 
 CASES = {
-    "static": (static_config, 1), "static, two a node": (static_config, 2), "cached": (cached_config, 2),
+    "static": (static_config, 1), "static, two a machine": (static_config, 2), "cached": (cached_config, 2),
     "whole": (whole_config, 1), "snapshots": (SnapshotConfig, 1), "temporal": (temporal_config, 2),
 }  # fmt: skip
 

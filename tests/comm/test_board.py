@@ -1,4 +1,4 @@
-"""Routes over memory that the ranks of a node share: rows and sums are those of messages, bit for bit."""
+"""Routes over memory that the ranks of a machine share: rows and sums are those of messages, bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_route(world, channel, seed: int, wanted: int) -> tuple[BlockOwnership, 
 def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
     """Step after step, some of which need more room than those before; without a meeting that no row needs."""
     world = make_world(comm, node_ranks)
-    board, channel = make_board(world), world.channel(by_node=True)
+    board, channel = make_board(world), world.channel(by_machine=True)
     for seed, wanted in enumerate([5, 40, 20, 0, 90, 90, 30]):
         ownership, plain = make_route(world, channel, seed, wanted)
         route = BoardRoute.upon(board, plain)
@@ -53,12 +53,12 @@ def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
 
 @pytest.mark.several_ranks
 def test_a_group_that_lies_on_two_nodes_has_no_board(comm, monkeypatch):
-    """Its ranks are neighbours of other groups alone; a group beside it on one node has one."""
-    monkeypatch.setattr(World, "node", lambda world: world.mpi.Split(comm.rank // 3, world.rank))
+    """Its ranks are neighbours of other groups alone; a group beside it on one machine has one."""
+    monkeypatch.setattr(World, "machine", lambda world: world.mpi.Split(comm.rank // 3, world.rank))
     world = make_world(comm, 0).split(2)
-    board, channel = make_board(world), world.channel(by_node=True)
-    nodes = {(comm.rank - world.rank + rank) // 3 for rank in range(world.size)}
-    assert (board is None) == (len(nodes) == world.size)
+    board, channel = make_board(world), world.channel(by_machine=True)
+    machines = {(comm.rank - world.rank + rank) // 3 for rank in range(world.size)}
+    assert (board is None) == (len(machines) == world.size)
     ownership, plain = make_route(world, channel, 0, 30)
     if board is not None:
         route = BoardRoute.upon(board, plain)
@@ -71,7 +71,7 @@ def test_a_group_that_lies_on_two_nodes_has_no_board(comm, monkeypatch):
 @pytest.mark.parametrize("node_ranks", [0, 2])
 def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
     world = make_world(comm, node_ranks)
-    board, channel = make_board(world), world.channel(by_node=True)
+    board, channel = make_board(world), world.channel(by_machine=True)
     ownership, plain = make_route(world, channel, 0, 30)
     route = BoardRoute.upon(board, plain)
     table = torch.zeros(int(ownership.starts[world.rank + 1] - ownership.starts[world.rank]), 4)
@@ -89,12 +89,12 @@ def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
 def test_bytes_within_a_node_are_counted(comm):
     """To whom they went, whichever communicator they took."""
     world = make_world(comm, 2)
-    channel, ones = world.channel(by_node=True), np.ones(world.size, np.int64)
+    channel, ones = world.channel(by_machine=True), np.ones(world.size, np.int64)
     channel.rows(torch.zeros(world.size, 4), ones, ones)
     expected = np.where(np.arange(world.size) == world.rank, 0, 16)
-    if channel.node is not None:
-        ones = ones[: channel.node.size]
-        channel.node.rows(torch.zeros(len(ones), 4), ones, ones)
+    if channel.machine is not None:
+        ones = ones[: channel.machine.size]
+        channel.machine.rows(torch.zeros(len(ones), 4), ones, ones)
         expected[np.arange(world.size) // 2 == world.rank // 2] *= 2
     assert channel.sent().tolist() == expected.tolist()
 
@@ -103,7 +103,7 @@ def test_bytes_within_a_node_are_counted(comm):
 def test_a_node_without_room_sends_messages(comm, monkeypatch):
     """From the first step on, or when more room is needed than there is."""
     world = make_world(comm, 0)
-    channel, makes = world.channel(by_node=True), boards.share_columns
+    channel, makes = world.channel(by_machine=True), boards.share_columns
     for last in (0, 30):
         board = make_board(world)
         monkeypatch.setattr(boards, "share_columns", lambda w, shapes, last=last: (

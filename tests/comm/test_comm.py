@@ -262,8 +262,8 @@ def test_gradient_sum(comm, gradients):
 
 @pytest.mark.parametrize("in_flight", [1, 2, 5])
 def test_plans_are_made_ahead_where_that_pays(comm, monkeypatch, in_flight):
-    """Where cores are spare, others sample or ranks lie on several nodes; as many as are in flight anyway; those that
-    are asked for wherever ranks compute."""
+    """Where cores are spare, others sample or ranks lie on several machines; as many as are in flight anyway; those
+    that are asked for wherever ranks compute."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):  # they would leave cores spare
         monkeypatch.delenv(name, raising=False)
     cores = World(CommConfig(device="cpu"), comm).threads

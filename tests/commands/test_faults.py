@@ -30,7 +30,7 @@ def reference(lab):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "name", ["out of memory in training", "asked to leave in start-up", "the launcher killed", "a node vanishes"]
+    "name", ["out of memory in training", "asked to leave in start-up", "the launcher killed", "a machine vanishes"]
 )
 def test_row(lab, reference, tmp_path, name):
     """The job ends in time, says what happened where, leaves nothing behind, and goes on to the same answer."""

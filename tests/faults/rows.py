@@ -109,7 +109,7 @@ def launcher_killed(lab: Lab, folder: Path, reference: list[dict]) -> str:
     return f"all ranks are gone {seconds:.0f} s later"
 
 
-def node_vanishes(lab: Lab, folder: Path, reference: list[dict]) -> str:
+def machine_vanishes(lab: Lab, folder: Path, reference: list[dict]) -> str:
     """Two nodes, a rank on each; the cable between them is pulled. mpirun notices by its keepalive, and ends with 0
     as if nothing were the matter; but the run is not at its end, and goes on."""
     with machine.two_nodes(folder) as nodes, lab.job(folder, 2, launcher=nodes.launcher(lab.launcher(2))) as job:
@@ -220,7 +220,7 @@ def all_rows(host: str) -> dict[str, Row]:
     return {name: met(fault) for name, fault in faults(host).items()} | {
         "out of its cgroup's memory": killed_for_memory,
         "the launcher killed": launcher_killed,
-        "a node vanishes": node_vanishes,
+        "a machine vanishes": machine_vanishes,
         "disk full": disk_full,
         "two jobs in one folder": two_jobs,
         "a part file cut short under its readers": part_is_cut,

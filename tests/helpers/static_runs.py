@@ -102,7 +102,7 @@ def static_config(**changes) -> StaticConfig:
     return StaticConfig.from_dict(sections)
 
 
-APART = {"comm__node_ranks": 1}  # each rank is a node of its own: rows travel in messages
+APART = {"comm__node_ranks": 1}  # each rank is a machine of its own: rows travel in messages
 
 
 def open_graph_session(comm, parts: Path, config: StaticConfig) -> Session:

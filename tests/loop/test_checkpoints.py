@@ -164,7 +164,7 @@ def test_what_was_begun_before_an_error_of_all_ranks_is_finished(comm, mpi_tmp_p
 
 
 def test_a_file_that_cannot_be_read_now_is_not_damaged(comm, writer, monkeypatch):
-    """A disk that fails on one node says nothing of the checkpoint, which stays one."""
+    """A disk that fails on one machine says nothing of the checkpoint, which stays one."""
     add(writer, comm.rank, 1)
     writer.settle()
     comm.barrier()

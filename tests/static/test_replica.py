@@ -1,5 +1,5 @@
-"""The edges in memory that a node's ranks share: the copy is the whole graph, samples are those of the owners' lists,
-and no hop exchanges anything."""
+"""The edges in memory that a machine's ranks share: the copy is the whole graph, samples are those of the owners'
+lists, and no hop exchanges anything."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_runs_give_one_answer(comm, mpi_tmp_path, case):
 
 @pytest.mark.parametrize("node_ranks", [0, 1, 2])
 def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_ranks):
-    """However many ranks a node has."""
+    """However many ranks a machine has."""
     parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm, node_ranks)
     mine, whole = (open_graph_partition(parts, *place) for place in ((comm.rank, comm.size), (0, 1)))
     copy = Replica(mine, "uniform", world, world.channel())
@@ -103,7 +103,7 @@ def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_ranks):
 
 @pytest.mark.parametrize("node_ranks", [0, 1, 2])
 def test_rows_of_all_ranks_in_order(comm, node_ranks):
-    """Of several types, none at all too, in messages of three bytes between nodes; not to be written."""
+    """Of several types, none at all too, in messages of three bytes between machines; not to be written."""
     rng = np.random.default_rng(comm.rank)
     pieces = [
         rng.integers(0, 1 << 40, 5 * comm.rank), rng.random((7, 3)).astype(np.float32), np.empty(0, np.int64),

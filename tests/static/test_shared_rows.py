@@ -14,7 +14,7 @@ from static_runs import APART, make_static_parts, open_graph_session, open_graph
 from test_graph_training import run_both
 
 from hpcgnn.comm import shared
-from hpcgnn.comm.shared import NodeColumns, has_neighbors, share_columns
+from hpcgnn.comm.shared import MachineColumns, has_neighbors, share_columns
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.static import features
 from hpcgnn.static.inference import infer
@@ -84,7 +84,7 @@ def test_features_come_with_plans_that_are_made_ahead(comm, mpi_tmp_path, case):
 
 @pytest.mark.several_ranks
 def test_learnt_rows_are_read_where_they_lie(comm, mpi_tmp_path):
-    """A step sends their gradients alone to ranks of its node; each epoch reads what the one before has learnt."""
+    """A step sends their gradients alone to ranks of its machine; each epoch reads what the one before has learnt."""
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     changes = {"embedding__types": ["paper"], "sampling__prefetch": 0, "train__batch_size": 20}
     losses, sent = [], []
@@ -136,7 +136,7 @@ def test_exact_inference_sends_rows_of_other_nodes_only(comm, mpi_tmp_path, case
 
 @pytest.mark.several_ranks
 def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
-    """Fewer the more ranks a node has, and none where there is one node."""
+    """Fewer the more ranks a machine has, and none where there is one machine."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     sent = [steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, ranks)[2] for ranks in (1, 2, 0)]
     assert sent[0] > sent[2] == 0
@@ -145,13 +145,14 @@ def test_only_rows_of_other_nodes_are_sent(comm, mpi_tmp_path):
 
 @pytest.mark.ranks(3, 4)
 def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
-    """However many of the node's ranks want it: what ranks send are the bytes of the rows that nodes want of others."""
-    parts, node = make_static_parts(comm, plain, mpi_tmp_path), comm.rank // 2
+    """However many of the machine's ranks want it: what ranks send are the bytes of the rows that machines want of
+    others."""
+    parts, machine = make_static_parts(comm, plain, mpi_tmp_path), comm.rank // 2
     trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(comm__node_ranks=2, sampling__prefetch=0))
     session = trainer.session
     loader, channel, (rows,) = session.loaders["train"], session.graph.channel, session.graph.rows
     wanted = [loader.samplers[0].input_ids(loader.batches, 0, step)[0] for step in range(loader.batches.num_steps)]
-    far = comm.allgather([(node, ids[~rows.is_near(ids)]) for ids in wanted])
+    far = comm.allgather([(machine, ids[~rows.is_near(ids)]) for ids in wanted])
     unique = sum(
         len(np.unique(np.concatenate([ids for of, ids in of_step if of == number])))
         for of_step in zip(*far, strict=True) for number in range(2)
@@ -170,13 +171,13 @@ def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("why", ["no room", "refused"])
 def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
-    """Where one rank's node has no room, or MPI refuses."""
+    """Where one rank's machine has no room, or MPI refuses."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     expected = steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, 0)
     if why == "no room":
         monkeypatch.setattr(shared, "free_bytes", lambda: 0 if comm.rank == 1 else 1 << 40)
     else:
-        monkeypatch.setattr(shared, "NodeMemory", refuse)
+        monkeypatch.setattr(shared, "MachineMemory", refuse)
     found = steps_of(comm, parts, mpi_tmp_path, {"sampling__prefetch": 0}, 0)
     assert found[0] == expected[0]
     assert found[2] > expected[2] == 0
@@ -186,12 +187,12 @@ def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
 
 
 def refuse(world: World, *_):
-    """Collective. Take the place of NodeMemory."""
+    """Collective. Take the place of MachineMemory."""
     world.agree(ValueError("no shared memory") if world.rank == 0 else None, "share memory")
 
 
 @pytest.mark.parametrize("node_ranks", [0, 1, 2])
-def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
+def test_columns_of_a_machine_are_those_of_its_ranks(comm, node_ranks):
     """Of other widths and dtypes, some without rows."""
     world = make_world(comm, node_ranks)
     rng = np.random.default_rng(comm.rank)
@@ -201,7 +202,7 @@ def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
         torch.empty((0, 4), dtype=torch.float64),
         torch.from_numpy(rng.random((2, 1))).to(torch.bfloat16),
     ]
-    columns = NodeColumns(world, world.node(), [(tuple(column.shape), column.dtype) for column in rows])
+    columns = MachineColumns(world, world.machine(), [(tuple(column.shape), column.dtype) for column in rows])
     for own, column in zip(columns.own, rows, strict=True):
         own.copy_(column)
     columns.publish()
@@ -221,7 +222,7 @@ def test_columns_of_a_node_are_those_of_its_ranks(comm, node_ranks):
 def test_shared_memory_has_no_name(comm):
     """A killed job leaves none of it behind."""
     world, rows = make_world(comm), (41 << 20) // comm.size
-    columns = NodeColumns(world, world.node(), [((rows,), torch.uint8)])
+    columns = MachineColumns(world, world.machine(), [((rows,), torch.uint8)])
     columns.own[0][:] = 1
     columns.publish()
     sizes = [path.stat().st_size for path in shared.BACKING.iterdir()]
@@ -238,7 +239,7 @@ def test_nothing_is_shared_without_neighbors(comm):
 
 @pytest.mark.parametrize("spare", [-1, 0])
 def test_memory_is_shared_where_it_fits(comm, monkeypatch, spare):
-    """The rows of all ranks of the node, and what others may want meanwhile."""
+    """The rows of all ranks of the machine, and what others may want meanwhile."""
     world, shapes = make_world(comm), [((30, 7), torch.float32), ((5,), torch.int64)]
     needed = comm.size * (30 * 7 * 4 + 5 * 8)
     monkeypatch.setattr(shared, "free_memory", lambda world: needed + shared.SPARE + spare)
@@ -314,7 +315,7 @@ def test_another_graph_shares_no_degrees_where_rows_are_not_shared(comm, mpi_tmp
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("refused", [False, True])
 def test_shared_memory_that_another_node_refuses_is_given_back(comm, monkeypatch, refused):
-    """And rows lie apart on all nodes."""
+    """And rows lie apart on all machines."""
     world, made, freed = make_world(comm, 1), [], []
     allocate = MPI.Win.Allocate_shared
 

@@ -1,4 +1,4 @@
-"""Ranks of a node read each other's node memory in what they share: the answer is that of messages, bit for bit."""
+"""Ranks of a machine read each other's node memory in what they share: the answer is that of messages, bit for bit."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
 from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
 
-SHARE = 4  # "auto" takes at most one part in so many of a node's free memory
+SHARE = 4  # "auto" takes at most one part in so many of a machine's free memory
 WEIGHT = "weight"
 
 
