@@ -69,7 +69,7 @@ class Ranking:
 class GraphPartition:
     """A rank's share of a graph.
 
-    graph: hash of the graph file, the same for all its partition sets; flat_row [n] int64 of every local node;
+    graph_hash: of the graph file, the same for all its partition sets; flat_row [n] int64 of every local node;
     type_start [T + 1]: first local row of every type; columns: by type, [n of the type, ...] by name, without the
     features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
     of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
@@ -78,7 +78,7 @@ class GraphPartition:
     ``nodes/paper/label``; ``names`` is there always, as a list."""
 
     book: Book
-    graph: str
+    graph_hash: str
     rank: int
     relations: tuple[Relation, ...]
     flat_row: np.ndarray

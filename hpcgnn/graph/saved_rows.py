@@ -24,8 +24,8 @@ class RowOwner(Protocol):
     """A rank's share of a graph."""
 
     @property
-    def graph(self) -> str:
-        """Hash of the graph file."""
+    def graph_hash(self) -> str:
+        """Hash of the graph file, the same for all its partition sets."""
 
     @property
     def book(self) -> Book:

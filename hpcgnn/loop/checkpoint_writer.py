@@ -234,7 +234,7 @@ def load(session: Session, path: Path) -> State:
         seal = files.file_hash(path / MANIFEST)[:16] if is_there else "no file"
     same_everywhere(session.world, {str(path / MANIFEST): seal}, "name a run folder that all machines share")
     with together(session.world, "read checkpoint"):
-        state, names = checkpoint.load_state(path, session.partition.graph, checkpoint.share_of(session.world))
+        state, names = checkpoint.load_state(path, session.partition.graph_hash, checkpoint.share_of(session.world))
         _set_weights(session.model, checkpoint.named(state.tensors, checkpoint.MODEL), path)
         _set_buffers(session.model, checkpoint.named(state.tensors, checkpoint.BUFFER), path)
     state.scores = checkpoint.load_scores(path, state.tensors, session.world.job)

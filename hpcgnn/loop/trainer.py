@@ -53,7 +53,7 @@ class Trainer:
         self._monitored = self._config.monitor or session.goal.monitored()
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
-        keep, graph = session.config.output.keep, session.partition.graph
+        keep, graph = session.config.output.keep, session.partition.graph_hash
         config = session.config.to_dict()
         self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog, config)
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)

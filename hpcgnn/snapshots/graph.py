@@ -48,7 +48,7 @@ class SnapshotPartition:
         splits: dict[str, tuple[int, int]] | None = None,
     ):  # fmt: skip
         self.book: Book = partition.book
-        self.graph, self.rank, self.num_snapshots = partition.graph, partition.rank, num_snapshots
+        self.graph_hash, self.rank, self.num_snapshots = partition.graph_hash, partition.rank, num_snapshots
         self.splits = splits or {}
         table = f"nodes/{partition.types[0]}/"
         self.names = {

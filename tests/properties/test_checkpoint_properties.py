@@ -72,7 +72,7 @@ class Run:
         self.channel = self.world.channel()
         book = Book(np.linspace(0, NODES, self.world.size + 1).astype(np.int64)[None], self.world.size, ("node",))
         self.owned = book.local_to_global(self.world.rank)
-        self.partition = SimpleNamespace(graph=GRAPH, book=book, num_nodes=len(self.owned), flat_row=self.owned)
+        self.partition = SimpleNamespace(graph_hash=GRAPH, book=book, num_nodes=len(self.owned), flat_row=self.owned)
         writer = CheckpointWriter(folder / "whole", GRAPH, 2, self.world, Watchdog(self.world, 0), CONFIG)
         for step in (1, 2):
             state = State(*saved_at(step))

@@ -182,6 +182,6 @@ def _whole(
     columns: tuple[dict, ...] = tuple({} for _ in partition.types)
     no_features = (None,) * num_types
     whole = GraphPartition(
-        book, partition.graph, 0, partition.relations, flat_row, start, columns, no_features, tuple(edges), ()
+        book, partition.graph_hash, 0, partition.relations, flat_row, start, columns, no_features, tuple(edges), ()
     )  # fmt: skip
     return whole, whole_lists, list(arrays)
