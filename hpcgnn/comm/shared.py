@@ -1,7 +1,7 @@
 """Shares memory between the ranks of a machine, which read there what others would send them: MPI-3 shared-memory
 windows.
 
-A ranks' arrays, R ranks of the world. ``SharedRows`` are a copy a machine of rows that come from all ranks: between
+A ranks' arrays, R ranks of the world. ``MachineRows`` are a copy a machine of rows that come from all ranks: between
 machines the first rank of each broadcasts what its own ranks have written. ``MachineColumns`` are one table a machine
 of rows that each of its ranks has.
 """
@@ -68,7 +68,7 @@ class MachineMemory:
         self.machine.Free()
 
 
-class SharedRows:
+class MachineRows:
     """Rows of all ranks, of which the ranks of a machine share one copy of ``num_bytes`` bytes. Collective to create
     and to close. arrays: the rows of all ranks one behind the other, read-only."""
 

@@ -49,7 +49,7 @@ MOST_WAITING = 2  # copies of the run's state in memory; an epoch's end leaves t
 
 
 @dataclass(slots=True)
-class _Job:
+class _CheckpointJob:
     """A checkpoint whose files are being written."""
 
     target: Path
@@ -70,7 +70,7 @@ class CheckpointWriter:
         self._metadata = {checkpoint.CONFIG: json.dumps(config)}
         self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._jobs: list[_Job] = []
+        self._jobs: list[_CheckpointJob] = []
 
     @property
     def is_busy(self) -> bool:
@@ -98,7 +98,7 @@ class CheckpointWriter:
                 target.mkdir(parents=True)
         contents = _contents(state, memory, flat_row, self._world.rank)
         written = self._thread.submit(_write_files, target, contents, self._metadata)
-        self._jobs.append(_Job(target, state.progress, is_step, written))
+        self._jobs.append(_CheckpointJob(target, state.progress, is_step, written))
 
     def settle(self) -> None:
         """Finish all checkpoints that are under way, waiting for their files."""
@@ -115,7 +115,7 @@ class CheckpointWriter:
         self._give_up()
         self._thread.shutdown()
 
-    def _finish(self, job: _Job) -> None:
+    def _finish(self, job: _CheckpointJob) -> None:
         with together(self._world, "checkpoint"):
             own_entries = job.files.result()
             self._watchdog.at("checkpoint, own files written", job.progress.global_step)
@@ -129,7 +129,7 @@ class CheckpointWriter:
                     stale = prune(self._folder, job.progress.best_epoch, self._keep, under_way)
                     self._thread.submit(_remove_folders, stale)  # some files a rank, for which nobody waits
 
-    def _seen(self, job: _Job, entries_by_host: list[tuple[str, list[dict]]]) -> list[list[dict]]:
+    def _seen(self, job: _CheckpointJob, entries_by_host: list[tuple[str, list[dict]]]) -> list[list[dict]]:
         """Return the entries of all ranks, once rank 0 sees the files. Raises OSError for one that stays out of sight:
         it is another machine's own disk that it was written to."""
         for rank, (host, entries) in enumerate(entries_by_host):

@@ -35,8 +35,8 @@ def counted(comm):
 @pytest.fixture
 def windows(monkeypatch):
     """A list that holds every copy of edges that is not closed."""
-    living: list[shared.SharedRows] = []
-    begin, end = shared.SharedRows.__init__, shared.SharedRows.close
+    living: list[shared.MachineRows] = []
+    begin, end = shared.MachineRows.__init__, shared.SharedRows.close
 
     def note(rows, *arguments, **options):
         begin(rows, *arguments, **options)
@@ -46,8 +46,8 @@ def windows(monkeypatch):
         end(rows)
         living.remove(rows)
 
-    monkeypatch.setattr(shared.SharedRows, "__init__", note)
-    monkeypatch.setattr(shared.SharedRows, "close", forget)
+    monkeypatch.setattr(shared.MachineRows, "__init__", note)
+    monkeypatch.setattr(shared.MachineRows, "close", forget)
     return living
 
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from static_runs import APART, make_static_parts, open_graph_session, plain, static_config, typed
 from test_graph_training import run_both
 
-from hpcgnn.comm.shared import SharedRows, free_memory
+from hpcgnn.comm.shared import MachineRows, free_memory
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import check_resumable
 from hpcgnn.graph.partition import open_graph_partition
@@ -109,7 +109,7 @@ def test_rows_of_all_ranks_in_order(comm, node_ranks):
         rng.integers(0, 1 << 40, 5 * comm.rank), rng.random((7, 3)).astype(np.float32), np.empty(0, np.int64),
         np.full(3, comm.rank, np.uint8), rng.integers(0, 9, 4),
     ]  # fmt: skip
-    shared = SharedRows(make_world(comm, node_ranks), pieces, max_bytes=3)
+    shared = MachineRows(make_world(comm, node_ranks), pieces, max_bytes=3)
     for found, everyone in zip(shared.arrays, zip(*comm.allgather(pieces), strict=True), strict=True):
         assert found.dtype == everyone[0].dtype
         assert np.array_equal(found, np.concatenate(everyone))
@@ -133,7 +133,7 @@ def mapped_bytes() -> int:
 def test_memory_is_given_back(comm):
     # 64 MiB: malloc, which may serve a single rank, keeps up to 32 MiB of what is freed.
     world, rows = make_world(comm), np.zeros(1 << 26, np.uint8)
-    shared = SharedRows(world, [rows])
+    shared = MachineRows(world, [rows])
     held = mapped_bytes()
     shared.close()
     assert mapped_bytes() <= held - comm.size * len(rows)
@@ -156,4 +156,4 @@ def test_auto_is_by_size(comm, mpi_tmp_path, monkeypatch):
 
 def test_too_large_a_copy_is_refused(comm):
     with pytest.raises(DistributedError, match=f"no shared memory of {1 << 50} bytes"):
-        SharedRows(make_world(MPI.COMM_SELF), [np.broadcast_to(np.uint8(0), 1 << 50)])
+        MachineRows(make_world(MPI.COMM_SELF), [np.broadcast_to(np.uint8(0), 1 << 50)])

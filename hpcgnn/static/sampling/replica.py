@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel, exchange_columns
-from hpcgnn.comm.shared import SharedRows, free_memory
+from hpcgnn.comm.shared import MachineRows, free_memory
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.directory import permute_back
@@ -79,7 +79,7 @@ class Replica:
         relations = [] if excluded is None else sorted(excluded.edges)
         for relation in relations:
             pieces += _shares_of_hidden(excluded.edges[relation], int(first[relation]), excluded.total, channel)
-        self._rows = SharedRows(world, pieces)  # _whole takes the pieces in this order
+        self._rows = MachineRows(world, pieces)
         self.num_bytes = self._rows.num_bytes
         self.partition, self._lists, rest = _whole(partition, self._rows, lists)
         self.excluded = None
@@ -164,7 +164,7 @@ def topology_bytes(
 
 
 def _whole(
-    partition: GraphPartition, rows: SharedRows, lists: list[InLists]
+    partition: GraphPartition, rows: MachineRows, lists: list[InLists]
 ) -> tuple[GraphPartition, list[InLists], list[np.ndarray]]:
     """Make the whole graph and its lists from the shared arrays, in the order in which ``Replica`` put them there; also
     returns the remaining arrays."""
