@@ -24,7 +24,8 @@ PLACES = ("wanted_at", "wanted_row", "pushed_at", "pushed_row", "far_position", 
 
 @dataclass(slots=True)
 class _Slabs:
-    """Columns of equally many rows of each rank of a machine; was_read: since these ranks last met."""
+    """Columns with the same number of rows for each rank of a machine; was_read: whether a rank may have read them
+    since all of these ranks last met."""
 
     columns: MachineColumns
     was_read: bool = False
@@ -52,8 +53,8 @@ class Board:
         self._slabs: dict[tuple[str, tuple[Shape, ...]], _Slabs] = {}
 
     def hold(self, rows: int) -> bool:
-        """Collective. Make room for so many rows a slab, equally many on all ranks; says whether there is. Nothing may
-        refer to rows that were laid down before."""
+        """Collective. Make room for ``rows`` rows in each slab, the same number on all ranks; returns whether there is
+        room. Nothing may refer to rows that were laid down before."""
         if self.has_room and rows > self.capacity:
             self.close()
             self.capacity = int(rows * SPARE)
@@ -112,11 +113,12 @@ def make_board(world: World) -> Board | None:
 
 @dataclass(frozen=True, slots=True)
 class BoardRoute(Route):
-    """A route over a board; wanted rows come in order of their owners. In the slab of the ``_at``-th rank of the
-    machine lies, as its row ``_row``, every wanted row (wanted_at, wanted_row [W]) and every row that users push
-    (pushed_at, pushed_row [M], in order of ``members``). far_position: places in the served rows of what other machines
-    ask for;
-    far_wanted: places of wanted rows of other machines; need: rows of a slab, of the rank that needs most."""
+    """A route over a board; wanted rows come in order of their owners.
+
+    wanted_at, wanted_row [W]: number of the machine's rank in whose slab a wanted row lies, and its row there;
+    pushed_at, pushed_row [M]: the same for each row that users push, in order of ``members``. far_position: positions
+    among the served rows of those that other machines want; far_wanted: positions among the wanted rows of those that
+    other machines own; need: rows of a slab, of the rank that needs most."""
 
     board: Board | Any = None
     wanted_at: torch.Tensor | Any = None

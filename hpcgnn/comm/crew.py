@@ -1,7 +1,9 @@
-"""Sampling servers beside the ranks that train: which asks which, and the messages between them.
+"""Sampling servers ("samplers") beside the ranks that train: which trainer sends requests to which sampler, and the
+messages between them.
 
-T trainers, the first ranks of a job, and S samplers, the last ones. Trainer t asks sampler t S // T; a sampler that no
-trainer asks learns the next step from the trainer of the sampler before it, as all samplers draw together.
+T trainers, the first ranks of a job, and S samplers, the last ones. Trainer t sends its requests to sampler t S // T.
+All samplers draw together: one without requests of its own gets the number of the next step from the trainer of the
+sampler before it.
 """
 
 from __future__ import annotations

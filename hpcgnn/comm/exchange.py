@@ -82,7 +82,7 @@ class Channel:
         self.machine_ranks = np.empty(0, np.int64)  # ranks of this channel that ``machine`` joins
 
     def sent(self) -> np.ndarray:
-        """Count the bytes sent so far to every rank [R], those that went by ``machine`` among them."""
+        """Count the bytes sent so far to every rank [R], including those sent through ``machine``."""
         sent = self.sent_to.copy()
         if self.machine is not None:
             sent[self.machine_ranks] += self.machine.sent_to
@@ -90,7 +90,7 @@ class Channel:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent to other ranks so far, but for those that went by ``machine``."""
+        """Bytes sent to other ranks so far, without those sent through ``machine``."""
         return int(self.sent_to.sum())
 
     def close(self) -> None:
@@ -244,8 +244,8 @@ def exchange_columns(columns: list[np.ndarray], target: np.ndarray, channel: Cha
 def ask(
     requests: np.ndarray, target: np.ndarray, channel: Channel, answer: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Collective. Send requests [n, ...] to the ranks ``target`` [n]; returns their answers [n, ...], which they make
-    of those that they receive, in one round trip."""
+    """Collective. Send requests [n, ...] to the ranks ``target`` [n] and return their answers [n, ...], in one round
+    trip. answer: makes the answers to the requests that this rank receives, one row each."""
     order = native.order_of_ranks(target, channel.size)
     send = np.bincount(target, minlength=channel.size).astype(np.int64)
     receive = channel.counts(send)

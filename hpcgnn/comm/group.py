@@ -1,4 +1,4 @@
-"""Ranks that exchange NumPy arrays and agree on errors: what tools need of MPI. This module does not load torch, which
+"""Ranks that exchange NumPy arrays and agree on errors. Tools use this module alone: it does not load torch, which
 takes more memory than a tool.
 
 R ranks.
@@ -37,7 +37,7 @@ class DistributedError(RuntimeError):
 
 
 def unwatched(stage: str, step: int = 0) -> None:
-    """Take a report of progress that no watchdog asks for."""
+    """Ignore a report of progress, where there is no watchdog."""
 
 
 class Group:

@@ -30,7 +30,7 @@ HALO_WAIT = "halo wait"
 @dataclass(slots=True)
 class Exchange:
     """One exchange of a chain, under way between ``start`` and ``finish``: ``pull`` brings rows to their users, in the
-    backward pass ``push`` gradients to their owners. Tensors: what has arrived already."""
+    backward pass ``push`` gradients to their owners. Either is a tensor once its rows have arrived."""
 
     chain: HaloChain
     route: Route | Everyone
@@ -124,7 +124,8 @@ class StaleRows:
 
 @dataclass(slots=True)
 class RankHalo:
-    """Brings the rows of a rank's ghosts, in exchanges that are part of a chain. stale: where rows may be old."""
+    """Brings the rows of a rank's ghosts, in exchanges that are part of a chain. stale: keeps rows of earlier epochs in
+    place of an exchange; None: rows are always fresh."""
 
     chain: HaloChain
     route: Route

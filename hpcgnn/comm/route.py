@@ -40,6 +40,10 @@ class Route:
     """A plan for exchanges of rows, made by ``Route.plan``. W wanted ids, M requests served (grouped by requesting
     rank), S unique rows among them, which routes for pulls alone do not have.
 
+    Results are tensors of the caller's, but on one rank ``push``, ``push_sum`` and ``pull_served`` may return their
+    argument itself, so neither may be changed in place. Rows given to ``start_push`` must not change until ``wait``;
+    tables are read before a pull returns or starts.
+
     want_counts, serve_counts [R]; order [W]: positions of the wanted ids in order of their owners, or None when they
     are; requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its
     transpose (indptr [S + 1], members [M])."""
@@ -201,8 +205,8 @@ class MachineRoute:
     """A plan for pulls in which the ranks of a machine ask other machines together: a row that any of them wants
     travels to the machine once, to the rank that asks for it, and from there to those that want it.
 
-    far: to the owners of the rows that this rank asks for; near: within the machine, to the ranks that ask for what
-    this rank wants; what they serve are far's rows."""
+    far: to the owners of the rows that this rank asks for; near: within the machine, to the ranks that ask for the rows
+    that this rank wants; the rows that near serves are those that far wants."""
 
     near: Route
     far: Route

@@ -1,4 +1,4 @@
-"""Checks that all ranks of a job have the same things: what one of them has otherwise, it would mix into the answer.
+"""Checks that all ranks of a job have the same values: a rank that differs would change the answer without a sign.
 
 One broadcast of rank 0's values and one reduction of who differs, whatever the number of ranks.
 """

@@ -1,9 +1,9 @@
-"""Shares memory between the ranks of a machine, which read there what others would send them: MPI-3 shared-memory
-windows.
+"""Shares memory between the ranks of a machine, by MPI-3 shared-memory windows: ranks read rows there in place of
+messages.
 
-A ranks' arrays, R ranks of the world. ``MachineRows`` are a copy a machine of rows that come from all ranks: between
-machines the first rank of each broadcasts what its own ranks have written. ``MachineColumns`` are one table a machine
-of rows that each of its ranks has.
+A arrays of a rank, R ranks of the world. ``MachineRows``: one copy a machine of the rows of all ranks; the first rank
+of each machine broadcasts what its ranks have written to the other machines. ``MachineColumns``: one table a machine of
+the rows of its own ranks.
 """
 
 from __future__ import annotations
@@ -149,9 +149,8 @@ class MachineColumns:
     def __init__(self, world: World, machine: Any, shapes: Sequence[Shape]):
         """shapes: of this rank's rows [n, ...] of every column, of one dtype and width on all ranks. Raises
         DistributedError where a machine refuses."""
-        counts = np.array(machine.allgather([shape[0] for shape, _ in shapes]), np.int64).reshape(
-            machine.size, len(shapes)
-        )
+        lengths = machine.allgather([shape[0] for shape, _ in shapes])
+        counts = np.array(lengths, np.int64).reshape(machine.size, len(shapes))
         members = np.array(machine.allgather(world.rank))
         width = np.array([_row_bytes(dtype, shape[1:]) for shape, dtype in shapes], np.int64)
         start, num_bytes = _places(counts.sum(axis=0) * width, 64)
@@ -215,6 +214,6 @@ def _row_bytes(dtype: np.dtype | torch.dtype, shape: Sequence[int]) -> int:
 
 
 def _places(sizes: np.ndarray, alignment: int) -> tuple[np.ndarray, int]:
-    """Return where arrays of so many bytes begin, one behind the other, and the bytes of all."""
+    """Return the first byte of each of several arrays of these sizes, laid one behind the other, and their total."""
     padded = -(-sizes // alignment) * alignment
     return np.cumsum(padded) - padded, int(padded.sum())

@@ -35,7 +35,7 @@ CUDA_TORCH = "2.10"
 
 @dataclass
 class CommConfig:
-    """How ranks talk.
+    """How ranks are placed, and how they exchange data.
 
     Attributes:
         device: "auto" (a GPU per rank when there is one), "cpu" or "cuda".
@@ -45,16 +45,19 @@ class CommConfig:
         gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
         watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
         max_message_bytes: size of one round of an exchange.
-        sampler_ranks: of training on static graphs: so many of the ranks, the last ones, hold the graph's edges and
-            draw neighbours; the others hold all else and train. 0: every rank does both.
-        sampler_features: sampler ranks hold the features, too, and send the rows of the nodes that they draw.
-        sampler_buffer: steps that a trainer asks its sampler for ahead of those it plans; drawn ones wait there.
+        sampler_ranks: number of sampling servers, for training on static graphs: the last ranks hold the graph's edges
+            and draw neighbours, the others hold everything else and train. 0: every rank does both.
+        sampler_features: sampling servers hold the features, too, and send the rows of the nodes that they draw.
+        sampler_buffer: steps that a trainer requests from its sampling server ahead of those it plans; the server keeps
+            what it has drawn.
         overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
-        node_ranks: so many ranks, in order, are those of a machine, which read each other's rows in shared memory and
-            ask other machines together; 0: all that can share memory; 1: none does, and rows travel to each rank.
-        time_parallel: of runs on snapshots: so many groups of ranks split a step's snapshots between them, besides the
-            nodes that the ranks of a group split; as many groups as divide both this and the ranks.
+        node_ranks: how many consecutive ranks count as those of one machine, which read each other's rows in shared
+            memory and send requests to other machines together; 0: all that can share memory; 1: none share it, and
+            rows travel to each rank.
+        time_parallel: for runs on snapshots: the most groups of ranks that split a step's snapshots between them,
+            besides the nodes, which the ranks of a group split. There are as many groups as divide both this and the
+            ranks.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -85,14 +88,14 @@ class CommConfig:
 
 
 class AbortAtError:
-    """As ``sys.excepthook``: ends the job after an error that nothing caught, as the other ranks would wait for this
-    one for ever. It is made for programs of one's own; commands catch all errors."""
+    """A ``sys.excepthook`` that ends the job after an uncaught error: the other ranks would wait for this one for ever.
+    It is made for users' own programs; commands catch all errors."""
 
     def __init__(self, report: Callable[..., object]):
         self._report = report
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        """Report the error, and abort all ranks; they leave by themselves after one that all of them have."""
+        """Report the error, and abort all ranks, except after an error that all ranks raise: then they leave."""
         self._report(kind, error, trace)
         if isinstance(error, DistributedError) or hasattr(sys, "ps1") or MPI.Is_finalized():
             return
@@ -107,8 +110,8 @@ class World(Group):
     One of several ranks makes errors that nothing catches end the job (``AbortAtError``).
 
     ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks; unused_gpus:
-    how many GPUs of a machine no rank uses, at most. compares: see ``check_same``; False: for who reports what ranks
-    have.
+    the most GPUs of any machine that no rank uses. compares: whether ``check_same`` runs; False for commands that
+    report what each rank has.
     """
 
     job: World
@@ -195,9 +198,8 @@ class World(Group):
 
     def channel(self, polite: bool = False, by_machine: bool = False) -> Channel:
         """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_machine: with
-        one within the machine, where there are several machines, one of which has several ranks. Communicators of
-        channels that
-        are used no more are freed: MPI libraries have but some thousand."""
+        another one between the ranks of a machine, where there are several machines, one of which has several ranks.
+        Frees the communicators of channels that are used no more: MPI libraries have only some thousand."""
         self.free_channels()
         options = polite, self.gpu_direct, self.config.max_message_bytes
         channel = Channel(self._comm, *options)
@@ -205,10 +207,8 @@ class World(Group):
             machine = self.machine()
             largest, has_several = self.reduce_array(np.array([machine.size, machine.size < self.size]), "max")
             if largest > 1 and has_several:
-                channel.machine, channel.machine_ranks = (
-                    Channel(machine, *options),
-                    np.array(machine.allgather(self.rank)),
-                )
+                channel.machine = Channel(machine, *options)
+                channel.machine_ranks = np.array(machine.allgather(self.rank))
             machine.Free()
         self._channels += [(weakref.ref(own), own.mpi) for own in (channel, channel.machine) if own is not None]
         return channel
@@ -296,7 +296,7 @@ class World(Group):
 
     @property
     def _samples(self) -> bool:
-        """Whether this rank draws for others: what it draws is sent, so that it needs no GPU."""
+        """Whether this rank is a sampling server: what it draws is sent to trainers, so it needs no GPU."""
         return self.rank >= self.size - self.config.sampler_ranks
 
     def check_same(self) -> None:

@@ -189,7 +189,7 @@ Table = torch.Tensor | GatheredTable
 def load(
     column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, table: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Read all rows [n, F], in slabs: nothing else is as large. table: where to, else memory of the device."""
+    """Read all rows [n, F], in slabs, into ``table``, or, where that is None, new memory of the device."""
     if table is None:
         table = torch.empty(column.shape, dtype=dtype, device=device)
     for first, rows in column.slabs():

@@ -1,4 +1,4 @@
-"""Reads JSON and YAML that anyone may have written: what would take memory or time without bound is refused."""
+"""Reads JSON and YAML that anyone may have written, and refuses contents that take memory or time without bound."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -
 
 
 def bounds_of_least(values: np.ndarray, most: np.ndarray, group: Group) -> np.ndarray:
-    """Collective. Find for each of ``most`` [m] the largest bound [m] with at most so many of all ranks' values [n]
-    int64, sorted, below it."""
+    """Collective. Find for each count of ``most`` [m] the largest bound [m] below which there are at most that many of
+    all ranks' values [n] int64, which are sorted on each rank."""
     # Minima, as one reduction: the larger end is negated.
     ends = np.array([values[0], -values[-1]] if len(values) else [1 << 62, 1 << 62])
     low, high = group.reduce_array(ends, "min")
@@ -118,6 +118,20 @@ class NodeDirectory(Directory):
     def lookup(self, places: np.ndarray) -> np.ndarray:
         """Collective. Fetch the global ids of the nodes at ``places`` in [0, size), in the shape of ``places``."""
         return self.rows(places)[..., 0]
+
+    def draw_others(
+        self, nodes: np.ndarray, is_own: np.ndarray, places: np.ndarray, again: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:  # fmt: skip
+        """Collective. Replace those of the drawn nodes [s, k] where ``is_own`` [s, k] is set by other nodes of the
+        list, each equally likely, and return all of them. places [s, k]: of the drawn nodes in the list.
+
+        again(rows [n]): draws integers [n, k] from 0 to size - 2 for these of the s rows."""
+        row, slot = np.nonzero(is_own)
+        unique, number = np.unique(row, return_inverse=True)
+        other = again(unique)[number, slot]
+        result = nodes.copy()
+        result[row, slot] = self.lookup(other + (other >= places[row, slot]))
+        return result
 
 
 def check_drawn(pool: str, size: int, remedy: str) -> None:

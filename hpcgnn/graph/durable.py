@@ -117,7 +117,7 @@ def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def fsync(path: str | os.PathLike) -> None:
-    """fsync one file or folder; file systems that cannot sync a folder are let off."""
+    """fsync one file or folder; without effect on file systems that cannot sync a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

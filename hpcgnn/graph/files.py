@@ -171,9 +171,9 @@ def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5p
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Whatever HDF5 raises in the block about damaged contents (a dozen exceptions, most without a name in them)
-    becomes a FileFormatError that names the file and the remedy, but for those to ``keep``; so does MemoryError, which
-    a damaged length may cause, too, but mostly means what it says."""
+    """Turn what HDF5 raises in the block about damaged contents (a dozen types of exceptions, most without a file's
+    name) into a FileFormatError that names the file and the remedy, except for the types ``keep``. MemoryError, too:
+    mostly memory is short, but a damaged length may cause it."""
     try:
         yield
     except (FileFormatError, *keep):  # type: ignore[misc]
@@ -277,7 +277,7 @@ def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator
 
 
 def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., None] | None = None) -> str:
-    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex; working: is told about every block."""
+    """Compute the sha256 of a file, of its bytes from ``first`` on, in hex; working: called with every block."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         file.seek(first)
@@ -289,7 +289,7 @@ def file_hash(path: str | os.PathLike, first: int = 0, working: Callable[..., No
 
 
 def copy(source: str | os.PathLike, target: str | os.PathLike, working: Callable[..., None] | None = None) -> None:
-    """Copy a file's bytes; working: is told about every block."""
+    """Copy a file's bytes; working: called with every block."""
     with open(source, "rb") as reader, open(target, "wb") as writer:
         while block := reader.read(BLOCK_BYTES):
             writer.write(block)

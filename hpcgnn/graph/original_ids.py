@@ -1,4 +1,4 @@
-"""Finds nodes by what the source of a graph calls them."""
+"""Finds nodes by their original ids, which are those of the graph's source."""
 
 from __future__ import annotations
 

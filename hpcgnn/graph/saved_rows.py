@@ -41,7 +41,8 @@ class RowOwner(Protocol):
 
 
 class NodeRowStore(Protocol):
-    """What the run loop needs of such rows. Stores inherit what they do not define: no write waits, no copy is kept."""
+    """Rows of nodes that the run loop saves and restores. The methods that have a body here are those of a store
+    without waiting writes and without copies at other ranks."""
 
     def reset(self) -> None:
         """Start anew, where an epoch does not continue the one before."""

@@ -41,7 +41,7 @@ class StagedFile:
     bytes: int
 
     def is_there(self, working: Callable[..., None] | None = None) -> bool:
-        """Say whether the copy is there and right."""
+        """Whether the copy exists and has the right contents."""
         has_size = self.target.is_file() and self.target.stat().st_size == self.bytes
         return has_size and files.file_hash(self.target, working=working) == self.hash
 
@@ -117,7 +117,7 @@ def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> 
 
 def copy_checked(staged: StagedFile, working: Callable[..., None] | None = None) -> bool:
     """Copy a file, unless a right copy is there; say whether it was copied. Raises FileFormatError for a file that is
-    not the one that the book describes. working: is told about every block."""
+    not the one that the book describes. working: called with every block."""
     with open(staged.target.with_name(f".{staged.target.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # for the processes of a machine that want the same file; closing it lets go
         if staged.is_there(working):

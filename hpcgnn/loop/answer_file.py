@@ -52,7 +52,7 @@ def text(ids: np.ndarray) -> np.ndarray:
 
 
 def check_suffix(path: str) -> None:
-    """Raise ValueError for a file that is to be in no format which its suffix names."""
+    """Raise ValueError for a path whose suffix names no format."""
     if Path(path).suffix not in WRITERS:
         raise ValueError(f"--out {path}: the suffix says what is written, and must be one of {', '.join(WRITERS)}")
 
@@ -143,7 +143,7 @@ WRITERS = {".csv": _write_csv, ".npz": _write_npz, ".parquet": _write_parquet}
 
 @contextmanager
 def _on_rank_0(world: World, make) -> Iterator:
-    """Collective. Open with ``make()`` on rank 0 (None elsewhere) what is closed at the end of the block, which all
+    """Collective. Open a file by ``make()`` on rank 0 (None elsewhere) and close it at the end of the block, which all
     ranks leave with the same error."""
     opened = None
     with together(world, "write the answers"):
@@ -152,7 +152,7 @@ def _on_rank_0(world: World, make) -> Iterator:
         yield opened
     except DistributedError:
         if opened is not None:
-            with suppress(OSError, ValueError):  # what was wrong has been told
+            with suppress(OSError, ValueError):  # the error that counts is under way
                 opened.close()
         raise
     with together(world, "write the answers"):

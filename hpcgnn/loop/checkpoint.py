@@ -55,7 +55,7 @@ class OtherVersionError(ValueError):
 
 @dataclass
 class Progress:
-    """Where a run is. epoch and step are the next to do; a step behind the epoch's last means that validation is
+    """Position of a run. epoch, step: the next ones; where step is the number of steps of the epoch, validation comes
     next."""
 
     epoch: int = 0
@@ -102,8 +102,8 @@ def recorded_config(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:
-    """Collective. Find the newest step checkpoint whose files are all as they were written, and say whether the best
-    epoch's that it names is as well; (None, True) where there is no checkpoint.
+    """Collective. Find the newest step checkpoint whose files are all as they were written; returns it, and whether the
+    best checkpoint that it names is sound, too; (None, True) where there is no checkpoint.
 
     Where a best epoch is lost, an older step checkpoint is taken from which it is trained anew, if there is one. Logs
     which ones it skips; those that are damaged are no checkpoints any more, so that the run writes them anew. Raises
@@ -113,7 +113,7 @@ def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[
     sound: Path | None = None
     for path in reversed(paths):
         if problem := find_damage(path, world):
-            log(f"{path.name} is damaged and passed over: {problem}")
+            log(f"{path.name} is damaged and skipped: {problem}")
             damaged.append(path)
             continue
         progress = read_manifest(path, NO_FILES)["progress"] if world.rank == 0 else {}
@@ -162,8 +162,8 @@ def find_damage(path: Path, world: World) -> str | None:
 
 
 def find_best(folder: Path) -> Path | None:
-    """Find the newest checkpoint of a best epoch: each is better than those before it. No step checkpoint need tell of
-    it: with ``sampling.halo_staleness`` some epochs end without one. Raises OtherVersionError."""
+    """Find the newest checkpoint of a best epoch: each is better than those before it. It may be one that no step
+    checkpoint names: with ``sampling.halo_staleness`` some epochs end without one. Raises OtherVersionError."""
     bests = sorted(path for path in folder.glob(f"{BEST}*") if (path / MANIFEST).is_file())
     for path in filter(None, [find_latest(folder), *bests[-1:]]):
         try:
@@ -228,8 +228,8 @@ def _refuse_version(path: Path, description: str) -> NoReturn:
 
 
 def _first_layout(path: Path, manifest: dict) -> str | None:
-    """Say by what a checkpoint of version 1 has its first layout, None if it has not. Raises ValueError for node memory
-    that cannot be read."""
+    """Name the sign by which a checkpoint of version 1 has that version's first layout; None if it has the last one.
+    Raises ValueError for node memory that cannot be read."""
     if "best_ap" in manifest["progress"]:
         return "best_ap in its manifest"
     memory = [path / entry["name"] for entry in manifest["files"] if entry["name"].startswith("memory-")]

@@ -68,14 +68,15 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
 
 
 def _is_read(stream: TextIO) -> bool:
-    """Say whether a stream is not a pipe whose other end is closed."""
+    """Return False for a pipe that nobody reads any more."""
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
     return not any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _drop_unread(stream: TextIO) -> None:
-    """Write what waits for a stream; if nobody reads it, drop that, also for Python's end."""
+    """Flush a stream; if nobody reads it any more, discard its contents, so that Python's own flush at exit does not
+    fail."""
     try:
         stream.flush()
     except BrokenPipeError:
@@ -146,7 +147,7 @@ class StopRequest:
         return self.requested or (self._pipe is not None and bool(select.select(self._pipe[:1], [], [], 0)[0]))
 
     def leave_before_end(self, seconds: float) -> str:
-        """Request to leave so many seconds (0: never) before the end of the job's time, where the environment says when
+        """Request to leave ``seconds`` (0: never) before the end of the job's time, where the environment says when
         that is, or with a tenth of the time left where that is less. An end that is over is ignored: it is that of
         another job, or of a limit that was raised since. Returns what was decided, in words."""
         name = next((name for name in END_TIMES if os.environ.get(name)), None)

@@ -109,8 +109,8 @@ class RunLock:
         self._thread = threading.Thread(target=self._beat, name="lock", daemon=True)
 
     def acquire(self, say: Callable[[str], None], working: Callable[..., None]) -> None:
-        """Take the lock, where need be from a holder that is gone, which may take STALE_SECONDS to see; working: is
-        told so meanwhile. Raises ValueError where a holder is alive."""
+        """Take the lock, where need be from a holder that is gone, which may take STALE_SECONDS to see; working: called
+        meanwhile. Raises ValueError where a holder is alive."""
         found = False
         while not (self._create() and (not found or self._keeps())):
             text = self._read()

@@ -44,7 +44,7 @@ class MetricsFile:
             self._drain()
 
     def position(self) -> int:
-        """Write what waits to disk; returns the bytes written so far. Raises OSError."""
+        """Write the pending lines to disk; returns the bytes written so far. Raises OSError."""
         try:
             self._drain()
             os.fsync(self._file.fileno())

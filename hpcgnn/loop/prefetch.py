@@ -141,7 +141,7 @@ def other_device(device: torch.device) -> str:
 
 
 def leaves_room(size: int, device: torch.device) -> bool:
-    """Say whether so many bytes fit into half of the device's free memory."""
+    """Whether ``size`` bytes fit into half of the device's free memory."""
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
 
 

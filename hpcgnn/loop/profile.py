@@ -138,7 +138,7 @@ class Tracer:
         self._profiler: torch.profiler.profile | None = None
 
     def reached(self, done: int) -> None:
-        """Begin or end the trace, if it is time for that after so many steps of the run."""
+        """Begin or end the trace, if it is time for that after ``done`` steps of the run."""
         if self._profiler is not None:
             if done not in self._steps:
                 self.end()

@@ -53,7 +53,7 @@ def find_nodes(
     path: str, column: str, names: list[str], types: list[str], ids_of: Callable[[str], OriginalIds], world: World
 ) -> np.ndarray:
     """Collective. Find the global ids [n] of the nodes that a file's column names by original id, each of its type;
-    ids_of: makes what finds nodes of a type.
+    ids_of: makes the ``OriginalIds`` of a node type.
 
     Raises DistributedError naming file and row for an unknown id.
     """

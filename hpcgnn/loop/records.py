@@ -43,7 +43,7 @@ class StepProgress:
         self._drawn = 0.0
 
     def step(self, done: int, loss: float) -> None:
-        """Show that so many steps of the epoch are done; loss: of the newest one."""
+        """Show that ``done`` steps of the epoch are done; loss: of the newest one."""
         now = time.monotonic()
         if self._has_bar and now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
@@ -58,7 +58,7 @@ class StepProgress:
             self._log(f"epoch {self._epoch}: step {self._text(done, loss, now)}")
 
     def scored(self, split: str, steps: int) -> None:
-        """Log that so many steps of scoring a split are done; the bar does not show it."""
+        """Log that ``steps`` steps of scoring a split are done; the bar does not show it."""
         now = time.monotonic()
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
@@ -130,7 +130,7 @@ class Seen:
         return show_and_ask
 
     def write(self, kind: str, global_step: int, **values) -> None:
-        """Write a line to metrics.jsonl, and its numbers to TensorBoard's file, after so many steps of the run."""
+        """Write a line to metrics.jsonl, and its numbers to TensorBoard's file, after ``global_step`` steps."""
         if self.metrics is not None:
             self.metrics.write(kind, **values)
         if self._board is not None:

@@ -1,5 +1,5 @@
-"""What keeps a model one and the same on all ranks: its weights and buffers are compared, those of a class of the
-user's own begin as rank 0's, and draws from generators that ranks do not share are refused."""
+"""Keeps a model the same on all ranks: compares its weights and buffers, starts those of a user's own class as rank
+0's, and refuses draws from generators that ranks do not share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def generator_states() -> dict[str, Any]:
-    """Take the states of the generators that anybody may draw from, by name, to compare them later."""
+    """Read the states of the process's random generators, from which any code may draw, by name."""
     kind, words, *rest = np.random.get_state()  # noqa: NPY002 - what others may draw from
     states: dict[str, Any] = {
         "torch's generator": torch.get_rng_state().numpy().tobytes(),

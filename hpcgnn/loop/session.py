@@ -30,13 +30,13 @@ class Loader(Protocol):
     batches: Any
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. The batches of an epoch, which may be others in every one."""
+        """Collective. Make the batches of an epoch; epochs may have different ones."""
 
     def plans(self, epoch: int, start: int = 0) -> Prefetcher:
         """Collective. The plans of an epoch's steps from ``start`` on."""
 
     def channels(self) -> list[Channel]:
-        """What planning goes through; loaders of a run may share them."""
+        """Channels over which plans are made; loaders of a run may share them."""
 
 
 class Task:
@@ -50,15 +50,15 @@ class Task:
         return True
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds besides weights, buffers, optimizer and ``memory``: equal on all ranks, as of the
-        newest ``memory.saved``."""
+        """Tensors for the checkpoint besides weights, buffers, optimizer and ``memory``. Every rank returns the same;
+        they belong to the step at which ``memory.saved`` was last called."""
         return {}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """The inverse of ``run_state``, from all tensors of a checkpoint."""
 
     def close(self) -> None:
-        """There are no more steps."""
+        """End the task: no step follows."""
 
 
 class StepTask(Task, ABC):
@@ -104,18 +104,18 @@ def no_metrics(session: Session, split: str) -> dict[str, float]:
 
 @dataclass
 class Session:
-    """A run but for its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
+    """A run without its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
     for. The wings' ``open_session`` makes it, collectively.
 
     graph: what the wing opened, with ``partition``, ``channel`` and ``close``; loaders: a ``Loader`` by split; goal: a
     ``Goal``; memory: rows of nodes that the run keeps, a ``NodeRowStore``; task: a ``Task`` that executes plans;
     describe_run: what is about to run, line by line, collective; scored_by: the ranks that score a split together;
-    roots: what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, None where
-    ``stop`` says so; forgets: whether every split is scored from new memory; renew: makes the memory after training
-    anew, by the weights of now, before a split is scored from it (None: it stays as training left it), collective,
-    False where ``stop`` says so; initial_run: folder of the run whose weights a new one starts with, empty: none;
-    check_training: raises DistributedError for what only evaluation will read, collective; more_metrics: what else is
-    reported of a split, by name, collective.
+    roots: name of what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, returns
+    None where ``stop`` says so; forgets: whether every split is scored from new memory; renew: rebuilds memory by the
+    current weights, after training and before a split is scored (None: memory stays as training left it), collective,
+    returns False where ``stop`` says so; initial_run: folder of the run whose weights a new one starts with, empty:
+    none; check_training: checks, before training, data that only evaluation will read, collective, raises
+    DistributedError; more_metrics: further metrics of a split, by name, collective.
     """
 
     config: Any
@@ -157,7 +157,7 @@ class Session:
         return {split: loader.batches for split, loader in self.loaders.items()}
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. The training batches of an epoch."""
+        """Collective. Make the training batches of an epoch."""
         self.loaders["train"].start_epoch(epoch)
 
     def plans(self, split: str, epoch: int, start: int = 0) -> Prefetcher:
@@ -192,7 +192,7 @@ class Session:
         return self.describe_run(self)
 
     def channels(self) -> list[Channel]:
-        """What exchanges go through (gradient sums do not)."""
+        """Channels of all exchanges, except for the sums of gradients."""
         planning = [channel for loader in self.loaders.values() for channel in loader.channels()]
         return [self.graph.channel, *dict.fromkeys(planning)]
 
@@ -201,7 +201,7 @@ class Session:
         return int(sum(channel.sent().sum() for channel in self.channels()))
 
     def close(self) -> None:
-        """Collective. Give back what ranks have together; the session must not be used any more."""
+        """Collective. Free channels, shared memory and graphs; the session must not be used any more."""
         self.task.close()
         for channel in self.channels()[1:]:  # the graph's own is the last
             channel.close()
@@ -209,8 +209,8 @@ class Session:
 
 
 def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dtype]:
-    """Collective. Timers of a run's steps and of their planning, and the type of its numbers, of which matrices are
-    multiplied as ``train.matmul`` says."""
+    """Collective. Choose how matrices are multiplied, as ``train.matmul`` says; returns the timers of a run's steps and
+    of their planning, and the type of its numbers."""
     mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
     with together(world, "choose how matrices are multiplied"):
         choose_products(config.matmul, world.device, config.dtype)
@@ -218,7 +218,7 @@ def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dt
 
 
 def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
-    """Collective. The metrics of the goal, NaN for a split without roots, and what else is reported of the split."""
+    """Collective. Compute the goal's metrics of a split, NaN for one without roots, and the session's further ones."""
     if session.batches[split].num_steps == 0:
         metrics = dict.fromkeys(session.goal.metric_names(), float("nan"))
     else:

@@ -25,7 +25,7 @@ LEAST = {
 
 @dataclass
 class TrainConfig:
-    """The loop.
+    """The training loop.
 
     Attributes:
         epochs: passes over the training events.
@@ -139,8 +139,8 @@ class TrainConfig:
 
     @property
     def bound_to_epochs(self) -> bool:
-        """Whether ``epochs`` decides more than where the run ends: the learning rate on the way there, or a validation
-        that a longer run would not have made."""
+        """Whether another value of ``epochs`` would change results before the run's end: the learning rates of the
+        schedule, or a validation that a longer run would not make."""
         return self.schedule in ("cosine", "linear") or not self._is_due(self.epochs)
 
     def validates(self, epoch: int) -> bool:

@@ -36,7 +36,7 @@ ASKED = "asked to leave: writing a checkpoint"  # said at once, as launchers may
 
 
 class Stopped(Exception):
-    """All ranks agreed to checkpoint and leave."""
+    """Raised on every rank, after a checkpoint, where a signal asked the run to leave; ends the run."""
 
 
 class Trainer:
@@ -72,7 +72,7 @@ class Trainer:
     # beginning and end
 
     def start(self) -> None:
-        """A new run: weights from another one where ``task.init`` names it."""
+        """Start a new run, with the weights of another run where ``task.init`` names one."""
         if self.session.initial_run:
             self.log(initialize(self.session, Path(self.session.initial_run)))
 
@@ -92,7 +92,8 @@ class Trainer:
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
 
     def _forget_best(self) -> None:
-        """The best epoch's checkpoint is damaged. Raises DistributedError where no epoch is left to be a better one."""
+        """Go on without the best epoch's checkpoint, which is damaged. Raises DistributedError where no epoch is left
+        to take its place."""
         tag = checkpoint.best_tag(self.progress.best_epoch)
         if self.progress.epoch >= self._config.epochs:
             message = (
@@ -170,7 +171,8 @@ class Trainer:
         self._stages.epoch(epoch)
 
     def _renew(self) -> None:
-        """Make memory anew where the session does; a signal stops it, and a resumed run begins with that again."""
+        """Rebuild memory before validation, where the session does so. A signal stops it, and the resumed run rebuilds
+        memory from the beginning."""
         session = self.session
         if session.renew is None or session.renew(session, lambda: self.world.any(self._stop.requested)):
             return
@@ -179,7 +181,7 @@ class Trainer:
         raise Stopped
 
     def start_epoch(self, epoch: int) -> None:
-        """The batches of an epoch, which may be others in every one."""
+        """Collective. Make the batches of an epoch; epochs may have different ones."""
         self.session.start_epoch(epoch)
         self.optimizer.start_epoch(self.session.batches["train"].num_steps)
 
@@ -214,9 +216,9 @@ class Trainer:
         return 0 < seconds <= time.monotonic() - self._saved_at and not self._writer.has_waiting
 
     def train_step(self, plan) -> tuple[float, bool, bool] | None:
-        """Collective. One plan, with the last plan of its step the sum over ranks, and with the last step of its group
-        the optimizer's; returns the step's global loss, whether any rank was asked to stop and whether by any rank's
-        clock a checkpoint is due, None before its last plan."""
+        """Collective. Work one plan. The step's last plan also all-reduces gradients; the last step of an accumulation
+        group also updates the weights. Returns the step's global loss, whether any rank was asked to stop and whether
+        by any rank's clock a checkpoint is due; None before the step's last plan."""
         session, timers = self.session, self.session.timers
         self._watchdog.at("train", plan.step)
         if not self._losses:
@@ -245,14 +247,15 @@ class Trainer:
         return total, stop, late
 
     def _check_first_step(self, before: dict[str, Any]) -> None:
-        """Collective. Refuse what a model does in training that ranks do not do alike."""
+        """Collective. Refuse a model whose first step drew from a generator of its own, or left ranks with different
+        weights or buffers."""
         self._is_checked = True
         refuse_draws(before, self.world, self.session.model_key, "first training step")
         check_model(self.session.model, self.world, self.session.config.model.class_path)
 
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
-        """Metrics of a split; memory moves on. A signal stops it: where training has moved on since the last
-        checkpoint, memory before the split is ``trained``, maybe without any row, and goes into one."""
+        """Compute the metrics of a split; memory moves on through it. A signal stops it. trained: memory before the
+        split, maybe without rows, to be saved in a checkpoint then; None: there is one of this state already."""
         collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
         if collected is None:
             self.log(ASKED)
@@ -264,7 +267,7 @@ class Trainer:
         return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 
     def _report_epoch(self, metrics: dict[str, float]) -> None:
-        """Collective. The epoch's line in metrics.jsonl and in the log."""
+        """Collective. Write the epoch's line into metrics.jsonl and into the log."""
         progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
         loss = progress.loss_sum / max(1, events)
         rate = events * self._config.epoch_parallel / max(progress.train_seconds, 1e-9)
@@ -283,7 +286,8 @@ class Trainer:
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
 
     def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows] | None) -> None:
-        """Collective. ``metrics`` of validation and the memory before it; empty and None without one."""
+        """Collective. Save the best epoch and a checkpoint to resume from, and move on to the next epoch. metrics: of
+        validation; trained: memory before it; empty and None for an epoch without validation."""
         progress = self.progress
         next_epoch = progress.epoch + self._config.epoch_parallel
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
@@ -325,8 +329,8 @@ class Trainer:
 
     def _save(self, memory: list[SavedRows], tag: str | None = None, seconds: float = 0.0) -> None:
         """Begin a checkpoint: weights and optimizer, in one to resume from (without a ``tag``) the epoch's training
-        scores too. ``memory`` empty: the next epoch starts with empty memory. Every group's is the same: the first one
-        writes it."""
+        scores too. ``memory`` empty: the next epoch starts with empty memory. All groups of ranks have the same memory,
+        which the first one writes."""
         session, is_step = self.session, tag is None
         if is_step and not session.task.can_resume(self.progress.epoch, self.progress.step):
             return
@@ -356,8 +360,8 @@ class Trainer:
 
 
 def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
-    """Write two of a split's metrics as text, such as "test AP 0.9123, AUC 0.9200": the monitored one, then as many of
-    the first ones; without those that are NaN, empty where none is left."""
+    """Write up to two of a split's metrics as text, such as "test AP 0.9123, AUC 0.9200": the monitored one, then the
+    first others; NaN is left out."""
     names = [name for name in values if name.startswith(f"{split}_") and values[name] == values[name]]
     names.sort(key=lambda name: name != f"{split}_{monitored}")
     shown = [f"{name.removeprefix(f'{split}_').upper()} {values[name]:.4f}" for name in names[:2]]
@@ -365,7 +369,8 @@ def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
 
 
 def _check(config: TrainConfig, session: Session, known: tuple[str, ...]) -> None:
-    """What only the data tells. The same on all ranks; raises DistributedError."""
+    """Refuse settings that do not fit this run's batches, such as an unknown train.monitor. Raises DistributedError,
+    the same on all ranks."""
     batches = session.batches["train"]
     if config.monitor and config.monitor not in known:
         message = f"train.monitor must be one of {', '.join(known)} here, got {config.monitor!r}"

@@ -81,14 +81,14 @@ class AttentionPass:
         layer.norm_bias = address(norm_bias, dtype, out_width)
 
     def forward(self) -> torch.Tensor:
-        """[N, Z]."""
+        """Compute the rows of the roots, [N, Z]."""
         out = self._node.new_empty((self._call.root.shape[0], self.width))
         self._saved = self._layer.forward(out.data_ptr(), torch.get_num_threads())
         return out
 
     def backward(self, gradient: torch.Tensor, flat: torch.Tensor, with_phase: bool = False) -> torch.Tensor:
-        """gradient [N, Z] of what forward returned; returns that of node [U, D], and adds those of the weights (and of
-        the phase), in their order, to ``flat``."""
+        """Return the gradient of node [U, D] for a gradient [N, Z] of forward's result, and add the gradients of the
+        weights (and of the phase), in their order, to ``flat``."""
         plan, transpose, node, long = self._call.plan, self._call.root_transpose, self._node, torch.int64
         grad_node, size = torch.empty_like(node), self._layer.gradient_size(with_phase)
         targets, roots = node.shape[0] + 1, self._call.root.shape[0]

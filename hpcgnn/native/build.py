@@ -35,7 +35,7 @@ except ImportError as error:
 
 
 def features() -> dict:
-    """Tell what the build contains: openmp, simd, cuda."""
+    """Return the features of the build: openmp, simd, cuda."""
     return {**_native.features(), "cuda": hpcgnn_native.has_cuda()}
 
 

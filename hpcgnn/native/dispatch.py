@@ -53,7 +53,7 @@ def backend(tensor: torch.Tensor):
 
 
 def on_cuda(array) -> bool:
-    """Whether it is a tensor on a CUDA device, or one that is taken for such."""
+    """Whether an array is a tensor on a CUDA device, or, within ``emulation``, any tensor."""
     return isinstance(array, torch.Tensor) and (array.is_cuda or _emulated is not None)
 
 

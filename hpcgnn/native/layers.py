@@ -1,4 +1,4 @@
-"""What whole layers share: each is one native call forward and one backward, on the CPU.
+"""Helpers of native layers, each of which is one native call forward and one backward, on the CPU.
 
 A layer is a pass: an object that goes forward once and backward at most once, and keeps what backward needs. Backward
 adds the gradients of the weights to a flat tensor. For autograd, functions wrap the passes. Matrix products are the

@@ -35,15 +35,15 @@ class LinkDecoderPass:
         decoder.out_bias = address(out_bias, dtype, 1)
 
     def forward(self) -> torch.Tensor:
-        """[R - 1, b]."""
+        """Compute the logits [R - 1, b]."""
         roles, pairs, _ = self._embedding.shape
         logits = self._embedding.new_empty((roles - 1, pairs))
         self._saved = self._decoder.forward(logits.data_ptr(), torch.get_num_threads())
         return logits
 
     def backward(self, gradient: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-        """gradient [R - 1, b] of the logits; returns that of the embedding, and adds those of the weights to
-        ``flat``."""
+        """Return the gradient of the embedding for a gradient [R - 1, b] of the logits, and add the gradients of the
+        weights to ``flat``."""
         (roles, pairs, _), dtype = self._embedding.shape, self._embedding.dtype
         grad_embedding = torch.empty_like(self._embedding)
         self._decoder.backward(

@@ -17,7 +17,8 @@ RULES = {"ldg": 0, "fennel": 1}
 
 @dataclass(frozen=True, slots=True)
 class PartProblem:
-    """What does not change while nodes move: ties between nodes (symmetric CSR), what they cost, loads and limits."""
+    """The constants of a local search: ties between nodes (symmetric CSR) and their costs, the nodes' weights, and the
+    limits of the loads."""
 
     indptr: np.ndarray  # [N + 1] int64
     neighbor: np.ndarray  # [entries] int64
@@ -41,7 +42,7 @@ def balance_parts(problem: PartProblem, nodes: np.ndarray, penalty: float, part:
 
 @dataclass(frozen=True, slots=True)
 class PartLoads:
-    """What P parts hold of C constraints, and how a node chooses among those with room for it.
+    """Loads of P parts by C constraints, and the rule that chooses a node's part among those with room for it.
 
     ldg: the largest ties * (1 - how full the part is); fennel: the largest ties - price * sqrt(how full). Of equal ones
     the emptier, then the first; only what the node weighs on counts. Without room anywhere: the part that is least
@@ -63,7 +64,7 @@ class StreamNodes:
     adjacency: tuple[np.ndarray, np.ndarray, np.ndarray]
 
     def arrays(self) -> list[np.ndarray]:
-        """All of them, int64 and contiguous."""
+        """Return the arrays as contiguous int64, in the kernels' order."""
         return [np.ascontiguousarray(array, np.int64) for array in (self.node, self.weight, *self.adjacency)]
 
 

@@ -30,7 +30,7 @@ def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None
 
 
 def are_rounded() -> bool:
-    """Whether numbers are rounded here before they are multiplied."""
+    """Whether factors are rounded here before they are multiplied (not so where the device does it)."""
     return bool(_kind)
 
 

@@ -108,7 +108,7 @@ class MaskKind:
 
 @dataclass(frozen=True, slots=True)
 class LaterMask:
-    """A mask that ``dropout_mask`` returned without filling it, and what it is to be filled from."""
+    """A mask that ``dropout_mask`` returned without filling it, with the key and the row ids to fill it from."""
 
     random: Random
     identity: torch.Tensor

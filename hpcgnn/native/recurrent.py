@@ -64,13 +64,14 @@ class RecurrentPass:
         cell.bias_hh = address(bias_hh, dtype, gates)
 
     def forward(self) -> torch.Tensor:
-        """[r, D]."""
+        """Compute the new states [r, D]."""
         out = self._call.state.new_empty((self._cell.rows, self._call.state.shape[1]))
         self._saved = self._cell.forward(out.data_ptr(), torch.get_num_threads())
         return out
 
     def backward(self, gradient: torch.Tensor, flat: torch.Tensor, with_phase: bool = False) -> None:
-        """gradient [r, D] of what forward returned; adds those of the weights (and of the phase) to ``flat``."""
+        """Add the gradients of the weights (and of the phase) to ``flat``, for a gradient [r, D] of forward's
+        result."""
         dtype, width = self._call.state.dtype, self._call.state.shape[1]
         grad_weights = address(flat, dtype, self._cell.gradient_size(with_phase))
         grad_out = address(gradient, dtype, -1, width)

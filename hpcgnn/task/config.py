@@ -27,10 +27,9 @@ class TaskConfig:
         temperature: cosine scores are divided by it.
         loss: what training minimizes; empty: the first one that fits ``kind``.
         margin: of loss margin.
-        adversarial: of losses binary and margin: above 0, negatives weigh by the softmax of so many times their scores
-            (Sun et al., RotatE, 2019); 0: all alike.
-        positive_weight: of loss binary: a pair counts so many times the mean of its negatives.
-        negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
+        adversarial: of losses binary and margin: above 0, negatives are weighed by the softmax of their scores times
+            this (Sun et al., RotatE, 2019); 0: all alike.
+        positive_weight: of loss binary: weight of a pair's own loss; the mean over its negatives has weight 1.
     """
 
     kind: str = LINK

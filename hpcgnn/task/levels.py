@@ -58,8 +58,8 @@ def exact_sum(values: np.ndarray, group: Group) -> float:
 
 @dataclass(slots=True)
 class Levels:
-    """What is counted at some of the levels. positives [u]: those of all ranks that have the level; down_to [u]: that
-    reach it; above, level [u]: negatives of all ranks that score higher, or the same."""
+    """Counts over all ranks at u of the levels. positives [u]: positives with just this score; down_to [u]: positives
+    with this score or a higher one; above, level [u]: negatives with a higher score, and with just this one."""
 
     positives: np.ndarray
     down_to: np.ndarray

@@ -78,7 +78,7 @@ def squared_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Sum of absolute errors, as in ``squared_loss``."""
+    """Sum of absolute errors of numbers, outputs [n] or [n, 1] and labels [n], those that are NaN left out."""
     return _errors(output, label).abs().sum()
 
 

@@ -135,7 +135,7 @@ def test_damage_is_found_and_passed_over(comm, writer):
         on_rank_0(comm, lambda path=path, name=name: flip(path / name))
         if path == two:
             assert checkpoint.find_sound(writer._folder, world, told.append) == (one, True)
-    assert told == [f"{two.name} is damaged and passed over: {two / name}: missing or damaged"
+    assert told == [f"{two.name} is damaged and skipped: {two / name}: missing or damaged"
                     for name in [f"memory-{comm.size - 1}.safetensors"]]  # fmt: skip
     with pytest.raises(DistributedError, match="none of 1 checkpoints is whole"):
         checkpoint.find_sound(writer._folder, world, told.append)
@@ -201,7 +201,7 @@ def test_ranks_look_at_a_file_once(comm, writer, monkeypatch):
 
 
 def test_a_damaged_checkpoint_is_written_anew(comm, writer):
-    """It is none once it was passed over, so that it does not count among those to keep either."""
+    """It is none once it was skipped, so that it does not count among those to keep either."""
     world = World(CommConfig(device="cpu", threads=1), comm)
     for step in (1, 2):
         add(writer, comm.rank, step)

@@ -284,7 +284,7 @@ def test_a_damaged_checkpoint_is_passed_over(runs, reference, finished):
     newest, before = checkpoints(finished)[-1], checkpoints(finished)[-2]
     flip_byte(newest / "state.safetensors")
     result = runs.start(finished, 2, check=True)
-    assert f"{newest.name} is damaged and passed over: {newest / 'state.safetensors'}" in result.stdout
+    assert f"{newest.name} is damaged and skipped: {newest / 'state.safetensors'}" in result.stdout
     assert f"resumed from {before.name}" in result.stdout
     assert_same(finished, reference)
 
