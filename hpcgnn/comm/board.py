@@ -55,7 +55,7 @@ class Board:
     def hold(self, rows: int) -> bool:
         """Collective. Make room for ``rows`` rows in each slab, the same number on all ranks; returns whether there is
         room. Nothing may refer to rows that were laid down before."""
-        if self.has_room and rows > self.capacity:
+        if self.has_room and rows > self.capacity:  # so on all ranks, as they give the same number
             self.close()
             self.capacity = int(rows * SPARE)
         return self.has_room
@@ -68,7 +68,7 @@ class Board:
         slabs = self._find(use, shapes)
         if slabs is None:
             return None
-        if slabs.was_read:
+        if slabs.was_read:  # a slower rank may still read what is overwritten now
             self._meet(slabs)
         for own, column in zip(slabs.columns.own, pieces, strict=True):
             begin = 0

@@ -32,7 +32,7 @@ class Lane:
 
     def send(self, message: np.ndarray, rank: int) -> None:
         """Begin to send bytes [n] uint8, which must not change; they are kept until they are sent."""
-        self.num_held()
+        self.num_held()  # frees the memory of messages that are sent
         length = np.array([len(message)], np.int64)
         requests = [self._comm.Isend(length, rank, LENGTH)]
         self._sending.append((length, message, requests + self._pieces(self._comm.Isend, message, rank)))

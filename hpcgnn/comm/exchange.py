@@ -46,7 +46,7 @@ class Transfer:
         self.requests, self.held, self.unpack = [], [], []
         return self._out
 
-    def __del__(self, keep=_abandoned.append) -> None:
+    def __del__(self, keep=_abandoned.append) -> None:  # as a default, as the module's names may be gone at exit
         if self.requests:
             keep(self)
 
@@ -149,7 +149,7 @@ class Channel:
         begin, own = int(first[self.rank]), int(send_counts[self.rank])
         target = int(receive_counts[: self.rank].sum())
         out[target : target + own].copy_(rows[begin : begin + own])
-        if rows.is_cuda:
+        if rows.is_cuda:  # MPI reads them outside of the stream's order
             torch.cuda.current_stream(rows.device).synchronize()
         if on_cuda(rows) and not self.direct:
             return self._start_staged(rows, out, first, send_counts, receive_counts)
@@ -164,7 +164,7 @@ class Channel:
         for piece in self._of_others(send_counts) if first.any() else [slice(None)]:
             host_rows[piece].copy_(rows[piece])
         self._move(transfer, host_rows, host_out, first, send_counts, receive_counts)
-        for piece in self._of_others(receive_counts):
+        for piece in self._of_others(receive_counts):  # torch reuses pinned memory only after the stream has copied it
             transfer.unpack.append(lambda piece=piece: out[piece].copy_(host_out[piece], non_blocking=True))
         return transfer
 
@@ -179,7 +179,7 @@ class Channel:
             return
         send, receive = (np.asarray(counts, np.int64) * width for counts in (send_counts, receive_counts))
         send_start, receive_start = first * width, _starts(receive)
-        send[self.rank] = receive[self.rank] = 0
+        send[self.rank] = receive[self.rank] = 0  # these were copied by ``_start``
         self.sent_to += send
         transfer.held += [rows, out]
         limit = 0 if by_pairs else max(1, self.max_bytes // self.size)
@@ -215,6 +215,7 @@ class Channel:
         return self.mpi.Ialltoallv(*message)
 
     def _remainder(self, transfer: Transfer, rows, out, send, receive, limit: int) -> None:
+        # Receives first, so that what arrives has its place. MPI matches the pieces of two ranks by their order alone.
         for (counts, starts), tensor, post in (
             (receive, out, self.mpi.Irecv),
             (send, rows, self.mpi.Isend),

@@ -43,7 +43,7 @@ class FlatParameters:
 
     def zero(self) -> None:
         """Clear gradients and extras."""
-        self._buffer.zero_()
+        self._buffer.zero_()  # never .grad = None: the parameters' gradients would leave the buffer
 
     def sum(self, reducer: GradientSum) -> None:
         """Collective. Sum gradients and extras over ranks."""
@@ -145,6 +145,7 @@ def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
     with together(world, "open a process group"):
         if comm.rank == 0:
             host = _own_address(world)
+            # Without waiting: the others learn the port from the broadcast below.
             store = torch.distributed.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
             address = (host, store.port)
     host, port = comm.bcast(address)

@@ -49,6 +49,7 @@ class Group:
     def __init__(self, comm: MPI.Comm | None = None, max_bytes: int = MAX_BYTES):
         if comm is None:
             self.check_singleton()
+        # A duplicate, so that no other library's messages match the group's.
         self._comm = self._whole = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size, self.max_bytes = self._comm.rank, self._comm.size, max_bytes
         self.job, self.host = self, socket.gethostname()
@@ -135,7 +136,7 @@ class Group:
             remedy = REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
             verdict = said if remedy in said else said + remedy, isinstance(error, ValueError)
         job = self.job.mpi
-        if not job.allreduce(error is not None, MPI.LOR):
+        if not job.allreduce(error is not None, MPI.LOR):  # nearly always: verdicts are gathered only after an error
             return
         verdicts = job.allgather(verdict)
         rank, (message, user_error) = next((r, v) for r, v in enumerate(verdicts) if v is not None)

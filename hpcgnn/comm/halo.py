@@ -173,7 +173,7 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, token):
-        exchange = ctx.exchange
+        exchange = ctx.exchange  # waited for in _Start.backward: what is computed in between overlaps
         exchange.push = exchange.chain.under_way(exchange.route.start_push(gradient.contiguous()))
         return token, None
 

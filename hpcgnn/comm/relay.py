@@ -71,7 +71,7 @@ class Relay:
         for begin in range(0, len(own), length):
             piece = slice(begin, begin + length)
             everyone = np.empty((self.num_groups, len(own[piece])), own.dtype)
-            self._comm.Allgather(own[piece], everyone)
+            self._comm.Allgather(own[piece], everyone)  # no MPI_SUM, which may add in another order
             total[piece] = everyone[0]
             for other in everyone[1:]:
                 total[piece] += other
@@ -80,7 +80,7 @@ class Relay:
     def put(self, tensors: list[torch.Tensor], group: int) -> None:
         """Begin to send tensors to a peer."""
         self._sending = [message for message in self._sending if not MPI.Request.Testall(message[1])]
-        for tensor in tensors:
+        for tensor in tensors:  # copied: the step goes on with its state while this is under way
             flat = tensor.detach().contiguous().cpu().numpy().reshape(-1).view(np.uint8).copy()
             self._sending.append((flat, [self._comm.Isend(piece, group) for piece in self._pieces(flat)]))
 

@@ -39,6 +39,7 @@ class MachineMemory:
         """machine: of ``world.machine``; num_bytes: the same on all its ranks. Raises DistributedError where one
         refuses."""
         self.machine = machine
+        # All at rank 0, so that it is one piece; an empty window would have no address.
         own_bytes, error = (max(1, num_bytes) if machine.rank == 0 else 0), None
         try:
             self._window = MPI.Win.Allocate_shared(own_bytes, 1, comm=self.machine)
@@ -52,11 +53,11 @@ class MachineMemory:
             raise
         buffer, _ = self._window.Shared_query(0)
         self.bytes = np.frombuffer(buffer, np.uint8)[:num_bytes]  # type: ignore[call-overload]
-        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._window.Lock_all(MPI.MODE_NOCHECK)  # Sync needs an access epoch: one, as long as the memory lasts
 
     def meet(self) -> None:
         """Collective. Make what ranks of the machine have written visible to its other ranks."""
-        self._window.Sync()
+        self._window.Sync()  # ends this rank's writes; after the barrier: begins its reads
         self.machine.Barrier()
         self._window.Sync()
 
@@ -114,7 +115,7 @@ class MachineRows:
             roots = np.searchsorted(np.unique(head_of), head_of)
             first = np.flatnonzero(np.diff(roots, prepend=-1))  # of consecutive ranks of a machine, whose rows adjoin
             last = np.append(first[1:], len(roots)) - 1
-            under_way: list[MPI.Request] = []
+            under_way: list[MPI.Request] = []  # begun in one order on all heads: MPI matches collectives by it
             for root, lowers, uppers in zip(roots[first].tolist(), begin[first], end[last], strict=True):
                 for lower, upper in zip(lowers.tolist(), uppers.tolist(), strict=True):
                     for at in range(lower, upper, max_bytes):

@@ -145,7 +145,7 @@ class Watchdog:
         deadline = time.monotonic() + ANSWER_SECONDS
         status = MPI.Status()
         while len(answers) < world.size and time.monotonic() < deadline and not self._closing.is_set():
-            self._answer()
+            self._answer()  # else two ranks that ask each other would take each other for silent
             if self._comm.Iprobe(MPI.ANY_SOURCE, TELL, status):
                 answers[status.source] = self._comm.recv(source=status.source, tag=TELL)
             else:

@@ -131,6 +131,7 @@ class World(Group):
         machine.Free()
         # Whether device memory goes straight to MPI: for all ranks alike, as both ends of a message must agree on it.
         self.gpu_direct = bool(self._comm.allreduce(self._samples or self._takes_device_memory(), MPI.LAND))
+        # For all ranks alike, too, as plans ahead are made in collective calls.
         spare = self.device.type == "cuda" or self.threads < cores
         self._spare_cores = bool(self._comm.allreduce(spare, MPI.LAND))
         torch.set_num_threads(self.threads)

@@ -111,7 +111,7 @@ def remove_leftovers(path: pathlib.Path) -> None:
 
 def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
     """fsync a finished temporary file and rename it to its final name, durably."""
-    fsync(temporary)
+    fsync(temporary)  # before the rename: a crash must not leave the final name with a part of the contents
     os.replace(temporary, path)
     fsync(pathlib.Path(path).parent)
 

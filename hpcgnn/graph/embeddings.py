@@ -74,7 +74,7 @@ class SparseEmbedding:
         """Collective. Send gradients [W, D] of the route's rows to the owners, who add them up and update each row
         once."""
         total, rows = route.push_sum(gradient.contiguous()), route.served
-        if len(rows) == 0:
+        if len(rows) == 0:  # not before push_sum, which is collective
             return
         state = {name: native.gather_rows(table, rows) for name, table in self.state.items()}
         native.scatter_rows(self.weight, rows, self._updated(native.gather_rows(self.weight, rows), total, state))

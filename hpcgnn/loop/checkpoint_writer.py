@@ -88,6 +88,7 @@ class CheckpointWriter:
         target, is_step = self._folder / tag, tag.startswith("step-")
         if any(job.target == target for job in self._jobs):
             return
+        # Rank 0 alone looks: a network file system may show other ranks the folder as it was.
         if self._world.broadcast(self._world.rank == 0 and is_step and (target / MANIFEST).is_file()):
             return
         if len(self._jobs) >= MOST_WAITING:
@@ -96,7 +97,7 @@ class CheckpointWriter:
             if self._world.rank == 0:
                 remove(target)
                 target.mkdir(parents=True)
-        contents = _contents(state, memory, flat_row, self._world.rank)
+        contents = _contents(state, memory, flat_row, self._world.rank)  # copies: training goes on meanwhile
         written = self._thread.submit(_write_files, target, contents, self._metadata)
         self._jobs.append(_CheckpointJob(target, state.progress, is_step, written))
 
@@ -108,7 +109,7 @@ class CheckpointWriter:
             except Exception:
                 self._give_up()
                 raise
-            self._jobs.pop(0)
+            self._jobs.pop(0)  # not before: what fails is still to be removed
 
     def close(self) -> None:
         """Not collective. Give up the checkpoints that are under way; without effect after ``settle``."""
@@ -194,6 +195,7 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
         "files": [entry for entries in entries_by_rank for entry in entries], "progress": asdict(progress),
     }  # fmt: skip
     content = json.dumps(manifest, indent=1).encode()
+    # The seal first: with its manifest a folder is a checkpoint.
     (target / SEAL).write_bytes(seal_of(content))
     durable.fsync(target / SEAL)
     temporary = target / f"{MANIFEST}.tmp"

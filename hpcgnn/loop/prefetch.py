@@ -57,7 +57,7 @@ class Prefetcher(Generic[Plan]):
             plan, error = self._ready[number % len(self._make)].get()
             if error is not None:
                 raise error
-            with self._window:
+            with self._window:  # before the plan is used: the next one is made meanwhile
                 self._allowed += 1
                 self._window.notify_all()
             yield plan
@@ -81,7 +81,7 @@ class Prefetcher(Generic[Plan]):
         for index in range(number, self._stop - self._start, len(self._make)):
             with self._window:
                 self._window.wait_for(lambda index=index: index < self._allowed or self._closing)  # type: ignore[misc]
-                if index >= self._allowed:
+                if index >= self._allowed:  # plans within the window are still made: other ranks wait for them
                     return
             try:
                 self._ready[number].put((self._make[number](self._start + index), None))

@@ -34,6 +34,7 @@ def share_model(model: torch.nn.Module, world: World, class_path: str) -> None:
         kinds = {f"weight or buffer {name}": _kind(tensor) for name, tensor in tensors.items()}
         same_everywhere(world, _source(class_path), "copy the file anew, or name a folder on PYTHONPATH that all share")
         kinds["order of weights and buffers"] = hashlib.sha256("\n".join(tensors).encode()).hexdigest()[:16]
+        # Before the broadcasts, which pair the tensors of ranks by their order.
         same_everywhere(world, kinds, f"model.class_path {class_path}: {OF_DATA}")
         job = world.job
         for tensor in tensors.values() if job.size > 1 else ():

@@ -101,7 +101,7 @@ class _RecordedStep:
         self._load(plan)
         for mask in self._masks:
             mask.fill(plan.step, plan.epoch)
-        self._graph.replay()
+        self._graph.replay()  # the next replay overwrites the results: these are copies
         return map_tensors(self._result, lambda name, tensor: tensor.clone())
 
     def close(self) -> None:

@@ -163,7 +163,7 @@ class Trainer:
         if self._config.validates(progress.epoch):
             with self.session.timers("validation"):
                 self._renew()
-                trained = memory.saved()
+                trained = memory.saved()  # scoring moves memory on
                 metrics = self._score("val", trained)
         self._report_epoch(metrics)
         epoch = progress.epoch
@@ -205,7 +205,7 @@ class Trainer:
                     self._save(self.session.memory.saved(), seconds=already + time.perf_counter() - begin)
                 if stop:
                     break
-        if stop:
+        if stop:  # not within the block: left by this exception, it would not end the planning threads
             raise Stopped
 
     @property
@@ -233,7 +233,7 @@ class Trainer:
             return None
         loss: Any = sum(self._losses)
         self._losses.clear()
-        with timers("gradient sum"):
+        with timers("gradient sum"):  # the flags travel along, so that all ranks decide alike in the same step
             flags = self._stop.requested, self._writer.is_busy, self._is_late
             total, stop, busy, late = self.optimizer.sum(plan.step, loss, *flags)
         if self._writer.has_waiting and not busy:
@@ -300,6 +300,7 @@ class Trainer:
             is_unknown = value == progress.best_metric == WORST  # of all epochs so far, as without validation roots
             if progress.best_epoch < 0 or value > progress.best_metric or is_unknown:
                 done = replace(done, best_metric=value, best_epoch=progress.epoch, bad_epochs=0)
+                # Before the step checkpoint below, which names it.
                 self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
             else:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
@@ -309,7 +310,7 @@ class Trainer:
 
     def _test(self) -> None:
         """Validation, then test, from the best epoch's weights and memory."""
-        self._settle()
+        self._settle()  # that checkpoint may be under way
         epoch = self.progress.best_epoch
         if epoch < 0:
             return
@@ -336,7 +337,7 @@ class Trainer:
             return
         self._watchdog.at("checkpoint", self.progress.global_step)
         with session.timers(CHECKPOINT):
-            with together(self.world, "checkpoint"):
+            with together(self.world, "checkpoint"):  # on disk first: a resumed run cuts the file off at this byte
                 self.progress.metrics_bytes = self._metrics.position() if self._metrics is not None else 0
             progress = replace(self.progress, train_seconds=seconds)
             tensors = checkpoint.model_tensors(session.model) | session.task.run_state()
