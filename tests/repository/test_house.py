@@ -27,6 +27,7 @@ CROSSING = ("hpcgnn.kinds", "data_tools.built_in")
 MOST_FILES = 25  # of Python or C++ in a folder
 SUFFIXES = {".py", ".cpp", ".h", ".cu", ".cuh"}
 FULLER: dict[str, int] = {}  # folders that may hold more
+TWICE = {"AskedPairs", "Counts", "Demand", "Pairs", "Ranks"}  # classes whose name another one has, too: no new ones
 
 
 def name_of(path: Path) -> str:
@@ -130,6 +131,14 @@ def test_only_one_room_talks_to_mpi():
                     talking.add(name)
     assert talking, "no imports found: the test looks in the wrong place"
     assert {name for name in talking if room(name) != "comm"} == set()
+
+
+def test_no_class_name_means_two_things():
+    names = Counter(
+        node.name for tree in modules().values() for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )  # fmt: skip
+    assert {name for name, count in names.items() if count > 1} == TWICE
 
 
 def test_no_folder_is_fuller_than_a_reader_can_see():
