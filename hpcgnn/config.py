@@ -21,11 +21,9 @@ import yaml
 from hpcgnn.choices import Part, check_choice, describe_choices, tables_of
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
-from hpcgnn.kinds import KINDS
+from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.recipes import expand_recipe, recipe_names
-from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_config import expand_eval
 
 # Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
@@ -53,7 +51,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def parser(program: str, description: str, kind: str = RunConfig.KIND) -> jsonargparse.ArgumentParser:
+def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
     """Make a parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
@@ -78,7 +76,7 @@ def _say_choices(result: jsonargparse.ArgumentParser, section: str, tables: dict
             action.help = f"{action.help}: {describe_choices(tables[field])}"
 
 
-def kind_of(argv: list[str], kind: str = RunConfig.KIND) -> str:
+def kind_of(argv: list[str], kind: str = DEFAULT_KIND) -> str:
     """Find the kind of graph that a command line names, or its recipe, or its ``--config`` files; ``kind``, where none
     does. Raises ValueError."""
     argv = expand_recipe(argv)
@@ -140,7 +138,7 @@ def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
     """Read the configuration and the namespace of all options. Raises ValueError for what is misspelt or out of
     range."""
-    namespace = parse_arguments(result, expand_eval(expand_recipe(argv)))
+    namespace = parse_arguments(result, KINDS[result.get_default("kind")].expand(expand_recipe(argv)))
     if "recipe" in namespace:
         raise ValueError("recipe is an option of the command line, not a key of a file: give --recipe")
     config = KINDS[namespace.kind].config
@@ -170,7 +168,7 @@ def load(path: str | os.PathLike) -> Any:
             )
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
-    kind = values.get("kind", RunConfig.KIND)
+    kind = values.get("kind", DEFAULT_KIND)
     try:
         check_choice("kind", kind, tuple(KINDS))
         return KINDS[kind].config.from_dict(values)

@@ -11,13 +11,12 @@ import sys
 import jsonargparse
 
 from hpcgnn.comm.world import World
-from hpcgnn.kinds import kind_of
+from hpcgnn.kinds import KINDS, kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
-from hpcgnn.temporal.eval_config import BASELINES, NEGATIVE_KINDS
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -36,11 +35,11 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parser() -> jsonargparse.ArgumentParser:
     parser = command_parser("python -m hpcgnn.evaluate", __doc__)
-    parser.add_argument(
-        "--eval", choices=("", "tgb", *NEGATIVE_KINDS), default="", help="another protocol, or other negatives"
-    )
+    protocols = [word for kind in KINDS.values() for word in kind.protocols]
+    baselines = [word for kind in KINDS.values() for word in kind.baselines]
+    parser.add_argument("--eval", choices=("", *protocols), default="", help="another protocol, or other negatives")
     parser.add_argument("--negatives_file", type=str, default="", help="fixed negatives, for --eval file and tgb")
-    parser.add_argument("--baseline", choices=("", *BASELINES), default="", help="EdgeBank in place of the model")
+    parser.add_argument("--baseline", choices=("", *baselines), default="", help="EdgeBank in place of the model")
     return parser
 
 

@@ -27,8 +27,6 @@ from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_mani
 from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
-from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
-from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
@@ -173,14 +171,14 @@ def _hardware(world: World) -> list[str]:
 
 
 def self_check(world: World) -> list[str]:
-    """Collective. List the problems of all ranks: a random number that is known, the attention layer against plain
+    """Collective. List the problems of all ranks: a random number that is known, a native layer against plain
     torch, kernels of a GPU against the host's, rows pulled along a route."""
     problems = []
     word = native.random_integers(native.Random(0, 0), np.zeros(1, np.int64), 1, (1 << 32) - 1)[0, 0]
     if word != (0x6627E8D5 * ((1 << 32) - 1)) >> 32:
         problems.append("Philox does not give its known answer")
     if not _layer_agrees():
-        problems.append("the attention layer differs from plain torch")
+        problems.append("a native layer differs from plain torch")
     if world.device.type == "cuda" and not _device_agrees(world.device):
         problems.append(f"kernels of {world.device} differ from the host's")
     ownership = BlockOwnership.even(10 * world.size, world.size)
@@ -193,18 +191,13 @@ def self_check(world: World) -> list[str]:
 
 
 def _layer_agrees() -> bool:
-    """Say whether the native attention layer gives the same as plain torch."""
+    """Whether a native layer, with its sums over lists and its products, gives the same as plain torch."""
     torch.manual_seed(0)
-    roots, slots, unique, width = 7, 3, 5, 4
-    slot, root = torch.randint(0, unique, (roots, slots), dtype=torch.int32), torch.randint(0, unique, (roots,))
-    dt, edge_of = slot.long(), torch.full_like(slot, -1)
-    plan = native.AttentionPlan(
-        slot, torch.full((roots,), slots, dtype=torch.int32), dt, edge_of, *_transpose(slot.ravel(), unique)
-    )
-    layer = TemporalAttentionLayer(width, 0, 8, 2, TimeEncoding(width))
-    node, edge = torch.randn(unique, width), torch.empty(0, 0)
-    fused = layer.embed(node, root, _transpose(root.int(), unique), edge, plan)
-    return torch.allclose(fused, layer(node, node[root], edge, plan), atol=1e-5)
+    rows, weight, bias = torch.randn(50, 7), torch.randn(20, 14), torch.randn(20)
+    lists = native.EdgeLists(torch.tensor([0, 30, 90, 120]), torch.arange(120) * 7 % 50, len(rows))
+    total = torch.stack([rows[piece].sum(0) for piece in lists.source.split([30, 60, 30])])
+    fused = native.sage_layer(rows, None, lists, weight, bias, mean=False, relu=True)
+    return torch.allclose(fused, torch.relu(torch.cat([rows[:3], total], 1) @ weight.T + bias), rtol=1e-4, atol=1e-4)
 
 
 def _device_agrees(device: torch.device) -> bool:
@@ -217,11 +210,6 @@ def _device_agrees(device: torch.device) -> bool:
         gathered.append(native.gather_rows(*on_place).cpu())
         summed.append(native.segment_sum(on_place[0], lists).cpu())
     return torch.equal(*gathered) and torch.equal(*summed)
-
-
-def _transpose(index: torch.Tensor, targets: int) -> tuple[torch.Tensor, torch.Tensor]:
-    indptr, order = map(torch.from_numpy, native.transpose_index(index.numpy(), targets))
-    return indptr, order
 
 
 if __name__ == "__main__":

@@ -16,12 +16,18 @@ from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.session import open_session as open_snapshots
 from hpcgnn.static import predict as static_answers
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampler_ranks import beside_samplers
 from hpcgnn.static.session import open_session as open_static
 from hpcgnn.temporal import edgebank
 from hpcgnn.temporal import predict as temporal_answers
 from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.eval_config import BASELINES, NEGATIVE_KINDS, expand_eval
 from hpcgnn.temporal.session import open_session as open_temporal
+
+
+def without_servers(config, path, world, watchdog, log, train: Callable[..., int]) -> int:
+    """Collective. Call ``train`` with all ranks, None of which serves others."""
+    return train(world, None)
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,10 @@ class Kind:
     configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it;
     make_slice: writes one part of a graph of any size; check: the configuration that
     ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind; answer: collective,
-    writes what was asked; run_baseline and score_baseline: of kinds whose runs may have a heuristic for a model.
+    writes what was asked; expand: writes out the short forms of a command line; beside_servers: collective, calls a
+    function with the world of the ranks that train and the sampling servers that the other ranks are, if any;
+    protocols: words for other evaluations of a run; baselines: names of the heuristics that may stand in for a model,
+    which run_baseline runs and score_baseline scores.
     """
 
     config: type[Sections]
@@ -42,6 +51,10 @@ class Kind:
     make_slice: Callable[..., None]
     check: Callable[[Any, Any], Sections]
     answer: Callable[[Any, Any], None]
+    expand: Callable[[list[str]], list[str]] = list
+    beside_servers: Callable[..., int] = without_servers
+    protocols: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
     run_baseline: Callable[..., int] | None = None
     score_baseline: Callable[..., dict[str, float]] | None = None
 
@@ -51,11 +64,9 @@ def kind_of(config: Sections) -> Kind:
     return KINDS[config.KIND]
 
 
-def open_session(
-    config: Sections, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
-) -> Session:
-    """Collective. The session of a run; samplers: the ranks that draw for one on a static graph, if any."""
-    further = () if samplers is None else (samplers,)
+def open_session(config: Sections, path: str, world: World, watchdog: Watchdog, servers: Any = None) -> Session:
+    """Collective. Open the session of a run; servers: its sampling servers, if there are any."""
+    further = () if servers is None else (servers,)
     return kind_of(config).open(config, path, world, watchdog, *further)
 
 
@@ -103,15 +114,17 @@ def _make_snapshots(config: Any, parts: Path) -> None:
     built_in.make_synthetic_snapshots(parts, config.data.synthetic_nodes, config.data.synthetic_snapshots)
 
 
+DEFAULT_KIND = RunConfig.KIND
 KINDS = {
     RunConfig.KIND: Kind(
         config=RunConfig, data="events", make=_make_events, make_slice=_make_events_slice, open=open_temporal,
-        check=temporal_answers.check, answer=temporal_answers.answer,
+        check=temporal_answers.check, answer=temporal_answers.answer, expand=expand_eval,
+        protocols=("tgb", *NEGATIVE_KINDS), baselines=BASELINES,
         run_baseline=edgebank.run_baseline, score_baseline=edgebank.baseline_metrics,
     ),
     StaticConfig.KIND: Kind(
         config=StaticConfig, data="graph", make=_make_static, make_slice=_make_static_slice, open=open_static,
-        check=static_answers.check, answer=static_answers.answer,
+        check=static_answers.check, answer=static_answers.answer, beside_servers=beside_samplers,
     ),
     SnapshotConfig.KIND: Kind(
         config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=_make_snapshots_slice,

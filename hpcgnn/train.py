@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 import torch
@@ -37,7 +38,6 @@ from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
 from hpcgnn.reopen import data_path
-from hpcgnn.static.sampler_ranks import Samplers, beside_samplers
 
 PROFILED = "10-19"  # steps of the run, by default
 FINISHED = "finished"  # file in the run folder, of a run that came to its end
@@ -59,16 +59,16 @@ def main(world: World, argv: list[str]) -> int:
                 _stage_if_possible(config, world, log)
             watchdog.at("open the partition set")
 
-            def train(part: World, samplers: Samplers | None) -> int:
+            def train(part: World, servers: Any) -> int:
                 group = part.split(config.num_groups)
-                session = open_session(config, path, group, watchdog, samplers)
+                session = open_session(config, path, group, watchdog, servers)
                 code = _run(session, part, folder, log, stop, resume)
                 session.close()
                 if group is not part:
                     group.close()
                 return code
 
-            code = beside_samplers(config, path, world, watchdog, log, train)
+            code = kind_of(config).beside_servers(config, path, world, watchdog, log, train)
             watchdog.at("leave")
             with together(world, "leave"):
                 if world.rank == 0 and code == launch.EXIT_DONE:

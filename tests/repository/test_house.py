@@ -113,6 +113,11 @@ def test_imports_go_in_no_circle(package):
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_commands_know_wings_by_the_registry_alone():
+    knowing = {one for one, other in within("hpcgnn") if one.count(".") == 1 and room(other) in WINGS}
+    assert knowing == {"hpcgnn.kinds"}
+
+
 def test_one_lazy_import_leads_to_the_tools():
     """A run with data of its own loads none of them. The command `hpcgnn` has the package found, no more."""
     crossing = {(one, other) for one, other in imports() if one.startswith("hpcgnn") and other.startswith("data_tools")}
