@@ -134,7 +134,7 @@ class Ranks(Team):
 
     def ranks_on_machine(self) -> int:
         """Collective. Count the ranks on this rank's machine."""
-        return self.group.ranks_on_node()
+        return self.group.ranks_on_machine()
 
     def agree(self, error: Exception | None, stage: str) -> None:
         """Collective. Raise SharedError on all ranks where any rank brings an error."""

@@ -259,7 +259,7 @@ class _ThreadMemory:
 
     def meet(self) -> None:
         """Collective. Wait for the other ranks of the machine."""
-        self.node.Barrier()
+        self.machine.Barrier()
 
     def close(self) -> None:
         """Collective. Forget the memory."""
@@ -279,7 +279,7 @@ def emulate_steps(config: Any, path: str, num_ranks: int, steps: int, skipped: i
         return train_steps(config, path, folder, world, comm.recorder, steps, skipped)
 
     try:
-        with in_place(), mock.patch.object(shared, "NodeMemory", _ThreadMemory):
+        with in_place(), mock.patch.object(shared, "MachineMemory", _ThreadMemory):
             return emulate(num_ranks, train, clock_of(config))[0]
     finally:
         sys.excepthook = hook

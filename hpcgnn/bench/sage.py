@@ -88,7 +88,7 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
     row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
                  for rows in session.graph.rows]  # fmt: skip
     world = session.world
-    machine = world.node()
+    machine = world.machine()
     is_far = ~np.isin(np.arange(world.size), machine.allgather(world.rank))
     machine.Free()
     for epoch in itertools.count():

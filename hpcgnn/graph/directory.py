@@ -119,20 +119,6 @@ class NodeDirectory(Directory):
         """Collective. Fetch the global ids of the nodes at ``places`` in [0, size), in the shape of ``places``."""
         return self.rows(places)[..., 0]
 
-    def draw_others(
-        self, nodes: np.ndarray, is_own: np.ndarray, places: np.ndarray, again: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:  # fmt: skip
-        """Collective. Replace those of the drawn nodes [s, k] where ``is_own`` [s, k] is set by other nodes of the
-        list, each equally likely, and return all of them. places [s, k]: of the drawn nodes in the list.
-
-        again(rows [n]): draws integers [n, k] from 0 to size - 2 for these of the s rows."""
-        row, slot = np.nonzero(is_own)
-        unique, number = np.unique(row, return_inverse=True)
-        other = again(unique)[number, slot]
-        result = nodes.copy()
-        result[row, slot] = self.lookup(other + (other >= places[row, slot]))
-        return result
-
 
 def check_drawn(pool: str, size: int, remedy: str) -> None:
     """Raise DistributedError for a pool that random numbers are too small for; called on all ranks alike."""

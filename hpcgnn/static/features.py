@@ -149,7 +149,7 @@ class NodeRows:
             pull = route.restrict(is_pulled, self._first[route.requesters()] < 0)
         else:
             channel = route.channel
-            asks = owner if channel.node is None else owner % channel.node.size  # so that a rank asks few owners
+            asks = owner if channel.machine is None else owner % channel.machine.size  # so that a rank asks few owners
             # In the order in which replies arrive, so that no row is moved twice.
             pulled = pulled[native.order_of_ranks(asks[pulled], channel.size)]
             plain = self.wire is None and not any(isinstance(table, GatheredTable) for table in self.tables.values())

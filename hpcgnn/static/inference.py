@@ -112,14 +112,14 @@ class SharedTables:
         self._near: dict[str, MachineTable] = {}
         self._columns: dict[str, MachineColumns] = {}
 
-    def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, NodeColumns | None]:
+    def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, MachineColumns | None]:
         """Allocate a column for this rank's nodes; where it is shared, in memory of the machine, which is returned."""
         columns = share_columns(self._session.world, [(shape, dtype)]) if self._shares else None
         if columns is None:
             return torch.empty(shape, dtype=dtype, device=self._session.world.device), None
         return columns.own[0], columns
 
-    def keep(self, name: str, column: torch.Tensor, columns: NodeColumns | None) -> None:
+    def keep(self, name: str, column: torch.Tensor, columns: MachineColumns | None) -> None:
         """Let chunks read a filled column of ``make``, which replaces the one with its name."""
         self._near.pop(name, None)
         self.own[name] = column
@@ -206,7 +206,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     return out
 
 
-def _pause(between: Callable[[], None], tables: SharedTables, made: NodeColumns | None) -> None:
+def _pause(between: Callable[[], None], tables: SharedTables, made: MachineColumns | None) -> None:
     """Collective. Call ``between``; if it ends the computation, free the shared memory."""
     try:
         between()

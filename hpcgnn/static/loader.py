@@ -82,7 +82,7 @@ class SeedLoader:
         self.prefetch = world.plans_ahead(sampling.prefetch, sampling.in_flight)
         further = range(1, sampling.in_flight if self.prefetch else 1)
         polite = [self.prefetch > 0, *(True for _ in further)]
-        self._channels = [world.channel(each, by_node=True) for each in polite]
+        self._channels = [world.channel(each, by_machine=True) for each in polite]
         self._excluded: Exclusion | None = None  # sampling servers leave out edges themselves
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws

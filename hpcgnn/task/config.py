@@ -30,6 +30,7 @@ class TaskConfig:
         adversarial: of losses binary and margin: above 0, negatives are weighed by the softmax of their scores times
             this (Sun et al., RotatE, 2019); 0: all alike.
         positive_weight: of loss binary: weight of a pair's own loss; the mean over its negatives has weight 1.
+        negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
     """
 
     kind: str = LINK

@@ -232,7 +232,7 @@ def test_shared_memory_has_no_name(comm):
 
 
 def test_nothing_is_shared_without_neighbors(comm):
-    """On a node of one rank memory is its own."""
+    """On a machine of one rank memory is its own."""
     assert not has_neighbors(make_world(comm, 1))
     assert has_neighbors(make_world(comm)) == (comm.size > 1)
 
