@@ -19,8 +19,7 @@ def measure_network(world: World) -> dict[str, float]:
     """Collective, on two ranks or more. Measure latency and bandwidth of a rank in exchanges of all with all."""
     peers = world.size - 1
     small, large = (_exchange_seconds(world, nbytes) for nbytes in (SMALL_BYTES, LARGE_BYTES))
-    latency = small / peers
-    return {"latency": latency, "bandwidth": peers * LARGE_BYTES / max(large - small, 1e-9)}
+    return {"latency": small / peers, "bandwidth": peers * LARGE_BYTES / max(large - small, 1e-9)}
 
 
 def _exchange_seconds(world: World, nbytes: int) -> float:

@@ -1,6 +1,6 @@
 """What steps of many ranks take, from the record of simulated ones: measured computing, and messages by a model.
 
-Beyond the numbers of ranks that were simulated, seconds of computing and bytes go on as powers of the number of ranks.
+Beyond the numbers of ranks that were simulated, seconds of computing go on as a + b / R, bytes as a power of R.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hpcgnn.bench.steps import SimulatedSteps
 from hpcgnn.bench.trace import COUNTS, PLAN, ROWS, STEP, Meeting
 
 STAGES = (PLAN, STEP)
-COMPUTE = "compute"
 FITTED_POINTS = 4  # the largest simulated numbers of ranks
 SMALLEST = 1e-9
 ASSUMPTIONS = (
@@ -30,17 +29,23 @@ ASSUMPTIONS = (
     "and its exchanges overlap with execution, and a step takes the longer of the two",
     "steps of a temporal graph are those in the middle of an epoch, or a whole one; what an epoch begins with, and "
     "validation, are left out",
-    "extrapolated: seconds of computing and bytes are powers of the number of ranks, as many exchanges a step",
+    "extrapolated to R ranks: seconds of computing are a + b / R, bytes a power of R, as many exchanges a step",
 )
 
 
 def power_law(sizes: Sequence[int], values: Sequence[float], ranks: int) -> float:
-    """Extrapolate values of some numbers of ranks by a power, fitted by least squares on logarithms; a single value is
-    taken for a constant."""
-    if len(sizes) == 1:
-        return float(values[0])
-    exponent, log_factor = np.polyfit(np.log(sizes), np.log(np.maximum(values, SMALLEST)), 1)
-    return float(np.exp(log_factor) * ranks**exponent)
+    """Extrapolate values of some numbers of ranks by a power through the last two: it falls off with more ranks."""
+    first, last = np.maximum(values[-2:], SMALLEST)
+    return float(last * (ranks / sizes[-1]) ** (np.log(last / first) / np.log(sizes[-1] / sizes[-2])))
+
+
+def floor_law(sizes: Sequence[int], values: Sequence[float], ranks: int) -> float:
+    """Extrapolate seconds of some numbers of ranks as a + b / R, fitted by least squares, neither negative: work that
+    ranks share, and work that each of them does."""
+    shared, floor = np.polyfit(1 / np.array(sizes), values, 1)
+    if shared < 0 or floor < 0:
+        shared, floor = (0.0, values[-1]) if shared < 0 else (values[-1] * sizes[-1], 0.0)
+    return float(floor + shared / ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +179,7 @@ def extrapolated_point(ranks: int, simulated: list[SimulatedSteps], links: Links
                 for name in ("mean", "between", "within")
             }) for part, newest in known[-1].messages.items()
         }  # fmt: skip
-        need = needs[stage] = Demand(power([need.compute for need in known]), messages)
+        need = needs[stage] = Demand(floor_law(sizes, [need.compute for need in known], ranks), messages)
         taken = {part: _message_seconds(of_part, ranks, links) for part, of_part in messages.items()}
         seconds[stage] = _seconds(need.compute, taken)
     busiest_bytes = power([busiest_sender(one, links) for one in fitted])
@@ -189,7 +194,7 @@ def _message_seconds(messages: Messages, ranks: int, links: Links) -> float:
 
 
 def _seconds(compute: float, taken: dict[str, float]) -> dict[str, float]:
-    return {COMPUTE: compute} | {f"{part or 'other'} messages": value for part, value in taken.items()}
+    return {"compute": compute} | {f"{part or 'other'} messages": value for part, value in taken.items()}
 
 
 def _point(

@@ -14,7 +14,7 @@ from hpcgnn import kinds
 from hpcgnn.bench import command
 from hpcgnn.bench.emulated import emulate, emulate_steps
 from hpcgnn.bench.pretended import pretend_steps
-from hpcgnn.bench.price import Links, busiest, extrapolated_point, power_law, simulated_point
+from hpcgnn.bench.price import Links, busiest, extrapolated_point, floor_law, power_law, simulated_point
 from hpcgnn.bench.steps import SimulatedSteps, begin_epoch, choose_steps
 from hpcgnn.bench.trace import COUNTS, MEET, PLAN, ROWS, STEP, SUM, Computed, Meeting, Recorder, Trace, Waited
 from hpcgnn.comm.world import CommConfig, World
@@ -278,9 +278,17 @@ def test_beyond_the_parts_a_batch_of_a_rank_stays_its_own():
 
 
 @pytest.mark.serial
-def test_a_power_is_what_it_was_fitted_to():
-    assert power_law([2, 4, 8, 16], [3 * ranks**-0.4 for ranks in (2, 4, 8, 16)], 100) == pytest.approx(3 * 100**-0.4)
-    assert power_law([2], [7], 100) == 7
+def test_bytes_are_a_power_through_the_last_two_points():
+    assert power_law([2, 4, 8], [9, 3 * 4**-0.4, 3 * 8**-0.4], 100) == pytest.approx(3 * 100**-0.4)
+    assert power_law([2, 4], [0, 0], 100) < 1e-8
+
+
+@pytest.mark.serial
+def test_seconds_have_a_floor():
+    assert floor_law([2, 4, 8], [3 + 8 / ranks for ranks in (2, 4, 8)], 100) == pytest.approx(3.08)
+    assert floor_law([2, 4], [8, 4], 16) == pytest.approx(1)
+    assert floor_law([2, 4], [8, 3], 16) == pytest.approx(0.75)  # not below 0
+    assert floor_law([2, 4], [3, 4], 16) == 4  # not above what is known
 
 
 @pytest.mark.serial
