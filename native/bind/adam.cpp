@@ -19,7 +19,7 @@ template <typename Real> void bind_kernels(nb::module_ module) {
 
 } // namespace
 
-void bind_adam(nb::module_ &module) {
+HPCGNN_BINDING(adam) {
   bind_kernels<float>(precision<float>(module));
   bind_kernels<double>(precision<double>(module));
 }

@@ -69,7 +69,7 @@ template <typename Real> void bind_kernels(nb::module_ &module) {
 
 } // namespace
 
-void bind_attention(nb::module_ &module) {
+HPCGNN_BINDING(attention) {
   bind_kernels<float>(module);
   bind_kernels<double>(module);
   module.attr("PHASE_ROOTS") = kPhaseRoots;

@@ -44,7 +44,7 @@ template <typename Real> void bind_kernels(nb::module_ module) {
 
 } // namespace
 
-void bind_attention_layer(nb::module_ &module) {
+HPCGNN_BINDING(attention_layer) {
   bind_kernels<float>(precision<float>(module));
   bind_kernels<double>(precision<double>(module));
 }

@@ -6,8 +6,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <map>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "hpcgnn/base/execution.h"
@@ -73,26 +75,19 @@ template <typename Real> nb::module_ precision(nb::module_ &module) {
   return module.def_submodule(sizeof(Real) == 4 ? "float32" : "float64");
 }
 
-void bind_adam(nb::module_ &module);
-void bind_attention(nb::module_ &module);
-void bind_attention_layer(nb::module_ &module);
-void bind_encode(nb::module_ &module);
-void bind_grouped(nb::module_ &module);
-void bind_gru(nb::module_ &module);
-void bind_link_decoder(nb::module_ &module);
-void bind_memory(nb::module_ &module);
-void bind_neighbor_batch(nb::module_ &module);
-void bind_neighbors(nb::module_ &module);
-void bind_owner(nb::module_ &module);
-void bind_parts(nb::module_ &module);
-void bind_random(nb::module_ &module);
-void bind_recurrent(nb::module_ &module);
-void bind_relabel(nb::module_ &module);
-void bind_rows(nb::module_ &module);
-void bind_sage(nb::module_ &module);
-void bind_sample(nb::module_ &module);
-void bind_segment(nb::module_ &module);
-void bind_workspace(nb::module_ &module);
+// The bindings of all operations of a module, by name: each registers itself.
+using Bind = void (*)(nb::module_ &);
+std::map<std::string, Bind> &all_bindings();
+
+struct Binding {
+  Binding(const char *name, Bind bind) { all_bindings().emplace(name, bind); }
+};
+
+// Begins the function (nb::module_ &module) that binds an operation.
+#define HPCGNN_BINDING(operation)                                                                                      \
+  static void bind_##operation(nb::module_ &module);                                                                   \
+  static const Binding binding_of_##operation(#operation, bind_##operation);                                           \
+  static void bind_##operation(nb::module_ &module)
 
 } // namespace hpcgnn
 

@@ -21,7 +21,7 @@ template <typename Real> void bind_time_encode(nb::module_ &module) {
 
 } // namespace
 
-void bind_encode(nb::module_ &module) {
+HPCGNN_BINDING(encode) {
   bind_time_encode<float>(module);
   bind_time_encode<double>(module);
 }

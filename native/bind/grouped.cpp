@@ -47,7 +47,7 @@ template <typename Real> void bind_grouped_linear(nb::module_ &module) {
 
 } // namespace
 
-void bind_grouped(nb::module_ &module) {
+HPCGNN_BINDING(grouped) {
   bind_grouped_linear<float>(module);
   bind_grouped_linear<double>(module);
 }

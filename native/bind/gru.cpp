@@ -33,7 +33,7 @@ template <typename Real> void bind_kernels(nb::module_ &module) {
 
 } // namespace
 
-void bind_gru(nb::module_ &module) {
+HPCGNN_BINDING(gru) {
   bind_kernels<float>(module);
   bind_kernels<double>(module);
 }

@@ -42,7 +42,7 @@ template <typename Real> void bind_kernels(nb::module_ module) {
 
 } // namespace
 
-void bind_link_decoder(nb::module_ &module) {
+HPCGNN_BINDING(link_decoder) {
   bind_kernels<float>(precision<float>(module));
   bind_kernels<double>(precision<double>(module));
 }

@@ -22,7 +22,7 @@ template <typename Real> void bind_kernels(nb::module_ module) {
 
 } // namespace
 
-void bind_memory(nb::module_ &module) {
+HPCGNN_BINDING(memory) {
   bind_kernels<float>(precision<float>(module));
   bind_kernels<double>(precision<double>(module));
 }

@@ -2,6 +2,15 @@
 // CUDA, for devices, or "emulated" on host threads and host arrays, for tests.
 #include "bind/bindings.h"
 
+namespace hpcgnn {
+
+std::map<std::string, Bind> &all_bindings() {
+  static std::map<std::string, Bind> bindings; // made by the first that registers itself, before the module is
+  return bindings;
+}
+
+} // namespace hpcgnn
+
 namespace {
 
 #if !defined(HPCGNN_CUDA_BUILD)
@@ -33,28 +42,10 @@ NB_MODULE(HPCGNN_MODULE, module) {
   nb::set_leak_warnings(false); // what a script's variables still hold when the interpreter ends
   nb::module_ base = nb::module_::import_("hpcgnn_native.base");
   module.attr("RandomContext") = base.attr("RandomContext");
-  bind_neighbors(module);
-  bind_random(module);
-  bind_relabel(module);
-  bind_rows(module);
-  bind_sample(module);
-  bind_segment(module);
-#if defined(HPCGNN_CUDA_BUILD)
-  bind_attention(module);
-#else
+#if !defined(HPCGNN_CUDA_BUILD)
   module.def("features", &features, "What this build contains.");
-  bind_adam(module);
-  bind_attention_layer(module);
-  bind_encode(module);
-  bind_grouped(module);
-  bind_gru(module);
-  bind_link_decoder(module);
-  bind_memory(module);
-  bind_neighbor_batch(module);
-  bind_owner(module);
-  bind_parts(module);
-  bind_recurrent(module);
-  bind_sage(module);
-  bind_workspace(module);
 #endif
+  for (const auto &[name, bind] : all_bindings()) {
+    bind(module);
+  }
 }

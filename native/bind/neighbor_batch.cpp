@@ -52,6 +52,6 @@ nb::list sample_batch(I64 indptr, I64 src, I64 identity, Maybe<const uint32_t, 1
 
 } // namespace
 
-void bind_neighbor_batch(nb::module_ &module) { module.def("sample_layers", &sample_batch); }
+HPCGNN_BINDING(neighbor_batch) { module.def("sample_layers", &sample_batch); }
 
 } // namespace hpcgnn

@@ -16,7 +16,7 @@ NeighborSampler sampler_of(const I64 &indptr, const Weight &weight, int32_t fano
 
 } // namespace
 
-void bind_neighbors(nb::module_ &module) {
+HPCGNN_BINDING(neighbors) {
   module.def(
       "count_neighbors",
       [](I64 indptr, Weight weight, int32_t fanout, int32_t mode, I64 nodes, Array<int64_t, 1> count,

@@ -35,7 +35,7 @@ int64_t sum_of_counts(const I64 &counts) {
 
 } // namespace
 
-void bind_owner(nb::module_ &module) {
+HPCGNN_BINDING(owner) {
   module.def(
       "locate",
       [](I64 ids, I64 start, I64 rank, I64 local_base, Array<int64_t, 1> owner, Array<int64_t, 1> local) {

@@ -74,7 +74,7 @@ StreamLoads checked_loads(const Loads &loads, const Capacity &capacity, const Ma
 
 } // namespace
 
-void bind_parts(nb::module_ &module) {
+HPCGNN_BINDING(parts) {
   module.def("balance_parts", &checked_balance, Release());
   module.def(
       "stream_parts",

@@ -19,7 +19,7 @@ template <typename Real> void bind_dropout(nb::module_ &module) {
 
 } // namespace
 
-void bind_random(nb::module_ &module) {
+HPCGNN_BINDING(random) {
   module.def(
       "random_integers",
       [](const RandomContext &context, I64 identity, uint32_t bound, Array<int64_t, 2> out, int64_t execution) {

@@ -35,7 +35,7 @@ template <typename Real> void bind_kernels(nb::module_ module) {
 
 } // namespace
 
-void bind_recurrent(nb::module_ &module) {
+HPCGNN_BINDING(recurrent) {
   bind_kernels<float>(precision<float>(module));
   bind_kernels<double>(precision<double>(module));
 }

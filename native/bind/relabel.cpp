@@ -15,7 +15,7 @@ DeviceScratch scratch_of(const Array<uint8_t, 1> &array) {
 
 } // namespace
 
-void bind_relabel(nb::module_ &module) {
+HPCGNN_BINDING(relabel) {
   module.def("unique_relabel_scratch_bytes", &unique_relabel_scratch_bytes);
   module.def(
       "unique_relabel",
@@ -72,7 +72,7 @@ void add_ids(Relabeler &relabeler, const I64 &ids, const Array<int32_t, 1> &posi
 
 } // namespace
 
-void bind_relabel(nb::module_ &module) {
+HPCGNN_BINDING(relabel) {
   module.def(
       "unique_relabel",
       [](I64 ids, Array<int64_t, 1> unique, Array<int32_t, 1> inverse) {

@@ -20,7 +20,7 @@ template <typename Real> void bind_segment_sum(nb::module_ &module) {
 
 } // namespace
 
-void bind_rows(nb::module_ &module) {
+HPCGNN_BINDING(rows) {
   module.def(
       "gather_rows",
       [](Array<const uint8_t, 2> table, I64 index, Array<uint8_t, 2> out, int64_t execution) {

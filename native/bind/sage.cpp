@@ -69,7 +69,7 @@ template <typename Real> void bind_kernels(nb::module_ &module, const char *save
 
 } // namespace
 
-void bind_sage(nb::module_ &module) {
+HPCGNN_BINDING(sage) {
   bind_kernels<float>(module, "SageSaved32");
   bind_kernels<double>(module, "SageSaved64");
 }

@@ -20,7 +20,7 @@ TemporalRoots roots_of(const I64 &nodes, const I64 &times, const Maybe<const int
 
 } // namespace
 
-void bind_sample(nb::module_ &module) {
+HPCGNN_BINDING(sample) {
   module.def(
       "sample_recent",
       [](I64 indptr, I64 time, I64 event, I64 nodes, I64 times, Maybe<const int64_t, 1> since, int64_t event_limit,

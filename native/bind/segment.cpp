@@ -95,7 +95,7 @@ template <typename Real> void bind_edge_attention(nb::module_ &module) {
 
 } // namespace
 
-void bind_segment(nb::module_ &module) {
+HPCGNN_BINDING(segment) {
   bind_segment_rows<float>(module);
   bind_segment_rows<double>(module);
   bind_edge_attention<float>(module);

@@ -15,7 +15,7 @@ template <typename Real> nb::ndarray<nb::pytorch, Real, nb::ndim<2>> workspace_r
 
 } // namespace
 
-void bind_workspace(nb::module_ &module) {
+HPCGNN_BINDING(workspace) {
   module.def("workspace_rows32", &workspace_rows<float>);
   module.def("workspace_rows64", &workspace_rows<double>);
 }

@@ -18,11 +18,6 @@ def names(folder: str, ending: str) -> set[str]:
     return {path.stem for path in (REPOSITORY / folder).glob(f"*{ending}")}
 
 
-def in_cmake(variable: str) -> set[str]:
-    (operations,) = re.findall(rf"^set\({variable} ([^)]*)\)", (REPOSITORY / "CMakeLists.txt").read_text(), re.M)
-    return set(operations.split())
-
-
 OPERATIONS = names("native/include/hpcgnn", ".h")
 
 
@@ -39,13 +34,6 @@ def test_cuda_kernels_belong_to_operations():
     assert cuda
     assert cuda <= OPERATIONS
     assert cuda & NO_CPU == NO_CPU
-
-
-def test_cmake_builds_the_files_that_there_are():
-    cpu, cuda = names("native/cpu", ".cpp"), names("native/cuda", ".cu")
-    assert in_cmake("HPCGNN_BOTH") == cpu & cuda
-    assert in_cmake("HPCGNN_CPU_ONLY") == cpu - cuda
-    assert in_cmake("HPCGNN_CUDA_ONLY") == cuda - cpu
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
