@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book, open_book, part_ends
-from data_tools.graph.source import NodeType, Relation
+from data_tools.graph.book import SetBook, open_book, part_ends
+from data_tools.graph.source import EdgeType, NodeType
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
@@ -133,7 +133,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
     return Tables(book.kind, nodes, edges, part)
 
 
-def read_edges(group: h5py.Group, relation: Relation, part: int) -> ExportTable:
+def read_edges(group: h5py.Group, relation: EdgeType, part: int) -> ExportTable:
     """Read the edges of a relation in a part; src and dst are global ids."""
     src, dst = part_ends(group, relation, part)
     columns: dict[str, Column] = {"src": src, "dst": dst}
@@ -141,7 +141,7 @@ def read_edges(group: h5py.Group, relation: Relation, part: int) -> ExportTable:
     return ExportTable(relation.name, len(src), columns, attributes(group))
 
 
-def read_nodes(book: Book, node_type: NodeType, part: int, outer: np.ndarray) -> ExportTable:
+def read_nodes(book: SetBook, node_type: NodeType, part: int, outer: np.ndarray) -> ExportTable:
     """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
     name, owner = node_type.name, node_type.owner(outer)
     with files.reading(book.part_path(part), files.PART, REMEDY) as file:

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from data_tools.graph.findings import Findings
-from data_tools.graph.source import NodeType, Outline, Relation, read_facts
+from data_tools.graph.source import EdgeType, NodeType, Outline, read_facts
 from data_tools.team import Team
 from hpcgnn.graph import files
 from hpcgnn.graph.decode import decode_json
@@ -23,7 +23,7 @@ REMEDY = "run data_tools.verify, or partition again"
 
 
 @dataclass(frozen=True, slots=True)
-class Book(Outline):
+class SetBook(Outline):
     """The book of a partition set at ``path``; hashes, sizes [P]: of its part files."""
 
     num_parts: int
@@ -55,7 +55,7 @@ class Book(Outline):
                 pieces.append(file["nodes"][node_type.name][name][:])
         return np.concatenate(pieces)
 
-    def ends(self, relation: Relation, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
+    def ends(self, relation: EdgeType, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
         """Yield the edges of a relation, part by part. An event comes once, though the parts of both its ends have
         it."""
         start = 0
@@ -70,7 +70,7 @@ class Book(Outline):
                 start += len(columns[0])
 
 
-def part_ends(group: h5py.Group, relation: Relation, part: int) -> tuple[np.ndarray, np.ndarray]:
+def part_ends(group: h5py.Group, relation: EdgeType, part: int) -> tuple[np.ndarray, np.ndarray]:
     """Read the global ids of both ends of a relation's edges in a part. Raises FileFormatError where they cannot be."""
     src, node_type = group["src"][:], relation.dst_type
     if "indptr" in group:
@@ -91,7 +91,7 @@ def part_ends(group: h5py.Group, relation: Relation, part: int) -> tuple[np.ndar
     return src, dst
 
 
-def open_book(folder: pathlib.Path) -> Book:
+def open_book(folder: pathlib.Path) -> SetBook:
     """Read the book of a set, with the columns of nodes that its first part has; FileFormatError names the first
     problem."""
     findings = Findings()
@@ -103,7 +103,7 @@ def open_book(folder: pathlib.Path) -> Book:
     return replace(book, types=tuple(types))
 
 
-def read_book(folder: pathlib.Path, findings: Findings) -> Book | None:
+def read_book(folder: pathlib.Path, findings: Findings) -> SetBook | None:
     """Read and check the book; None when it is too damaged for anything else to be checked."""
     path, before, book = files.book_path(folder), len(findings.lines), None
     with findings.reading(path), files.open_checked(path, files.BOOK) as file:
@@ -117,7 +117,7 @@ def read_book(folder: pathlib.Path, findings: Findings) -> Book | None:
     return book if len(findings.lines) == before else None
 
 
-def outline_of(path: pathlib.Path, file: h5py.File) -> Book:
+def outline_of(path: pathlib.Path, file: h5py.File) -> SetBook:
     """Read the content of a book. FileFormatError for counts that cannot be."""
     types: dict[str, NodeType] = {}
     relations, sizes = [], file["parts/bytes"][:].tolist()
@@ -129,7 +129,7 @@ def outline_of(path: pathlib.Path, file: h5py.File) -> Book:
         source, _, destination = files.split_relation(name)
         columns = tuple(column.decode() for column in group["columns"][:])
         count, scale = checked_edges(path, group, sizes), group.attrs.get("time_scale")
-        relations.append(Relation(name, count, types[source], types[destination], columns, scale))
+        relations.append(EdgeType(name, count, types[source], types[destination], columns, scale))
     facts = read_facts(file)
     if (count := int(facts.get("num_snapshots", 1))) < 1:
         raise files.FileFormatError(f"{path}: num_snapshots is {count}; run data_tools.partition again")
@@ -139,7 +139,7 @@ def outline_of(path: pathlib.Path, file: h5py.File) -> Book:
     kind, set_id, source_hash = (str(file.attrs[name]) for name in ("kind", "set_id", "source_hash"))
     hashes = [text.decode() for text in file["parts/hash"][:]]
     of_graph = (path, kind, tuple(types.values()), tuple(relations), facts)
-    return Book(*of_graph, int(file.attrs["num_parts"]), set_id, source_hash, options, quality, hashes, sizes)
+    return SetBook(*of_graph, int(file.attrs["num_parts"]), set_id, source_hash, options, quality, hashes, sizes)
 
 
 def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> int:
@@ -152,7 +152,7 @@ def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> in
     return count
 
 
-def check_book(book: Book, findings: Findings) -> None:
+def check_book(book: SetBook, findings: Findings) -> None:
     """Check that offsets tile the global ids in order of type and part, with one hash and one size per part."""
     if book.kind not in files.KINDS:
         findings.add(book.path, "", f"kind {book.kind!r} is not supported yet by verify")

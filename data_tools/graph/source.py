@@ -49,7 +49,7 @@ class NodeType:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Relation:
+class EdgeType:
     """A relation between two node types; columns are all but src and dst."""
 
     name: str
@@ -68,7 +68,7 @@ class Outline:
     path: pathlib.Path
     kind: str
     types: tuple[NodeType, ...]
-    relations: tuple[Relation, ...]
+    relations: tuple[EdgeType, ...]
     facts: dict[str, Any]
 
     @property
@@ -85,7 +85,7 @@ class Outline:
         """Return a column [num_nodes, ...] of a type's nodes, to be read by slices."""
         raise NotImplementedError
 
-    def ends(self, relation: Relation, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
+    def ends(self, relation: EdgeType, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
         """Yield the edges of a relation in slabs: (how many came before, nodes of src [n], nodes of dst [n], int64, and
         the named columns [n, ...]).
 
@@ -107,7 +107,7 @@ class Source(Outline):
 
     file: h5py.File
 
-    def edges(self, relation: Relation) -> h5py.Group:
+    def edges(self, relation: EdgeType) -> h5py.Group:
         """Return the columns of a relation's edges by name."""
         return self.file["edges"][relation.name]
 
@@ -115,7 +115,7 @@ class Source(Outline):
         """Return the columns of a type's nodes by name."""
         return self.file["nodes"][node_type.name]
 
-    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def edge_slabs(self, relation: EdgeType, row_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield positions (start, stop) of the edges of a relation, in slabs."""
         return files.slabs(relation.num_edges, row_bytes, SLAB_BYTES)
 
@@ -123,7 +123,7 @@ class Source(Outline):
         """Yield positions (start, stop) of the nodes of a type, in slabs."""
         return files.slabs(node_type.num_nodes, row_bytes, SLAB_BYTES)
 
-    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+    def edge_rows(self, relation: EdgeType, start: int, stop: int) -> np.ndarray:
         """Return the row ids [stop - start] of the edges at positions start .. stop - 1."""
         return np.arange(start, stop)
 
@@ -139,7 +139,7 @@ class Source(Outline):
         """Return a column of a type's nodes."""
         return self.nodes(node_type)[name]
 
-    def ends(self, relation: Relation, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
+    def ends(self, relation: EdgeType, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
         """Yield the edges of a relation in slabs; those that came before are in the rows before."""
         columns = self.edges(relation)
         src, dst = columns["src"], columns["dst"]
@@ -191,7 +191,7 @@ def read_facts(file: h5py.File) -> dict[str, Any]:
     return {name: plain(file.attrs[name]) for name in present}
 
 
-def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: str) -> Relation:
+def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: str) -> EdgeType:
     """Read the outline of one relation and check its required columns."""
     group = file["edges"][name]
     src, _, dst = files.split_relation(name)
@@ -213,7 +213,7 @@ def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: 
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))
-    return Relation(name, count, types[src], types[dst], columns, time_scale(group))
+    return EdgeType(name, count, types[src], types[dst], columns, time_scale(group))
 
 
 def time_scale(group: h5py.Group) -> np.generic | None:

@@ -10,20 +10,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_tools.graph.source import Outline, Relation
+from data_tools.graph.source import EdgeType, Outline
 from data_tools.partition.weights import has_split, in_split
 from hpcgnn.graph.splits import SPLITS
 
 TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
 
 
-def learnt_relation(source: Outline) -> Relation | None:
+def learnt_relation(source: Outline) -> EdgeType | None:
     """Find the relation whose edges are seeds: where no node has a split, the first relation that has one."""
     with_split = [relation for relation in source.relations if "split" in relation.columns]
     return with_split[0] if with_split and not has_split(source) else None
 
 
-def training_slabs(source: Outline, relation: Relation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def training_slabs(source: Outline, relation: EdgeType) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are
     held out."""
     held_out = "split" in relation.columns and learnt_relation(source) is not None
@@ -80,7 +80,7 @@ def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, .
     return reached
 
 
-def add_relation(source: Outline, relation: Relation, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
+def add_relation(source: Outline, relation: EdgeType, reached: np.ndarray, fanout: int, log_missed: np.ndarray) -> None:
     """Add the contribution of the in-edges of one relation to log_missed [K, N], in place."""
     base = relation.dst_type.base
     degree = np.zeros(relation.dst_type.num_nodes, np.int64)

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from data_tools.graph import source as graph_source
-from data_tools.graph.source import Relation, Source
+from data_tools.graph.source import EdgeType, Source
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.temporal import Column, PartGroup, endpoint_ids
 from hpcgnn.graph import durable, files
@@ -31,13 +31,13 @@ class Owners:
 
     source: Source
     layout: PartLayout
-    relation: Relation
+    relation: EdgeType
     side: str
     first_id: int
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: Relation, side: str) -> Owners:
+    def of(cls, source: Source, layout: PartLayout, group: PartGroup, relation: EdgeType, side: str) -> Owners:
         """Find the owners in a group of parts."""
         owners = relation.dst_type if side == "dst" else relation.src_type
         offsets = layout.offsets[owners.index][group.first : group.first + len(group.files) + 1]
@@ -76,7 +76,7 @@ def write_csc(
     source: Source,
     layout: PartLayout,
     group: PartGroup,
-    relation: Relation,
+    relation: EdgeType,
     side: str,
     path: str,
     columns: list[Column],

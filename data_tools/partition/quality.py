@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.graph.source import Outline, Relation, stamps
+from data_tools.graph.source import EdgeType, Outline, stamps
 from data_tools.partition.blocks import NodeBlocks, distinct
 from data_tools.partition.layout import PartLayout
 from data_tools.partition.pair_graph import MERGE_AT_LEAST
@@ -111,7 +111,7 @@ class Measured:
     layout: PartLayout
     own: range
 
-    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
+    def edges(self, relation: EdgeType) -> Iterator[EdgeSlab]:
         """Yield slabs of a relation's edges; every edge comes on one rank."""
         for start, src, dst in self.source.ends(relation):
             slab = EdgeSlab(start, src, dst, self.layout.part[src], self.layout.part[dst])
@@ -124,7 +124,7 @@ class Measured:
         """Collective. Send columns [k] to the ranks that have nodes [k] in blocks of equal length."""
         return self.team.send(NodeBlocks.even(self.team, self.source.num_nodes).rank_of(nodes), *columns)
 
-    def part_pairs(self, relation: Relation) -> np.ndarray:
+    def part_pairs(self, relation: EdgeType) -> np.ndarray:
         """Collective. Count the edges of a relation by part of src and part of dst [P, P] int64."""
         num_parts = self.layout.num_parts
         counts = np.zeros(num_parts * num_parts, np.int64)

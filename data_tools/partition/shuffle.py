@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from data_tools.graph import source as graph_source
-from data_tools.graph.source import NodeType, Relation, Source
+from data_tools.graph.source import EdgeType, NodeType, Source
 from data_tools.partition.layout import Numbering, PartLayout
 from data_tools.team import check_scratch
 from hpcgnn.graph import files
@@ -67,7 +67,7 @@ class KeptSource(Source):
     kept_nodes: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
     kept_edges: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
 
-    def edges(self, relation: Relation) -> dict[str, KeptColumn]:
+    def edges(self, relation: EdgeType) -> dict[str, KeptColumn]:
         """Return the columns of a relation's edges by name."""
         return self.kept_edges[relation.name]
 
@@ -75,7 +75,7 @@ class KeptSource(Source):
         """Return the columns of a type's nodes by name."""
         return self.kept_nodes[node_type.name]
 
-    def edge_slabs(self, relation: Relation, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def edge_slabs(self, relation: EdgeType, row_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield positions (start, stop), here, of the kept edges of each of the file's slabs."""
         return kept_slabs(self.edges(relation)["row"], relation.num_edges, row_bytes)
 
@@ -83,7 +83,7 @@ class KeptSource(Source):
         """Yield positions (start, stop), here, of the kept nodes of each of the file's slabs."""
         return kept_slabs(self.nodes(node_type)["row"], node_type.num_nodes, row_bytes)
 
-    def edge_rows(self, relation: Relation, start: int, stop: int) -> np.ndarray:
+    def edge_rows(self, relation: EdgeType, start: int, stop: int) -> np.ndarray:
         """Return the row ids [stop - start] of the kept edges start .. stop - 1."""
         return self.edges(relation)["row"][start:stop]
 
@@ -147,7 +147,7 @@ def move_nodes(
 def move_edges(
     source: Source,
     numbering: Numbering,
-    relation: Relation,
+    relation: EdgeType,
     both_ends: bool,
     window: int,
     stack: contextlib.ExitStack,

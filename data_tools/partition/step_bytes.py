@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from data_tools.graph.book import REMEDY, Book, open_book
+from data_tools.graph.book import REMEDY, SetBook, open_book
 from data_tools.memory import mebibytes
 from data_tools.partition.options import DEFAULT_BATCH_SIZE, DEFAULT_FANOUTS
 from data_tools.partition.quality import rank_of_parts
@@ -50,7 +50,7 @@ def predict(
     }  # fmt: skip
 
 
-def check_memory(book: Book, num_ranks: int) -> None:
+def check_memory(book: SetBook, num_ranks: int) -> None:
     """Raise ValueError where the events of a temporal set, or the probabilities of a static one, do not fit into the
     memory that is free."""
     num_nodes, num_edges = book.num_nodes, book.num_edges
@@ -62,7 +62,7 @@ def check_memory(book: Book, num_ranks: int) -> None:
         )
 
 
-def snapshot_step(book: Book, num_ranks: int) -> Report:
+def snapshot_step(book: SetBook, num_ranks: int) -> Report:
     """Predict the rows and bytes of one exchange in the mean snapshot."""
     halo_counts = [run["halo_rows"] for run in book.quality["runs"] if run["ranks"] == num_ranks]
     if not halo_counts:
@@ -71,14 +71,14 @@ def snapshot_step(book: Book, num_ranks: int) -> Report:
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 
 
-def row_widths(book: Book) -> np.ndarray:
+def row_widths(book: SetBook) -> np.ndarray:
     """Read the bytes of a row of each node type [T]: its features, else WIDTH float32 numbers."""
     with files.reading(book.part_path(0), files.PART, REMEDY) as file:
         columns = [file["nodes"][node_type.name].get("feat") for node_type in book.types]
         return np.array([4 * WIDTH if column is None else files.row_bytes(column) for column in columns])
 
 
-def temporal_rows(book: Book, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
+def temporal_rows(book: SetBook, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
     """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
     event and their newest neighbours, where the rank of an event's source works on it."""
     src, dst, time = read_events(book)
@@ -101,7 +101,7 @@ def temporal_rows(book: Book, num_ranks: int, fanout: int, batch_size: int) -> n
     return total / max(1, len(chosen))
 
 
-def read_events(book: Book) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_events(book: SetBook) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read global ids of source and destination, and times, of all events [E] in order of time. Raises
     FileFormatError."""
     columns = [

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from data_tools.graph import source as graph_source
-from data_tools.graph.source import NodeType, Relation, Source
+from data_tools.graph.source import EdgeType, NodeType, Source
 from data_tools.partition.blocks import run_starts
 from data_tools.partition.layout import PartLayout
 from hpcgnn.graph import files
@@ -100,14 +100,14 @@ def stored_columns(table: Any, names: tuple[str, ...]) -> list[Column]:
     return [Column(name, partial(read, table[name]), table[name].shape[1:], table[name].dtype) for name in names]
 
 
-def edge_columns(source: Source, layout: PartLayout, relation: Relation, ends: tuple[str, ...]) -> list[Column]:
+def edge_columns(source: Source, layout: PartLayout, relation: EdgeType, ends: tuple[str, ...]) -> list[Column]:
     """List the columns of edges that follow from the layout: row ids, and the global ids of some ends."""
     ids = [Column(end, partial(endpoint_ids, source, layout, relation, end)) for end in ends]
     return [Column("row", partial(source.edge_rows, relation)), *ids]
 
 
 def endpoint_ids(
-    source: Source, layout: PartLayout, relation: Relation, side: str, start: int, stop: int
+    source: Source, layout: PartLayout, relation: EdgeType, side: str, start: int, stop: int
 ) -> np.ndarray:
     """Read the global ids [stop - start] int64 of one endpoint of rows start .. stop - 1."""
     base = (relation.dst_type if side == "dst" else relation.src_type).base
@@ -146,7 +146,7 @@ def write_node_columns(source: Source, layout: PartLayout, group: PartGroup) -> 
 
 
 def write_edge_columns(
-    source: Source, layout: PartLayout, group: PartGroup, relation: Relation, counts: np.ndarray
+    source: Source, layout: PartLayout, group: PartGroup, relation: EdgeType, counts: np.ndarray
 ) -> None:
     """Write row ids, endpoints as global ids and all columns of the events of a group of parts; counts [P]."""
     columns = source.edges(relation)
@@ -184,7 +184,7 @@ def history_keys(src: np.ndarray, dst: np.ndarray, nodes: tuple[int, int], start
     return (ends - first) * num_events + start + rows
 
 
-def write_history(layout: PartLayout, file: h5py.File, part: int, relation: Relation, memory: int) -> None:
+def write_history(layout: PartLayout, file: h5py.File, part: int, relation: EdgeType, memory: int) -> None:
     """Write the history of a part's nodes over one relation (T-CSR), from the events just written: as many nodes at a
     time as fit into ``memory``."""
     edges, num_local = file["edges"][relation.name], int(layout.local_bases(part)[-1])

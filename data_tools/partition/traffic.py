@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.partition.access import access_probability, seed_probability
 from data_tools.partition.layout import PartLayout, PartOfId
 from data_tools.partition.quality import Measured, halo_keys, rank_of_parts
@@ -25,7 +25,7 @@ class Traffic:
     halo: np.ndarray
 
 
-def read_traffic(book: Book) -> Traffic:
+def read_traffic(book: SetBook) -> Traffic:
     """Count the edges and halos of all parts."""
     num_parts, offsets = book.num_parts, tuple(node_type.offsets for node_type in book.types)
     part_of: Any = PartOfId(offsets)  # indexed as an array is
@@ -37,7 +37,7 @@ def read_traffic(book: Book) -> Traffic:
     return Traffic(edges, halo.reshape(num_parts, num_parts))
 
 
-def expected_rows(book: Book, num_ranks: int, fanouts: tuple[int, ...], batch_size: int) -> np.ndarray:
+def expected_rows(book: SetBook, num_ranks: int, fanouts: tuple[int, ...], batch_size: int) -> np.ndarray:
     """Compute the rows [R, T] of other ranks' nodes that a rank is expected to fetch in a training step of a static
     graph, by type, for the seeds of each rank's block of consecutive parts."""
     rank = rank_of_parts(book.num_parts, num_ranks)[book.part_of_nodes()]

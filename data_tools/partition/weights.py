@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.graph.source import Outline, Relation, Source, stamps
+from data_tools.graph.source import EdgeType, Outline, Source, stamps
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.team import Team
@@ -132,7 +132,7 @@ def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
     return list(zip(begins, ends, strict=True))
 
 
-def snapshots_within(source: Source, relation: Relation, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
+def snapshots_within(source: Source, relation: EdgeType, start: int, count: int, bounds: tuple[int, int]) -> np.ndarray:
     """Count the snapshots from bounds[0] to bounds[1] - 1 [count] int64 that each of some rows of a relation is in."""
     (begin, end), (first, last) = bounds, stamps(source.edges(relation), start, start + count)
     return np.clip(np.minimum(last + 1, end) - np.maximum(first, begin), 0, None)
@@ -158,7 +158,7 @@ def stream_cuts(source: Source, fraction: float) -> list[int]:
     return [rows_until(source, relation, low) for relation in source.relations]
 
 
-def rows_until(source: Source, relation: Relation, time: int) -> int:
+def rows_until(source: Source, relation: EdgeType, time: int) -> int:
     """Count the events of a relation at or before ``time``."""
     times, low, high = source.edges(relation)["time"], 0, relation.num_edges
     while low < high:

@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book, read_book
+from data_tools.graph.book import SetBook, read_book
 from data_tools.graph.findings import Findings, each
 from data_tools.graph.source import time_scale
 from data_tools.reports import Report
@@ -61,7 +61,7 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
     return findings.lines
 
 
-def check_content(team: Team, book: Book, source: h5py.File | None, findings: Findings) -> None:
+def check_content(team: Team, book: SetBook, source: h5py.File | None, findings: Findings) -> None:
     """Collective. Check all parts by themselves, then all rows across the parts."""
     (layouts,) = each(team, findings, [book], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(book.num_parts) if part not in findings.unusable]
@@ -92,7 +92,7 @@ def check_content(team: Team, book: Book, source: h5py.File | None, findings: Fi
         compare_measures(team, book, source.filename, row_of, findings)
 
 
-def derived_measures(book: Book, measured: Report) -> Report:
+def derived_measures(book: SetBook, measured: Report) -> Report:
     """Compute the measures that follow from the counts of nodes and edges, the cut and the halo."""
     num_nodes, num_edges = book.num_nodes, book.num_edges
     whole, more = (num_edges, measured["cut"]) if book.kind == "temporal" else (num_nodes, measured["halo"])
@@ -109,7 +109,7 @@ def derived_measures(book: Book, measured: Report) -> Report:
 Attributes = dict[str, dict[str, Any]]  # of the columns of the graph file, by path
 
 
-def column_attributes(book: Book, file: h5py.File) -> Attributes:
+def column_attributes(book: SetBook, file: h5py.File) -> Attributes:
     """Read the attributes of the columns that come from the graph file, such as the names of classes."""
     paths = [f"/edges/{relation.name}/{name}" for relation in book.relations for name in relation.columns]
     for node_type in book.types:
@@ -118,7 +118,7 @@ def column_attributes(book: Book, file: h5py.File) -> Attributes:
     return {path: {key: np.asarray(value).tolist() for key, value in file[path].attrs.items()} for path in paths}
 
 
-def expected_attributes(book: Book, usable: list[int], source: h5py.File | None) -> Attributes:
+def expected_attributes(book: SetBook, usable: list[int], source: h5py.File | None) -> Attributes:
     """Read the attributes that columns must have: the graph file's, or those of the first usable part."""
     if source is not None or not usable:
         return column_attributes(book, source) if source is not None else {}
@@ -126,7 +126,7 @@ def expected_attributes(book: Book, usable: list[int], source: h5py.File | None)
         return column_attributes(book, file)
 
 
-def check_attributes(book: Book, part: int, expected: Attributes, findings: Findings) -> None:
+def check_attributes(book: SetBook, part: int, expected: Attributes, findings: Findings) -> None:
     """Check the attributes of a part's columns."""
     if part in findings.unusable:
         return
@@ -145,7 +145,7 @@ def row_bytes(layout: Layout) -> int:
     return sum(np.dtype(dtype).itemsize * int(np.prod(tail, dtype=np.int64)) for dtype, tail in layout.values())
 
 
-def expected_layouts(book: Book, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
+def expected_layouts(book: SetBook, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
     """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
     them."""
     layouts: dict[str, Layout] = {}
@@ -176,7 +176,7 @@ def expected_layouts(book: Book, source: h5py.File | None, findings: Findings) -
     return layouts
 
 
-def check_source(book: Book, source: h5py.File, findings: Findings) -> bool:
+def check_source(book: SetBook, source: h5py.File, findings: Findings) -> bool:
     """Check that the graph file is the one the set was made from; False: the outlines differ, rows cannot be
     compared."""
     digest = files.file_hash(source.filename)

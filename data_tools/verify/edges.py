@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each, put_together
-from data_tools.graph.source import Relation
+from data_tools.graph.source import EdgeType
 from data_tools.team import Team, check_scratch
 from data_tools.verify.rows import same_rows, short
 from data_tools.verify.static import sides
@@ -30,8 +30,8 @@ HEAD = [("row", "<i8"), (PART, "<i4"), (POSITION, "<i8"), ("src", "<i8"), ("dst"
 
 def compare_static_edges(
     team: Team,
-    book: Book,
-    relation: Relation,
+    book: SetBook,
+    relation: EdgeType,
     row_of: dict[str, np.ndarray],
     source: h5py.File | None,
     findings: Findings,
@@ -100,8 +100,8 @@ class PairSpool:
 
 def spool_parts(
     team: Team,
-    book: Book,
-    relation: Relation,
+    book: SetBook,
+    relation: EdgeType,
     path: str,
     other: str,
     names: list[str],
@@ -131,8 +131,8 @@ def spool_parts(
 
 
 def part_records(
-    book: Book,
-    relation: Relation,
+    book: SetBook,
+    relation: EdgeType,
     path: str,
     other: str,
     part: int,
@@ -161,7 +161,7 @@ def part_records(
             yield records
 
 
-def column_types(book: Book, relation: Relation, source: h5py.File | None, findings: Findings) -> list[tuple]:
+def column_types(book: SetBook, relation: EdgeType, source: h5py.File | None, findings: Findings) -> list[tuple]:
     """Find (name, dtype, row shape) of the columns of a relation, from the graph file or the first usable part."""
     if source is not None:
         group = source["edges"][relation.name]
@@ -174,7 +174,7 @@ def column_types(book: Book, relation: Relation, source: h5py.File | None, findi
     return []
 
 
-def check_once(book: Book, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
+def check_once(book: SetBook, path: str, start: int, stop: int, records: np.ndarray, findings: Findings) -> None:
     """Check that every row of a window has one record."""
     order = np.argsort(records["row"], kind="stable")
     rows = records["row"][order]
@@ -190,7 +190,7 @@ def check_once(book: Book, path: str, start: int, stop: int, records: np.ndarray
 
 
 def source_edges(
-    relation: Relation, source: h5py.File, place: dict[str, np.ndarray], start: int, stop: int
+    relation: EdgeType, source: h5py.File, place: dict[str, np.ndarray], start: int, stop: int
 ) -> dict[str, np.ndarray]:
     """Read the graph file's columns of a window, endpoints as global ids (-1 where no part has the node); place: global
     ids by row id (`global_of`), by node type."""
@@ -221,7 +221,7 @@ def by_row(records: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
 
 
 def compare_records(
-    book: Book, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
+    book: SetBook, path: str, start: int, records: np.ndarray, reference: dict, what: str, findings: Findings
 ) -> None:
     """Compare the values of records [k] with the values of a window, columns [W, ...], bit by bit; endpoints of -1 are
     unknown."""
@@ -244,13 +244,13 @@ def compare_records(
             findings.add_rows(book.part_path(int(part)), dataset, records[POSITION][positions], text)
 
 
-def count_halo(team: Team, book: Book, findings: Findings) -> int:
+def count_halo(team: Team, book: SetBook, findings: Findings) -> int:
     """Collective. Count the distinct remote sources of in-edges, summed over the usable parts."""
     usable = [part for part in range(book.num_parts) if part not in findings.unusable]
     return sum(each(team, findings, usable, lambda part, problems: part_halo(book, part, problems)))
 
 
-def part_halo(book: Book, part: int, findings: Findings) -> int:
+def part_halo(book: SetBook, part: int, findings: Findings) -> int:
     """Count the distinct remote sources of a part's in-edges; 0 where it cannot be read."""
     reached = np.zeros(book.num_nodes, bool)
     with findings.reading(book.part_path(part), part), files.open_checked(book.part_path(part), files.PART) as file:

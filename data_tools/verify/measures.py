@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each
-from data_tools.graph.source import Relation, Source, open_source
+from data_tools.graph.source import EdgeType, Source, open_source
 from data_tools.partition.access import access_by_part
 from data_tools.partition.assignment import Job
 from data_tools.partition.blocks import NodeBlocks
@@ -35,14 +35,14 @@ CACHE_TOLERANCE = 2e-6  # of its shares, which are rounded to six places
 class SharedRows(Measured):
     """The rows of a graph file, of which a rank reads its share of every slab."""
 
-    def edges(self, relation: Relation) -> Iterator[EdgeSlab]:
+    def edges(self, relation: EdgeType) -> Iterator[EdgeSlab]:
         """Yield slabs of a relation's edges; every edge comes on one rank."""
         part = self.layout.part
         for start, src, dst in self.source.ends(relation, self.team):
             yield EdgeSlab(start, src, dst, part[src], part[dst])
 
 
-def compare_measures(team: Team, book: Book, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
+def compare_measures(team: Team, book: SetBook, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
     """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
     ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
     kind, options = Options if book.kind == "temporal" else StaticOptions, None
@@ -67,7 +67,7 @@ def compare_measures(team: Team, book: Book, path: str, rows: dict[str, np.ndarr
             compare_caches(team, book, source, part, rows, options, findings)
 
 
-def node_parts(book: Book, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
+def node_parts(book: SetBook, source: Source, rows: dict[str, np.ndarray]) -> np.ndarray:
     """Find the part [N] int32 of every node of the graph file."""
     part = np.zeros(source.num_nodes, np.int32)
     for node_type, ours in zip(source.types, book.types, strict=True):
@@ -76,7 +76,7 @@ def node_parts(book: Book, source: Source, rows: dict[str, np.ndarray]) -> np.nd
     return part
 
 
-def compare(book: Book, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
+def compare(book: SetBook, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
     """Note where values of the book differ from those that were measured, by their path in the quality. Measures
     that the book of an older program lacks are left out."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
@@ -92,7 +92,7 @@ def compare(book: Book, where: str, ours: Any, theirs: Any, findings: Findings) 
 
 def compare_caches(
     team: Team,
-    book: Book,
+    book: SetBook,
     source: Source,
     part: np.ndarray,
     rows: dict[str, np.ndarray],

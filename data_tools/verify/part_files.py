@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pathlib
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each
 from data_tools.team import Team
 from hpcgnn.graph import files
 
 
-def check_files(team: Team, book: Book, findings: Findings) -> None:
+def check_files(team: Team, book: SetBook, findings: Findings) -> None:
     """Collective. Check that every part file is there, belongs to the set, and is the very bytes that the book
     describes."""
     each(team, findings, range(book.num_parts), lambda part, problems: check_file(book, part, problems))
     each(team, findings, [book], check_strangers)
 
 
-def check_file(book: Book, part: int, findings: Findings) -> None:
+def check_file(book: SetBook, part: int, findings: Findings) -> None:
     """Check that one part file is there, and its bytes and header."""
     path = book.part_path(part)
     if not path.is_file():
@@ -31,14 +31,14 @@ def check_file(book: Book, part: int, findings: Findings) -> None:
             findings.unusable.add(part)
 
 
-def check_strangers(book: Book, findings: Findings) -> None:
+def check_strangers(book: SetBook, findings: Findings) -> None:
     """Note part files that do not belong to the set."""
     for path in sorted(book.path.parent.glob("part-*")):
         if path not in {book.part_path(part) for part in range(book.num_parts)}:
             findings.add(path, "", f"does not belong to this set of {book.num_parts} parts; remove it")
 
 
-def check_bytes(book: Book, path: pathlib.Path, part: int, findings: Findings) -> bool:
+def check_bytes(book: SetBook, path: pathlib.Path, part: int, findings: Findings) -> bool:
     """Check size and hash of one part file; False: it must not be opened, since HDF5 can hang on a damaged header."""
     size = path.stat().st_size
     if size != book.sizes[part]:
@@ -53,7 +53,7 @@ def check_bytes(book: Book, path: pathlib.Path, part: int, findings: Findings) -
     return True
 
 
-def check_header(book: Book, path: pathlib.Path, part: int, findings: Findings) -> None:
+def check_header(book: SetBook, path: pathlib.Path, part: int, findings: Findings) -> None:
     """Check format, version, part number and set of one part file."""
     with files.open_checked(path, files.PART) as file:
         expected = {"part": part, "num_parts": book.num_parts, "set_id": book.set_id}

@@ -14,9 +14,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each
-from data_tools.graph.source import NodeType, Relation
+from data_tools.graph.source import EdgeType, NodeType
 from data_tools.team import Team
 from hpcgnn.graph import files
 
@@ -68,7 +68,7 @@ class Window:
 class Cursors:
     """Where every part's next window begins in one group."""
 
-    def __init__(self, book: Book, path: str):
+    def __init__(self, book: SetBook, path: str):
         self._book, self._path = book, path
         self._position: dict[int, int] = {}  # by part, of those that a window was read from
 
@@ -117,7 +117,7 @@ def short(value) -> str:
 
 
 def compare_nodes(
-    team: Team, book: Book, node_type: NodeType, source: h5py.File | Any, width: int, findings: Findings
+    team: Team, book: SetBook, node_type: NodeType, source: h5py.File | Any, width: int, findings: Findings
 ) -> np.ndarray:
     """Collective. Check that every node is in exactly one part, with the graph file's values; width: bytes of a row.
 
@@ -155,7 +155,7 @@ def check_single(window: Window, group: h5py.Group, begin: int, index: np.ndarra
     )
 
 
-def note_lost(book: Book, path: str, window: Window, what: str, findings: Findings) -> None:
+def note_lost(book: SetBook, path: str, window: Window, what: str, findings: Findings) -> None:
     """Note the rows that no part has, unless a part could not be used: they may be there."""
     if not findings.unusable:
         lost = window.start + np.flatnonzero(window.copies == 0)
@@ -164,8 +164,8 @@ def note_lost(book: Book, path: str, window: Window, what: str, findings: Findin
 
 def compare_edges(
     team: Team,
-    book: Book,
-    relation: Relation,
+    book: SetBook,
+    relation: EdgeType,
     row_of: dict[str, np.ndarray],
     source: h5py.File | None,
     width: int,
@@ -199,7 +199,7 @@ def compare_edges(
     return sum(each(team, findings, list(windows(relation.num_edges, width)), check))
 
 
-def source_edges(relation: Relation, source: h5py.File | None, start: int, stop: int) -> dict[str, np.ndarray]:
+def source_edges(relation: EdgeType, source: h5py.File | None, start: int, stop: int) -> dict[str, np.ndarray]:
     """Read the graph file's columns of a window; row ids of endpoints as int64."""
     if source is None:
         return {}
@@ -208,7 +208,7 @@ def source_edges(relation: Relation, source: h5py.File | None, start: int, stop:
     return {**columns, "src": columns["src"].astype(np.int64), "dst": columns["dst"].astype(np.int64)}
 
 
-def check_copies(book: Book, path: str, window: Window, owners: np.ndarray, findings: Findings) -> None:
+def check_copies(book: SetBook, path: str, window: Window, owners: np.ndarray, findings: Findings) -> None:
     """Check that an event is in the part of each endpoint, owners [2, W]; copies elsewhere were noted when the parts
     were read."""
     single = np.flatnonzero((window.copies == 1) & (owners[0] != owners[1]))

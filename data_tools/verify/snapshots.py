@@ -8,7 +8,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each
 from data_tools.graph.source import FACTS, stamps
 from data_tools.partition.quality import count_cut, halo_rows
@@ -18,7 +18,7 @@ from data_tools.verify.temporal import Layout
 from hpcgnn.graph import files
 
 
-def check_snapshot_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_snapshot_part(book: SetBook, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part as `check_static_part` does, that edges are in snapshots that there are, and that columns of
     snapshots have one value each."""
     check_static_part(book, part, layouts, findings)
@@ -42,7 +42,7 @@ def _check_stamps(file: h5py.File, path: str, num_snapshots: int, findings: Find
     findings.add_rows(file.filename, f"{path}/first", bad, text)
 
 
-def check_snapshot_facts(book: Book, source: h5py.File, findings: Findings) -> None:
+def check_snapshot_facts(book: SetBook, source: h5py.File, findings: Findings) -> None:
     """Check that the book has the graph file's number of snapshots and splits."""
     for name in FACTS:
         ours, theirs = book.facts.get(name), source.attrs.get(name)
@@ -50,7 +50,7 @@ def check_snapshot_facts(book: Book, source: h5py.File, findings: Findings) -> N
             findings.add(book.path, name, f"{ours}, but {source.filename} has {theirs}")
 
 
-def measured_snapshots(team: Team, book: Book, findings: Findings) -> dict:
+def measured_snapshots(team: Team, book: SetBook, findings: Findings) -> dict:
     """Collective. Measure edges, cut and halo rows over all snapshots, from the parts that can be used."""
     usable = [part for part in range(book.num_parts) if part not in findings.unusable]
     counted = each(team, findings, usable, lambda part, problems: _measured_part(book, part, problems))
@@ -58,7 +58,7 @@ def measured_snapshots(team: Team, book: Book, findings: Findings) -> dict:
     return {"num_snapshots": book.facts["num_snapshots"], **sums}
 
 
-def _measured_part(book: Book, part: int, findings: Findings) -> dict[str, int]:
+def _measured_part(book: SetBook, part: int, findings: Findings) -> dict[str, int]:
     (relation,), (node_type,), path = book.relations, book.types, book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
         group = file["edges"][relation.name]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings
-from data_tools.graph.source import NodeType, Relation
+from data_tools.graph.source import EdgeType, NodeType
 from data_tools.verify.temporal import Layout, check_indptr, check_layouts, check_lengths, check_nodes
 from hpcgnn.graph import files
 
@@ -19,7 +19,7 @@ OUT = {"indptr": INT64, "dst": INT64, "row": INT64}
 CACHE = {"id": INT64, "probability": ("<f4", ())}
 
 
-def further_layouts(book: Book) -> dict[str, Layout]:
+def further_layouts(book: SetBook) -> dict[str, Layout]:
     """List the columns of the groups that the set's options ask for, by path."""
     layouts: dict[str, Layout] = {}
     if book.options.get("out_edges"):
@@ -29,7 +29,7 @@ def further_layouts(book: Book) -> dict[str, Layout]:
     return layouts
 
 
-def check_static_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_static_part(book: SetBook, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part against the book and against ``layouts``, the columns that every part must have."""
     path = book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
@@ -50,7 +50,7 @@ def check_static_part(book: Book, part: int, layouts: dict[str, Layout], finding
             findings.unusable.add(part)
 
 
-def sides(relation: Relation, layouts: dict[str, Layout]) -> list[tuple[str, NodeType, NodeType, str]]:
+def sides(relation: EdgeType, layouts: dict[str, Layout]) -> list[tuple[str, NodeType, NodeType, str]]:
     """List (group, type that owns the edges, type of the other endpoints, their column) for in-edges and out-edges."""
     groups = [(f"/edges/{relation.name}", relation.dst_type, relation.src_type, "src")]
     if f"/out/{relation.name}" in layouts:
@@ -58,7 +58,7 @@ def sides(relation: Relation, layouts: dict[str, Layout]) -> list[tuple[str, Nod
     return groups
 
 
-def check_counts(book: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_counts(book: SetBook, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check that the columns of a group are equally long."""
     for node_type in book.types:
         count = int(node_type.offsets[part + 1] - node_type.offsets[part])

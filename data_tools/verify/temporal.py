@@ -8,9 +8,9 @@ from __future__ import annotations
 import h5py
 import numpy as np
 
-from data_tools.graph.book import Book
+from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings
-from data_tools.graph.source import NodeType, Relation
+from data_tools.graph.source import EdgeType, NodeType
 from hpcgnn.graph import files
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]  # column -> (dtype, trailing shape)
@@ -27,7 +27,7 @@ def part_layouts(file: h5py.File) -> dict[str, Layout]:
     return {f"/{kind}/{name}": layout_of(file[kind][name]) for kind in kinds for name in file[kind]}
 
 
-def check_part(book: Book, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
+def check_part(book: SetBook, part: int, layouts: dict[str, Layout], findings: Findings) -> None:
     """Check a part against the book and against ``layouts``, the columns that every part must have."""
     path = book.part_path(part)
     with findings.reading(path, part), files.open_checked(path, files.PART) as file:
@@ -43,7 +43,7 @@ def check_part(book: Book, part: int, layouts: dict[str, Layout], findings: Find
             check_history(book, file, relation, part, findings)
 
 
-def check_datasets(book: Book, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
+def check_datasets(book: SetBook, file: h5py.File, part: int, layouts: dict[str, Layout], findings: Findings) -> bool:
     """Check that all columns are there, with the right dtypes and lengths; False: comparing rows makes no sense."""
     before = len(findings.lines)
     check_layouts(file, layouts, findings)
@@ -104,7 +104,7 @@ def check_increasing(file: h5py.File, dataset: str, rows: np.ndarray, limit: int
     return not len(order) and not len(outside)
 
 
-def check_events(file: h5py.File, relation: Relation, part: int, findings: Findings) -> bool:
+def check_events(file: h5py.File, relation: EdgeType, part: int, findings: Findings) -> bool:
     """Check that events are in order, between nodes of the right types, at least one of them in this part."""
     group = file["edges"][relation.name]
     name, path = file.filename, group.name
@@ -125,7 +125,7 @@ def check_events(file: h5py.File, relation: Relation, part: int, findings: Findi
     return bool(fine)
 
 
-def check_history(book: Book, file: h5py.File, relation: Relation, part: int, findings: Findings) -> None:
+def check_history(book: SetBook, file: h5py.File, relation: EdgeType, part: int, findings: Findings) -> None:
     """Check that the history of every node is exactly its events, in order.
 
     Entries that increase within a node, are events of that node, and are as many as the events' endpoints in this part
@@ -169,7 +169,7 @@ def check_indptr(
     return not len(bad)
 
 
-def local_ids(book: Book, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:
+def local_ids(book: SetBook, node_type: NodeType, part: int, global_ids: np.ndarray) -> np.ndarray:
     """Find the local indices [m] of global ids in a part, -1 for nodes of other parts."""
     base = book.local_bases(part)[node_type.index]
     first, last = node_type.offsets[part], node_type.offsets[part + 1]

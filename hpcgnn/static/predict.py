@@ -126,7 +126,7 @@ def _ids(partition: GraphPartition, kind: int) -> np.ndarray:
 
 
 @dataclass(slots=True)
-class AskedPairs:
+class AskedEdges:
     """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
     rel_text, as the file has them."""
 
@@ -137,14 +137,14 @@ class AskedPairs:
     rel_text: list[str] | None = None
 
 
-def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> AskedPairs:
+def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> AskedEdges:
     """Read a CSV with columns src, dst and, where there are several edge types, rel: by word, where the types were made
     of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file and row for a missing
     column, or for what is no edge type."""
     rows = read_rows(path, ("src", "dst", "rel") if edge_types > 1 else ("src", "dst"))
     src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
     if edge_types == 1:
-        return AskedPairs(path, src, dst)
+        return AskedEdges(path, src, dst)
     numbers = {str(number): number for number in range(edge_types)}
     numbers |= {word: number for number, word in enumerate(words)}
     rel = [row["rel"].strip() for row in rows]
@@ -155,11 +155,11 @@ def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> A
                 f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
                 f"{by_word}"
             )
-    return AskedPairs(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
+    return AskedEdges(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
 
 
 @torch.no_grad()
-def score_pairs(session: Session, pairs: AskedPairs) -> AnswerColumns:
+def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
     """Collective. Compute what the decoder says of each pair, as exact evaluation does for edges (score [m])."""
     partition, world, learnt, count = session.partition, session.world, session.goal.learnt, len(pairs.src)
 

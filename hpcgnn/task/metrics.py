@@ -24,7 +24,7 @@ PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "
 INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
 
-class Pairs:
+class PairScores:
     """Collective to create. Scores of this rank's pairs, positive [b], and of negatives, of any shape."""
 
     def __init__(self, positive: np.ndarray, negative: np.ndarray, world: World):
@@ -38,8 +38,8 @@ class Pairs:
         return ap_auc(*self._scores, self._world)
 
 
-class Ranks:
-    """Collective to create. Ranks [n] of this rank's pairs among their negatives."""
+class PairRanks:
+    """Collective to create. PairRanks [n] of this rank's pairs among their negatives."""
 
     def __init__(self, rank: np.ndarray, world: World):
         """Raises DistributedError for a rank that is NaN."""
@@ -52,7 +52,7 @@ class Ranks:
         return total / count if count else math.nan
 
 
-class QueryRanks(Ranks):
+class QueryRanks(PairRanks):
     """Collective to create. Ranks of answers, grouped by the queries of this rank, each at the owner of its query."""
 
     def __init__(self, rank: np.ndarray, query: np.ndarray, world: World):
@@ -72,7 +72,7 @@ class QueryRanks(Ranks):
         return gain / np.cumsum(1 / np.log2(2 + np.arange(most)))[np.minimum(self._count, most) - 1]
 
 
-class Counts:
+class ClassCounts:
     """Collective to create. How often each of c classes is a label, is predicted, and both; on all ranks."""
 
     def __init__(self, counts: list[np.ndarray], world: World):
@@ -166,9 +166,9 @@ def link_metrics(
 
     positive [b], negative [b, k]: scores of this rank's events. NaN where there is no such event.
     """
-    result = measured(PAIRS, Pairs(positive, negative, world))
+    result = measured(PAIRS, PairScores(positive, negative, world))
     if inductive is not None:
-        result |= measured(PAIRS, Pairs(positive[inductive], negative[inductive], world), INDUCTIVE + "{}")
+        result |= measured(PAIRS, PairScores(positive[inductive], negative[inductive], world), INDUCTIVE + "{}")
     return result
 
 
@@ -218,9 +218,9 @@ def ranking_metrics(ranks: np.ndarray, world: World, inductive: np.ndarray | Non
 
     Raises DistributedError for a rank that is NaN.
     """
-    result = measured(RANKS, Ranks(ranks, world))
+    result = measured(RANKS, PairRanks(ranks, world))
     if inductive is not None:
-        result |= measured(RANKS, Ranks(ranks[inductive], world), INDUCTIVE + "{}")
+        result |= measured(RANKS, PairRanks(ranks[inductive], world), INDUCTIVE + "{}")
     return result
 
 
@@ -252,13 +252,13 @@ def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[
         place = np.argsort(np.argsort(-compared, axis=1, kind="stable"), axis=1)
         top = place < labels.sum(axis=1, keepdims=True)
         as_many, above_zero = (
-            Counts([where.sum(axis=0) for where in (chosen & labels, labels, chosen)], world)
+            ClassCounts([where.sum(axis=0) for where in (chosen & labels, labels, chosen)], world)
             for chosen in (top, compared > 0)
         )
         return measured(LABELS, as_many, "{}" + TOP_K) | measured(LABELS, above_zero)
     predicted = compared.argmax(axis=1)
     counted = labels[predicted == labels], labels, predicted
-    counts = Counts([np.bincount(found.astype(np.int64), minlength=classes) for found in counted], world)
+    counts = ClassCounts([np.bincount(found.astype(np.int64), minlength=classes) for found in counted], world)
     return measured(CLASSES, counts) | (two_class_metrics(output, labels, world) if classes == 2 else {})
 
 
@@ -266,7 +266,7 @@ def two_class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> d
     """Collective. Compute the metrics of the pairs of a row of class 1 and one of class 0, by the difference of their
     outputs [n, 2]; NaN when only one class occurs."""
     margin = output[:, 1] - output[:, 0]
-    return measured(PAIRS, Pairs(margin[labels == 1], margin[labels == 0], world))
+    return measured(PAIRS, PairScores(margin[labels == 1], margin[labels == 0], world))
 
 
 def class_metric_names(classes: int, several: bool = False) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def read_nodes(path: str, types: tuple[str, ...], after: int, scale: float = 1) 
 
 
 @dataclass(slots=True)
-class AskedPairs:
+class AskedEvents:
     """The rows of a pairs file: src, dst original ids as text, time [n] int64 in the graph's unit, feature [n, F]
     float32 where labels are predicted from it."""
 
@@ -133,7 +133,7 @@ class AskedPairs:
         return len(self.src)
 
 
-def read_pairs(path: str, after: int, scale: float = 1, width: int = 0) -> AskedPairs:
+def read_pairs(path: str, after: int, scale: float = 1, width: int = 0) -> AskedEvents:
     """Read a CSV with columns src, dst, feat_0 to feat_<width - 1> and, optionally, time; without it pairs are looked
     at at time ``after`` + 1.
 
@@ -143,7 +143,7 @@ def read_pairs(path: str, after: int, scale: float = 1, width: int = 0) -> Asked
     rows = read_rows(path, ("src", "dst", *features))
     src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
     numbers = [read_numbers(path, rows, name).astype(np.float32) for name in features]
-    return AskedPairs(
+    return AskedEvents(
         path, src, dst, read_times(path, rows, after, scale), np.column_stack(numbers) if numbers else None
     )
 
@@ -167,7 +167,7 @@ def _compute(
     return np.concatenate(rows), np.concatenate(values)
 
 
-def score_pairs(session: Session, pairs: AskedPairs) -> AnswerColumns:
+def score_pairs(session: Session, pairs: AskedEvents) -> AnswerColumns:
     """Collective. Compute for every pair the probability of an event (score, float64), or, in runs on labels of events,
     the label (class and output [C], or a number as output), from the session's current memory."""
     partition, world, goal = session.partition, session.world, session.goal

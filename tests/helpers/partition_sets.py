@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
+from mpi4py import MPI
 
+from data_tools.partition.methods.parmetis import find_library
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
 from hpcgnn.temporal.features import read_features
@@ -119,3 +123,15 @@ def places(nodes, folder, parts):
             assert offsets[-1] == base
     assert len(place) == base
     return place
+
+
+def parmetis_library() -> str:
+    """The path of a library with the interface of ParMETIS; skips, on all ranks alike, without one for the MPI in
+    use."""
+    try:
+        path = find_library()
+    except ValueError:
+        pytest.skip("needs a library of ParMETIS, such as Debian's libptscotch-dev has")
+    if MPI.get_vendor()[0] == "MPICH" and b"libmpi.so.40" in Path(path).read_bytes():
+        pytest.skip("needs a ParMETIS that is built for the MPI in use")
+    return path

@@ -232,7 +232,7 @@ def test_many_classes_take_no_table_of_pairs(comm, world):
     labels = np.arange(comm.rank, 1 << 13, comm.size)
     counts = [np.bincount(x, minlength=1 << 13) for x in (labels[labels % 2 == 0], labels, labels // 2 * 2)]
     tracemalloc.start()
-    found = metrics.measured(metrics.CLASSES, metrics.Counts(counts, world))
+    found = metrics.measured(metrics.CLASSES, metrics.ClassCounts(counts, world))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}

@@ -20,7 +20,7 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import AskedPairs, embed_ends, read_pairs, score_pairs
+from hpcgnn.static.predict import AskedEdges, embed_ends, read_pairs, score_pairs
 
 CASES = {
     "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
@@ -46,11 +46,11 @@ def named(make):
     return write
 
 
-def asked(edges, rows, src: str, dst: str, sizes, typed: bool) -> AskedPairs:
+def asked(edges, rows, src: str, dst: str, sizes, typed: bool) -> AskedEdges:
     """Pairs of the edges in some rows, by name."""
     ends = [f"{name} {(7 * row) % size}" for name, size, column in
             ((src, sizes[0], "src"), (dst, sizes[1], "dst")) for row in edges[column][rows]]  # fmt: skip
-    return AskedPairs("pairs.csv", ends[: len(rows)], ends[len(rows) :], edges["rel"][rows] if typed else None)
+    return AskedEdges("pairs.csv", ends[: len(rows)], ends[len(rows) :], edges["rel"][rows] if typed else None)
 
 
 def pairs_of(parts, name: str, session, typed: bool):
@@ -95,7 +95,7 @@ def test_ranks_among_all_nodes_are_those_of_the_scores(comm, mpi_tmp_path):
     test = np.flatnonzero(edges["split"] == 2)[:5]
     count = session.partition.book.num_nodes
     src, rel = (np.repeat(edges[name][test], count) for name in ("src", "rel"))
-    pairs = AskedPairs("", list(map(str, src)), list(map(str, range(count))) * len(test), rel)
+    pairs = AskedEdges("", list(map(str, src)), list(map(str, range(count))) * len(test), rel)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     position = session.world.gather_rows(session.batches["test"].position)
     ranks = ranks_of_destinations(session)
@@ -194,7 +194,7 @@ def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__relation=BUYS))
     with pytest.raises(DistributedError, match=r"p\.csv: row 1: dst 'user 3' is no item of this graph"):
-        score_pairs(session, AskedPairs("p.csv", ["user 3"], ["user 3"]))
+        score_pairs(session, AskedEdges("p.csv", ["user 3"], ["user 3"]))
 
 
 @pytest.mark.parametrize("options", [[], ["--pairs=p.csv", "--embeddings"]])

@@ -11,8 +11,8 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.task.metrics import (
     QUERIES,
+    PairRanks,
     QueryRanks,
-    Ranks,
     class_metrics,
     link_metrics,
     measured,
@@ -176,7 +176,7 @@ def test_means_of_ranks_are_rounded_once(world):
     """What a rank's sum would lose, and what the order of a query's seeds would change, is in neither."""
     values = np.array([1.0, 2.0**-53, 2.0**-53])
     own = values[np.minimum(np.arange(3), world.size - 1) == world.rank]
-    assert Ranks(own, world).mean(own) == math.fsum(values) / 3
+    assert PairRanks(own, world).mean(own) == math.fsum(values) / 3
     rng = np.random.default_rng(4)
     ranks, query = rng.integers(1, 20, 60).astype(float), np.repeat(np.arange(3), 20)
     found = set()

@@ -24,7 +24,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import RunConfig, TemporalTaskConfig
-from hpcgnn.temporal.predict import AskedPairs, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
+from hpcgnn.temporal.predict import AskedEvents, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -411,7 +411,7 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     session = end_of_graph(comm, path, config)
     types = session.partition.book.node_types
     embedding = answered(session, read_nodes(str(file), types, 0))
-    pairs = AskedPairs("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
+    pairs = AskedEvents("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     other = parts("binary", "other", 4)
     if comm.rank > 0:
@@ -518,7 +518,7 @@ def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_pa
         parts = make_parts(comm, mpi_tmp_path / f"graph-{scale}.h5", mpi_tmp_path / f"parts-{scale}", 4)
         session = open_session(comm, parts, make_config())
         assert session.partition.time_scale == scale
-        pairs = AskedPairs("", ["1000", "1003"], ["1000", "1006"], np.array([9500, 9000]))
+        pairs = AskedEvents("", ["1000", "1003"], ["1000", "1006"], np.array([9500, 9000]))
         answers = score_pairs(session, pairs)
         tables.append({name: answers.slab(name, 0, session.world) for name in ("time", "score")})
     if comm.rank == 0:
@@ -564,7 +564,7 @@ def test_labels_are_those_of_evaluation(comm, parts, mpi_tmp_path, kind, labels,
         if kind == "node":
             answers = answer_nodes(session, Nodes("", src, [src_type] * count, time, True), False)
         else:
-            answers = score_pairs(session, AskedPairs("", src, dst, time, feature))
+            answers = score_pairs(session, AskedEvents("", src, dst, time, feature))
         assert [name for name in answers.columns if name in ("class", "output", "score")] == columns
         tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
         if session.world.rank == 0:

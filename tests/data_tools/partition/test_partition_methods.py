@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from parmetis_library import parmetis_library
+from partition_sets import parmetis_library
 from static_runs import open_graph_trainer, plain, static_config
 from training_runs import bipartite, make_config, on_rank_0, record_epoch
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from parmetis_library import parmetis_library
+from partition_sets import parmetis_library
 
 from data_tools.graph.source import open_source
 from data_tools.partition.command import partition

@@ -9,7 +9,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from parmetis_library import parmetis_library
+from partition_sets import parmetis_library
 from random_graphs import random_graph, random_static, write_graph
 
 from data_tools.graph import source as graph_source
