@@ -48,3 +48,8 @@ def check_choice(name: str, value: Any, words: Iterable[str]) -> None:
 def describe_choices(table: Mapping[str, Part]) -> str:
     """List the rows of a table with what each is, in one line."""
     return "; ".join(f'"{name}": {part.says}' if name else f"empty: {part.says}" for name, part in table.items())
+
+
+def names_with(table: Mapping[str, Part], field: str, value: bool = True) -> str:
+    """Name the rows of a table whose field has a value, as "one or other", for the remedy of an error."""
+    return " or ".join(name for name, part in table.items() if getattr(part, field) == value)

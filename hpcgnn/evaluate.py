@@ -1,6 +1,6 @@
 """``python -m hpcgnn.evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
 
-The protocol is the run's own, or with ``--eval`` another one; ``--baseline`` scores a heuristic in place of the model.
+The protocol is the run's own, or with ``--eval`` another one; ``--baseline`` scores a rule in place of the model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _parser() -> jsonargparse.ArgumentParser:
     baselines = [word for kind in KINDS.values() for word in kind.baselines]
     parser.add_argument("--eval", choices=("", *protocols), default="", help="another protocol, or other negatives")
     parser.add_argument("--negatives_file", type=str, default="", help="fixed negatives, for --eval file and tgb")
-    parser.add_argument("--baseline", choices=("", *baselines), default="", help="EdgeBank in place of the model")
+    parser.add_argument("--baseline", choices=("", *baselines), default="", help="a baseline in place of the model")
     return parser
 
 

@@ -18,10 +18,11 @@ from hpcgnn.static import predict as static_answers
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.sampler_ranks import beside_samplers
 from hpcgnn.static.session import open_session as open_static
-from hpcgnn.temporal import edgebank
+from hpcgnn.temporal import baselines
 from hpcgnn.temporal import predict as temporal_answers
-from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_config import BASELINES, NEGATIVE_KINDS, expand_eval
+from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.eval_config import expand_eval
+from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES
 from hpcgnn.temporal.session import open_session as open_temporal
 
 
@@ -40,8 +41,8 @@ class Kind:
     ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind; answer: collective,
     writes what was asked; expand: writes out the short forms of a command line; beside_servers: collective, calls a
     function with the world of the ranks that train and the sampling servers that the other ranks are, if any;
-    protocols: words for other evaluations of a run; baselines: names of the heuristics that may stand in for a model,
-    which run_baseline runs and score_baseline scores.
+    protocols: words for other evaluations of a run; baselines: names of those that may stand in for a model, which
+    run_baseline runs and score_baseline scores.
     """
 
     config: type[Sections]
@@ -114,13 +115,13 @@ def _make_snapshots(config: Any, parts: Path) -> None:
     built_in.make_synthetic_snapshots(parts, config.data.synthetic_nodes, config.data.synthetic_snapshots)
 
 
-DEFAULT_KIND = RunConfig.KIND
+DEFAULT_KIND = TemporalConfig.KIND
 KINDS = {
-    RunConfig.KIND: Kind(
-        config=RunConfig, data="events", make=_make_events, make_slice=_make_events_slice, open=open_temporal,
+    TemporalConfig.KIND: Kind(
+        config=TemporalConfig, data="events", make=_make_events, make_slice=_make_events_slice, open=open_temporal,
         check=temporal_answers.check, answer=temporal_answers.answer, expand=expand_eval,
-        protocols=("tgb", *NEGATIVE_KINDS), baselines=BASELINES,
-        run_baseline=edgebank.run_baseline, score_baseline=edgebank.baseline_metrics,
+        protocols=("tgb", *EVAL_NEGATIVES), baselines=tuple(filter(None, baselines.BASELINES)),
+        run_baseline=baselines.run_baseline, score_baseline=baselines.baseline_metrics,
     ),
     StaticConfig.KIND: Kind(
         config=StaticConfig, data="graph", make=_make_static, make_slice=_make_static_slice, open=open_static,

@@ -104,7 +104,7 @@ def _describe_start(session: Session) -> list[str]:
     if not config.data.path and launched_by_batch_system():
         data = f"warning: {data}"
     if config.baseline_name:
-        return [data, f"baseline: EdgeBank, {config.baseline_name}; no model is trained"]
+        return [data, f"baseline: {config.baseline_name}; no model is trained"]
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
     unused = session.world.unused_gpus
     warning = [f"warning: {unused} GPUs of a machine are not used: start a rank for each GPU"] if unused else []

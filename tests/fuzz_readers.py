@@ -43,7 +43,7 @@ from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.report import __main__ as report
 from hpcgnn.snapshots.graph import open_snapshot_partition
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.negative_file import open_negatives
 
 HDF5_SECONDS = 10
@@ -256,7 +256,7 @@ def make_run(folder: Path) -> None:
         }  # fmt: skip
         (place / checkpoint.MANIFEST).write_text(json.dumps(manifest))
         write_hashes(place)
-    configuration.save(RunConfig(), {"ranks": "2"}, run / "config.yaml")
+    configuration.save(TemporalConfig(), {"ranks": "2"}, run / "config.yaml")
     time, pair = "2026-01-02T03:04:05.000+00:00", [1.0, 2.0]
     metrics = {"kind": "epoch", "epoch": 0, "train_seconds": 2.0, "loss": 0.5, "val_ap": 0.6}
     write_lines(run / "metrics.jsonl", metrics, {"kind": "test", "epoch": 0, "test_ap": 0.7})

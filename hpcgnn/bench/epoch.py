@@ -19,7 +19,7 @@ from hpcgnn.bench.command import TimingOptions
 from hpcgnn.comm.world import World
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.session import open_session
 
 STAGES = ("negatives", "compute", "exchange", "write-back", "gradient sum", "optimizer")
@@ -30,7 +30,7 @@ def main(world: World, argv: list[str]) -> int:
     return command.run(world, argv, _parse, measure, table)
 
 
-def _parse(argv: list[str], world: World) -> tuple[RunConfig, TimingOptions]:
+def _parse(argv: list[str], world: World) -> tuple[TemporalConfig, TimingOptions]:
     parser = configuration.parser("python -m hpcgnn.bench", __doc__)
     config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg", peer_on_device=True)
     if options.peer == "pyg" and config.train.epoch_parallel > 1:
@@ -40,7 +40,7 @@ def _parse(argv: list[str], world: World) -> tuple[RunConfig, TimingOptions]:
     return config, options
 
 
-def measure(config: RunConfig, folder: Path, options: TimingOptions, world: World) -> dict:
+def measure(config: TemporalConfig, folder: Path, options: TimingOptions, world: World) -> dict:
     """Collective. Measure what the command reports."""
     path = command.graph_path(config, folder, world)
     with command.training(open_session, config, path, folder, world) as (session, trainer):

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.bench import command
 from hpcgnn.loop.session import Session
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import FEATURE
 
 WARM_UP_STEPS = 5
@@ -25,7 +25,7 @@ WARM_UP_STEPS = 5
 class PeerTGN(nn.Module):
     """Memory, attention and decoder, with the neighbor table that PyG keeps outside of the model."""
 
-    def __init__(self, config: RunConfig, num_nodes: int, message_width: int, device: torch.device):
+    def __init__(self, config: TemporalConfig, num_nodes: int, message_width: int, device: torch.device):
         from torch_geometric.nn import TGNMemory, TransformerConv
         from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 

@@ -22,7 +22,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 SIMULATED_STEPS = 5
 GIVEN = {
@@ -111,7 +111,7 @@ def make_report(config: Any, options: ScaleOptions, folder: Path, machine: dict[
     """Simulate jobs and predict steps. machine: value and source of its parameters; folder: for what runs write."""
     graph, data = options.graph, config.data.path or "the built-in graph"
     if graph.nodes:
-        edges = "events" if config.KIND == RunConfig.KIND else "edges"
+        edges = "events" if config.KIND == TemporalConfig.KIND else "edges"
         data = f"{graph.nodes:,} nodes and {graph.edges:,} {edges}, made up"
     elif not config.data.path:
         config.data.path = str(folder / "parts")

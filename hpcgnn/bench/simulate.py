@@ -14,7 +14,7 @@ from hpcgnn.bench.price import Links, make_report
 from hpcgnn.bench.steps import SimulatedSteps
 from hpcgnn.comm.world import PLANS_AHEAD
 from hpcgnn.graph import files
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 LARGEST = 6 << 30  # bytes of a part that is made up
 EDGE_BYTES, EVENT_BYTES, FEATURE_BYTES = 24, 200, 4  # of an edge, an event and a number, while it is read
@@ -60,7 +60,7 @@ def simulate(
 ) -> dict:  # fmt: skip
     """Simulate ``steps`` steps on each number of ranks that can be, and predict all of ``sizes``. per_rank: the batch
     is that of a rank."""
-    parts, is_temporal = 0, config.KIND == RunConfig.KIND
+    parts, is_temporal = 0, config.KIND == TemporalConfig.KIND
     if graph.nodes:
         simulated = [size for size in sizes if size > 1 and graph.share_bytes(size, is_temporal) <= LARGEST]
     else:

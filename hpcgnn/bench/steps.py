@@ -26,7 +26,7 @@ from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 WHOLE_MESSAGES = 1 << 62  # bytes of one round
 
@@ -105,7 +105,7 @@ def choose_steps(session: Session, steps: int, skipped: int) -> tuple[int, int]:
     graph have more history from one to the next, so recorded are those in the middle of the epoch, at most a whole
     one: then epoch 1, behind steps that warm up."""
     epoch_steps = session.batches["train"].num_steps
-    if session.config.KIND != RunConfig.KIND or epoch_steps == 0:
+    if session.config.KIND != TemporalConfig.KIND or epoch_steps == 0:
         return 0, steps
     first = epoch_steps if steps >= epoch_steps else (epoch_steps - steps) // 2
     return max(0, first - skipped) % epoch_steps, min(steps, epoch_steps)

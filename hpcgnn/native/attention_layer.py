@@ -1,5 +1,5 @@
 """A layer of temporal attention with all of its products as one native call forward and one backward, on the CPU.
-`hpcgnn.temporal.model.embedding` has the same in plain torch for other devices.
+`hpcgnn.temporal.model.readout` has the same in plain torch for other devices.
 
 N roots, K slots, H heads, U unique nodes, D node width, F edge feature width, T time width, W = D + F + T, Z embedding
 width.

@@ -1,1 +1,1 @@
-"""Temporal graphs: events in time, node memory with mailboxes, and attention over recent neighbours."""
+"""Temporal graphs: events in time, node memory with mailboxes, and attention over recent neighbors."""

@@ -25,7 +25,6 @@ from hpcgnn.graph.directory import places_of, spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
-from hpcgnn.temporal.config import DataConfig
 from hpcgnn.temporal.graph import FEATURE, KEPT, Events, History, TemporalPartition, open_partition
 
 ASKED_AT_ONCE = 1 << 22  # nodes that flags are asked for
@@ -48,7 +47,7 @@ class Splits:
 
 
 def open_splits(
-    path: str | os.PathLike, config: DataConfig, seed: int, world: World, channel: Channel,
+    path: str | os.PathLike, config: Any, seed: int, world: World, channel: Channel,
     columns: Collection[str] = KEPT,
 ) -> tuple[TemporalPartition, Splits]:  # fmt: skip
     """Collective. Open this rank's part of a partition set, and the splits of its events. columns: of events, that are
@@ -69,7 +68,7 @@ def open_splits(
     return partition, splits
 
 
-def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, world: World, channel: Channel) -> Splits:
+def make_splits(partition: TemporalPartition, config: Any, seed: int, world: World, channel: Channel) -> Splits:
     """Collective. Split by the graph's own ``split`` column when it has one, else by quantiles of time.
 
     Raises ValueError, on all ranks alike, for a split that cannot be used.
@@ -87,9 +86,10 @@ def make_splits(partition: TemporalPartition, config: DataConfig, seed: int, wor
 
 
 def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, channel: Channel) -> np.ndarray:
-    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape, so many at a time
-    that what is sorted stays small beside the events."""
+    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape, in pieces
+    whose sorted copies stay small beside the events."""
     flat, values = ids.reshape(-1), np.empty(ids.size, bool)
+    # As many rounds on every rank as the rank with most ids needs: each round is collective.
     rounds = int(channel.everyone(torch.tensor([-(-ids.size // ASKED_AT_ONCE)])).max())
     for begin in range(0, rounds * ASKED_AT_ONCE, ASKED_AT_ONCE):
         piece = slice(begin, begin + ASKED_AT_ONCE)
@@ -99,7 +99,7 @@ def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, c
     return values.reshape(ids.shape)
 
 
-def _bounds(partition: TemporalPartition, config: DataConfig, world: World) -> np.ndarray:
+def _bounds(partition: TemporalPartition, config: Any, world: World) -> np.ndarray:
     if "split" in partition.events.columns:
         config.check_own_split()
         bounds = _bounds_from_column(partition, world)
@@ -269,6 +269,7 @@ def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
     came = exchange_columns([column[leaves] for column in columns], target, channel)
+    # By event row, not by arrival: steps find their events by their place.
     by_row = np.argsort(np.concatenate([events.row[stays], came[0]]), kind="stable")
     row, src, dst, time, *columns, step = (  # one after the other: together they are most of what a rank holds
         np.concatenate([column[stays], rows])[by_row] for column, rows in zip(columns, came, strict=True)

@@ -6,31 +6,31 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from hpcgnn.choices import check_choices
+from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_parallel
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.config import TaskConfig
 from hpcgnn.task.losses import LOSSES
-from hpcgnn.temporal.eval_config import BaselineConfig, EvalConfig
+from hpcgnn.temporal.eval_config import BaselineConfig, TemporalEvalConfig
+from hpcgnn.temporal.model.readout import READOUTS
+from hpcgnn.temporal.model.updater import MESSAGES, UPDATERS
 
 
 @dataclass
-class SamplingConfig:
-    """Neighbours, negatives, batches.
+class TemporalSamplingConfig:
+    """Neighbors and batches.
 
     Attributes:
-        fanout: neighbours a root (and, with several layers, a neighbour).
+        fanout: neighbors a root (and, with several layers, a neighbor).
         strategy: "recent", "uniform" (without replacement), or "window": uniform among the events of the last
             ``window`` units of time.
         window: width of a time window, in the data's unit.
         windows: consecutive windows a root is sampled in, each ``window`` wide (DySAT's snapshots).
-        boundary_half_life: neighbours in another part are kept with probability 2^-(age // boundary_half_life)
+        boundary_half_life: neighbors in another part are kept with probability 2^-(age // boundary_half_life)
             (StarryGL's boundary decay); 0: always kept.
-        negatives: negative destinations an event.
-        negative_pool: "destinations" (nodes that occur as one) or "all" nodes.
-        in_batch_neighbors: whether earlier events of the same batch are visible as neighbours.
+        in_batch_neighbors: whether earlier events of the same batch are visible as neighbors.
         batch_by: "events", or "time" to keep equal times in one batch.
         chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
             epochs see different batches (TGL's random chunk scheduling).
@@ -45,8 +45,6 @@ class SamplingConfig:
     window: int = 0
     windows: int = 1
     boundary_half_life: int = 0
-    negatives: int = 1
-    negative_pool: Literal["destinations", "all"] = "destinations"
     in_batch_neighbors: bool = True
     batch_by: Literal["events", "time"] = "events"
     chunks: int = 1
@@ -54,10 +52,8 @@ class SamplingConfig:
     planner: Planner = "auto"
 
     def __post_init__(self):
-        if self.fanout < 1 or self.negatives < 1 or self.prefetch < -1 or self.chunks < 1:
-            raise ValueError(
-                "sampling.fanout, sampling.negatives and sampling.chunks must be at least 1, prefetch at least -1"
-            )
+        if self.fanout < 1 or self.prefetch < -1 or self.chunks < 1:
+            raise ValueError("sampling.fanout and sampling.chunks must be at least 1, sampling.prefetch at least -1")
         check_choices("sampling", self)
         if self.windows < 1 or self.window < 0 or self.boundary_half_life < 0:
             raise ValueError("sampling.windows must be at least 1, window and boundary_half_life at least 0")
@@ -70,30 +66,29 @@ class SamplingConfig:
 
 
 @dataclass
-class ModelConfig:
+class TemporalModelConfig:
     """The model.
 
     Attributes:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        embedding: "attention" over neighbours, "identity" (the memory itself), "time_projection" (JODIE's drift with
-            the time since the last update) or "mixer" (GraphMixer's over the recent links).
-        layers: attention layers; each sees the neighbours' state just before their event.
+        readout: how the embedding of a node is made.
+        layers: attention layers; each sees the neighbors' state just before their event.
         memory_dim: width of a node's memory.
         time_dim: width of the time encoding.
         embed_dim: width of an embedding.
         heads: attention heads; must divide embed_dim.
-        dropout: of "attention", "time_projection" and "mixer" embeddings, keyed by root and column.
+        dropout: of every readout but "identity", keyed by root and column.
         time_encoding: "fixed" frequencies, or "learnable" ones, which need a time_unit.
         time_unit: time differences are divided by it when the frequencies are learnt; 100 or fewer units should pass
-            between neighbouring events.
+            between neighboring events.
         learn_phase: whether the phase of fixed frequencies is learnt.
-        message: "identity", or "mlp" between mail and updater.
+        message: what stands between mail and updater.
         message_dim: width of the "mlp" message.
         message_from: the other endpoint's part of a mail: its "memory" or (DyRep) its attention "embedding".
     """
 
     class_path: str = ""
-    embedding: Literal["attention", "identity", "time_projection", "mixer"] = "attention"
+    readout: Annotated[str, READOUTS] = "attention"
     layers: int = 1
     memory_dim: int = 100
     time_dim: int = 100
@@ -103,7 +98,7 @@ class ModelConfig:
     time_encoding: Literal["fixed", "learnable"] = "fixed"
     time_unit: float = 0.0
     learn_phase: bool = False
-    message: Literal["identity", "mlp"] = "identity"
+    message: Annotated[str, MESSAGES] = "identity"
     message_dim: int = 100
     message_from: Literal["memory", "embedding"] = "memory"
 
@@ -122,16 +117,16 @@ class ModelConfig:
                 "model.time_encoding learnable needs model.time_unit > 0 (in the data's unit of time, so large that "
                 "differences stay below about 100): without it, rounding grows until training is chaotic"
             )
-        if self.layers > 1 and self.embedding != "attention":
+        if self.layers > 1 and not READOUTS[self.readout].layered:
             raise ValueError(
-                f"model.layers is {self.layers}, but model.embedding {self.embedding} has one layer: use "
-                "model.layers 1, or embedding attention"
+                f"model.layers is {self.layers}, but model.readout {self.readout} has one layer: use model.layers 1, "
+                f"or readout {names_with(READOUTS, 'layered')}"
             )
 
     @property
     def num_hops(self) -> int:
-        """Number of hops of neighbours that an embedding needs."""
-        return self.layers if self.embedding in ("attention", "mixer") or self.message_from == "embedding" else 0
+        """Number of hops of neighbors that an embedding needs."""
+        return self.layers if READOUTS[self.readout].sees_neighbors or self.message_from == "embedding" else 0
 
 
 @dataclass
@@ -139,7 +134,7 @@ class MemoryConfig:
     """Node memory and mailbox.
 
     Attributes:
-        updater: "gru", "rnn", "transformer" (attention over the mailbox), or "none": a model without memory.
+        updater: how a node's mails change its memory.
         aggregator: which of a node's messages of a batch becomes its mail: the "last", or the "mean" of all.
         mailbox_slots: newest mails kept a node.
         deliver_to: mails go to the event's endpoints ("self"), or also to their sampled "neighbors".
@@ -152,7 +147,7 @@ class MemoryConfig:
         hot_nodes: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
     """
 
-    updater: Literal["gru", "rnn", "transformer", "none"] = "gru"
+    updater: Annotated[str, UPDATERS] = "gru"
     aggregator: Literal["last", "mean"] = "last"
     mailbox_slots: int = 1
     deliver_to: Literal["self", "neighbors"] = "self"
@@ -170,10 +165,10 @@ class MemoryConfig:
             raise ValueError(
                 "memory.mailbox_slots > 1 keeps single mails, memory.aggregator mean has only one: use aggregator last"
             )
-        if self.mailbox_slots > 1 and self.updater in ("gru", "rnn"):
+        if self.mailbox_slots > 1 and self.has_memory and not UPDATERS[self.updater].reads_mailbox:
             raise ValueError(
                 f"memory.updater {self.updater} reads one mail, memory.mailbox_slots is {self.mailbox_slots}: use "
-                "updater transformer, or one slot"
+                f"updater {names_with(UPDATERS, 'reads_mailbox')}, or one slot"
             )
         if self.placement == "replicated" and not self.simple:
             raise ValueError(
@@ -185,14 +180,17 @@ class MemoryConfig:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
             )
+        for name in ("staleness", "hot_nodes"):
+            if getattr(self, name) and not self.has_memory:
+                raise ValueError(
+                    f"memory.{name} needs node memory, but memory.updater is {self.updater}: leave {name} 0"
+                )
         self._check_staleness()
         self._check_hot_nodes()
 
     def _check_staleness(self) -> None:
         if self.staleness < 0:
             raise ValueError(f"memory.staleness must be at least 0, got {self.staleness}")
-        if self.staleness and self.updater == "none":
-            raise ValueError("memory.staleness needs node memory, but memory.updater is none: use staleness 0")
         if self.staleness and not self.simple:
             raise ValueError(
                 "memory.staleness works with aggregator last, one slot and delivery to self, where a write replaces "
@@ -204,8 +202,6 @@ class MemoryConfig:
             raise ValueError(f"memory.hot_nodes is a share of the nodes, in [0, 1], got {self.hot_nodes}")
         if self.hot_nodes == 0:
             return
-        if self.updater == "none":
-            raise ValueError("memory.hot_nodes copies node memory, but memory.updater is none: leave hot_nodes 0")
         if self.placement != "sharded":
             raise ValueError(
                 f"memory.placement {self.placement} keeps whole memories, memory.hot_nodes copies a part: use "
@@ -225,13 +221,18 @@ class MemoryConfig:
         return self.placement == "replicated" or fits
 
     @property
+    def has_memory(self) -> bool:
+        """Whether nodes have a memory."""
+        return UPDATERS[self.updater].make is not None
+
+    @property
     def simple(self) -> bool:
         """Whether a node gets one mail a batch, of its last event, so that winners alone send mails."""
         return self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self"
 
 
 @dataclass
-class DataConfig:
+class TemporalDataConfig:
     """The graph and its splits.
 
     Attributes:
@@ -289,6 +290,8 @@ class TemporalTaskConfig(TaskConfig):
     Attributes:
         kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
             "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
+        negatives: for link: negative destinations an event.
+        negative_pool: for link: they are drawn from "destinations" (nodes that occur as one) or from "all" nodes.
         balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
         freeze: train the head alone; all other weights stay as init has them.
         init: folder of a finished run; all of the model but the head starts with its best weights.
@@ -296,12 +299,16 @@ class TemporalTaskConfig(TaskConfig):
 
     kind: Literal["link", "node", "edge", "edge_regression"] = "link"
     decoder: Annotated[str, DECODERS] = "mlp"
+    negatives: int = 1
+    negative_pool: Literal["destinations", "all"] = "destinations"
     balance_classes: bool = False
     freeze: bool = False
     init: str = ""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.negatives < 1:
+            raise ValueError(f"task.negatives must be at least 1, got {self.negatives}")
         if self.is_typed:
             raise ValueError(f"task.decoder {self.decoder} has weights by edge type, and events have none: use another")
         if self.freeze and not self.init:
@@ -323,18 +330,18 @@ class TemporalTaskConfig(TaskConfig):
 
 
 @dataclass
-class RunConfig(Sections):
+class TemporalConfig(Sections):
     """A run on a temporal graph."""
 
     KIND = "temporal"
 
-    data: DataConfig = field(default_factory=DataConfig)
+    data: TemporalDataConfig = field(default_factory=TemporalDataConfig)
     task: TemporalTaskConfig = field(default_factory=TemporalTaskConfig)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    sampling: TemporalSamplingConfig = field(default_factory=TemporalSamplingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: TemporalModelConfig = field(default_factory=TemporalModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
+    eval: TemporalEvalConfig = field(default_factory=TemporalEvalConfig)
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
@@ -352,19 +359,19 @@ class RunConfig(Sections):
             _check_labels(self)
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
-        if self.train.epoch_parallel > 1 and self.memory.updater != "none":
+        if self.train.epoch_parallel > 1 and self.memory.has_memory:
             _check_writes(self.model, self.memory, self.sampling)
 
     @property
     def baseline_name(self) -> str:
-        """The heuristic that stands in place of a model; empty: there is a model."""
+        """The baseline that is evaluated in the place of a model; empty: there is a model."""
         return self.baseline.kind
 
     @property
     def model_name(self) -> str:
         """What is trained, in a few words: a class of the user's own, or the parts of the model."""
-        memory = "no node memory" if self.memory.updater == "none" else f"{self.memory.updater} memory"
-        return self.model.class_path or f"{self.model.embedding} embedding, {memory}"
+        memory = f"{self.memory.updater} memory" if self.memory.has_memory else "no node memory"
+        return self.model.class_path or f"{self.model.readout} embedding, {memory}"
 
     @property
     def run_name(self) -> str:
@@ -384,7 +391,7 @@ class RunConfig(Sections):
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
         self.eval.negatives_sha256 = self.eval.read_sha256()
 
-    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> RunConfig:
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> TemporalConfig:
         """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises
         ValueError."""
         config = self
@@ -399,47 +406,51 @@ class RunConfig(Sections):
         return config
 
 
-def _check_parts(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+def _check_parts(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
     """Raise ValueError for parts of the model that do not go together."""
-    with_memory = memory.updater != "none"
-    if not with_memory and model.embedding in ("identity", "time_projection"):
+    readout, updater = READOUTS[model.readout], memory.updater
+    if readout.shows_memory and not memory.has_memory:
         raise ValueError(
-            f"model.embedding {model.embedding} shows node memory, but memory.updater is none: choose an updater, or "
-            "embedding attention or mixer"
+            f"model.readout {model.readout} shows node memory, but memory.updater is {updater}: choose an updater, or "
+            f"readout {names_with(READOUTS, 'shows_memory', False)}"
         )
-    if not with_memory and (model.message != "identity" or model.message_from != "memory"):
+    makes_mails = MESSAGES[model.message].make is not None or model.message_from != "memory"
+    if makes_mails and not memory.has_memory:
         raise ValueError(
-            "model.message and model.message_from make mails, but memory.updater is none: choose an updater"
+            f"model.message and model.message_from make mails, but memory.updater is {updater}: choose an updater"
         )
-    if memory.updater == "transformer" and model.memory_dim % model.heads:
+    if UPDATERS[updater].has_heads and model.memory_dim % model.heads:
         raise ValueError(
-            f"memory.updater transformer: model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})"
+            f"memory.updater {updater}: model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})"
         )
-    if sampling.windows > 1 and (with_memory or model.embedding != "attention"):
-        raise ValueError("sampling.windows > 1 needs model.embedding attention and memory.updater none")
+    if sampling.windows > 1 and (memory.has_memory or not readout.combines_windows):
+        readouts = names_with(READOUTS, "combines_windows")
+        raise ValueError(f"sampling.windows > 1 needs model.readout {readouts} and memory.updater none")
 
 
-def _check_writes(model: ModelConfig, memory: MemoryConfig, sampling: SamplingConfig) -> None:
+def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
     """Raise ValueError for node memory that differs between the epochs of a round, which share it."""
     sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
     if model.message_from == "embedding" and (sampled or model.dropout > 0):
         raise ValueError(
             "train.epoch_parallel > 1 needs mails that are the same in all epochs, but model.message_from embedding "
-            "sends what dropout and sampled neighbours make of them: use message_from memory, or dropout 0 and "
+            "sends what dropout and sampled neighbors make of them: use message_from memory, or dropout 0 and "
             "strategy recent without boundary_half_life"
         )
     if memory.deliver_to == "neighbors" and sampled:
         raise ValueError(
             "train.epoch_parallel > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
-            "follows sampled neighbours: use deliver_to self, or strategy recent without boundary_half_life"
+            "follows sampled neighbors: use deliver_to self, or strategy recent without boundary_half_life"
         )
 
 
-def _check_labels(config: RunConfig) -> None:
+def _check_labels(config: TemporalConfig) -> None:
     """Raise ValueError for settings that only link prediction has."""
     if DECODERS[config.task.decoder].compares_neighbors:
         raise ValueError(f"task.decoder {config.task.decoder} scores links, task.kind is {config.task.kind}: use mlp")
     if config.baseline.kind:
         raise ValueError(f"baseline.kind scores links, task.kind is {config.task.kind}: leave it empty")
     if config.eval.ranking or config.eval.protocol:
-        raise ValueError(f"eval.protocol and eval.negatives are for task.kind link, task.kind is {config.task.kind}")
+        raise ValueError(
+            f"eval.protocol and eval.negative_kind are for task.kind link, task.kind is {config.task.kind}"
+        )

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from hpcgnn.choices import check_choices
+from hpcgnn.choices import check_choices, names_with
 from hpcgnn.graph.files import file_hash
 from hpcgnn.graph.splits import SPLITS
-
-NegativeKind = Literal["random", "historical", "inductive", "all", "file"]
-NEGATIVE_KINDS: tuple[NegativeKind, ...] = get_args(NegativeKind)
-MET_KINDS = ("historical", "inductive")  # pairs that met before
+from hpcgnn.temporal.baselines import BASELINES
+from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES
+from hpcgnn.temporal.negative_file import file_of
 
 
 @dataclass
-class EvalConfig:
-    """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negatives=KIND.
+class TemporalEvalConfig:
+    """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negative_kind=KIND.
 
     Attributes:
-        protocol: "tgb": batches of 200, negatives "all" (or negatives_file), no neighbours from within the batch, mean
+        protocol: "tgb": batches of 200, negatives "all" (or negatives_file), no neighbors from within the batch, mean
             reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
-        negatives: "random", "historical", "inductive", "all" (every destination that the source does not meet at the
-            same time) or "file".
+        negative_kind: what events are compared with.
         negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
         negatives_sha256: of the content of negatives_file, written where a run begins: another content is another run.
         batch_size: events of a batch; 0: as in training.
@@ -31,7 +29,7 @@ class EvalConfig:
     """
 
     protocol: Literal["", "tgb"] = ""
-    negatives: NegativeKind = "random"
+    negative_kind: Annotated[str, EVAL_NEGATIVES] = "random"
     negatives_file: str = ""
     negatives_sha256: str = ""
     batch_size: int = 0
@@ -41,22 +39,26 @@ class EvalConfig:
         check_choices("eval", self)
         if self.batch_size < 0 or self.chunk < 1:
             raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
-        if self.negatives == "file" and not self.negatives_file:
-            raise ValueError("eval.negatives file needs eval.negatives_file")
-        if self.negatives_file and self.negatives != "file" and self.protocol != "tgb":
-            raise ValueError("eval.negatives_file is read by eval.negatives file and by eval.protocol tgb only")
+        reads_file = EVAL_NEGATIVES[self.negative_kind].reads_file
+        if reads_file and not self.negatives_file:
+            raise ValueError(f"eval.negative_kind {self.negative_kind} needs eval.negatives_file")
+        if self.negatives_file and not reads_file and self.protocol != "tgb":
+            readers = names_with(EVAL_NEGATIVES, "reads_file")
+            raise ValueError(
+                f"eval.negatives_file is read by eval.negative_kind {readers} and by eval.protocol tgb only"
+            )
         if self.protocol == "tgb":
-            self.negatives = "file" if self.negatives_file else "all"
+            self.negative_kind = "file" if self.negatives_file else "all"
             self.batch_size = self.batch_size or 200
 
     @property
     def ranking(self) -> bool:
         """Whether events are ranked among many negatives."""
-        return self.negatives in ("all", "file")
+        return EVAL_NEGATIVES[self.negative_kind].ranks
 
     @property
     def in_batch_neighbors(self) -> bool:
-        """Whether the protocol shows earlier events of a batch as neighbours."""
+        """Whether the protocol shows earlier events of a batch as neighbors."""
         return self.protocol != "tgb"
 
     def read_sha256(self) -> str:
@@ -73,27 +75,22 @@ class EvalConfig:
     def check_file(self) -> None:
         """Raise ValueError where negatives_file has another content than when the run began."""
         if self.negatives_sha256 and self.read_sha256() != self.negatives_sha256:
-            option = f"--eval {self.protocol or self.negatives} --negatives_file {self.negatives_file}"
+            option = f"--eval {self.protocol or self.negative_kind} --negatives_file {self.negatives_file}"
             raise ValueError(
                 f"eval.negatives_file: {self.negatives_file} is not what it was when the run began (another sha256): "
                 f"put the old file back, or evaluate by the new one with {option}"
             )
 
-    def under(self, name: Any, negatives_file: str = "") -> EvalConfig:
+    def under(self, name: Any, negatives_file: str = "") -> TemporalEvalConfig:
         """Return the section with another protocol ("tgb") or kind of negatives; the batch size stays unless one of the
         two protocols sets it.
 
         Raises ValueError.
         """
         if name == "tgb":
-            return EvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
+            return TemporalEvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
         batch_size = 0 if self.protocol == "tgb" else self.batch_size
-        return EvalConfig("", name, negatives_file, batch_size=batch_size, chunk=self.chunk)
-
-
-def file_of(path: str, split: str) -> str:
-    """Return the path of the fixed negatives of a split."""
-    return path.replace("{split}", split)
+        return TemporalEvalConfig("", name, negatives_file, batch_size=batch_size, chunk=self.chunk)
 
 
 def expand_eval(argv: list[str]) -> list[str]:
@@ -103,8 +100,8 @@ def expand_eval(argv: list[str]) -> list[str]:
         name, _, value = argv[place].partition("=")
         follows = name == "--eval" and not value and place + 1 < len(argv)
         value = argv[place + 1] if follows else value
-        if name == "--eval" and value in ("tgb", *NEGATIVE_KINDS):
-            expanded.append(f"--eval.{'protocol' if value == 'tgb' else 'negatives'}={value}")
+        if name == "--eval" and value in ("tgb", *EVAL_NEGATIVES):
+            expanded.append(f"--eval.{'protocol' if value == 'tgb' else 'negative_kind'}={value}")
             place += 1 + follows
         else:
             expanded.append(argv[place])
@@ -112,21 +109,17 @@ def expand_eval(argv: list[str]) -> list[str]:
     return expanded
 
 
-BaselineKind = Literal["", "unlimited", "time_window", "fixed_window"]
-BASELINES: tuple[BaselineKind, ...] = get_args(BaselineKind)[1:]
-
-
 @dataclass
 class BaselineConfig:
-    """A heuristic in place of the model: nothing is trained, validation and test are scored.
+    """A baseline in the place of the model: nothing is trained, validation and test are scored.
 
     Attributes:
-        kind: EdgeBank with memory "unlimited", of a "time_window" or of a "fixed_window"; empty: the model.
+        kind: what is evaluated.
         share: share of the events ("time_window") or of the time of training ("fixed_window") that a window covers; 0:
             the test's share of all events.
     """
 
-    kind: BaselineKind = ""
+    kind: Annotated[str, BASELINES] = ""
     share: float = 0.0
 
     def __post_init__(self):

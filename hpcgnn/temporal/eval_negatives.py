@@ -1,4 +1,5 @@
-"""The negatives of a split's evaluation, drawn or read from a file: the same in every epoch and on any number of ranks.
+"""The negatives of a split's evaluation, drawn or read from a file, and the table of their kinds: the same in every
+epoch and on any number of ranks.
 
 n events of this rank, k negatives an event, S steps. Of a file, rank 0 reads m listed events in slabs; lines travel by
 way of homes, even blocks of the split's event rows, so that rank 0 need not know who handles an event.
@@ -8,13 +9,16 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn import native
+from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
@@ -26,29 +30,50 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.negatives import UniformDraw
 from hpcgnn.temporal.batches import Batches, Splits
-from hpcgnn.temporal.eval_config import MET_KINDS, NEGATIVE_KINDS, file_of
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negative_file import NegativeFile, is_none, open_negatives
+from hpcgnn.temporal.negative_file import NegativeFile, file_of, is_none, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, random_negatives
 
-REMEDY = "set eval.negatives random, or file"
+REMEDY = "set eval.negative_kind random, or file"
 
 STAGE = "read the negatives"
 
 
-def fixed_negatives(
-    path: str, batches: Batches, splits: Splits, partition: TemporalPartition, world: World, channel: Channel
-) -> Negatives:
-    """Collective. Read the negatives [n, k] that a file lists for this rank's events of a split; ``negative_file``
-    describes the formats. Events with fewer than k have them first, then their first one again. The file may list
-    events of other splits too; ``{split}`` in the path stands for the name of the split.
+@dataclass(frozen=True, slots=True)
+class NegativeSource:
+    """What the negatives of all splits are made from. pool: the nodes that random negatives are drawn from; per_event:
+    how many are drawn for an event; path: of a file that lists them."""
+
+    partition: TemporalPartition
+    splits: Splits
+    pool: NodeDirectory
+    world: World
+    channel: Channel
+    seed: int
+    per_event: int = 1
+    path: str = ""
+
+    def rows_of(self, split: str) -> tuple[int, int]:
+        """Return the event rows where a split begins and ends."""
+        begin, end = self.splits.bounds[SPLITS.index(split) :][:2].tolist()
+        return begin, end
+
+
+def draw_random(batches: Batches, source: NegativeSource) -> AnyNegatives:
+    """Draw nodes of the pool, with the event's own source."""
+    return random_negatives(batches, UniformDraw(source.pool), source.per_event, source.seed)
+
+
+def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
+    """Collective. Read the negatives [n, k] that the source's file lists for this rank's events of a split;
+    ``negative_file`` describes the formats. Events with fewer than k have them first, then their first one again. The
+    file may list events of other splits too; ``{split}`` in its path stands for the name of the split.
 
     Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
     unknown id, or an event of the split that is not listed.
     """
-    path = file_of(path, batches.name)
-    index = SPLITS.index(batches.name)
-    begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
+    partition, world, channel = source.partition, source.world, source.channel
+    path, (begin, end) = file_of(source.path, batches.name), source.rows_of(batches.name)
     file: NegativeFile | None = None
     with together(world, STAGE):
         file = open_negatives(path) if world.rank == 0 else None
@@ -73,6 +98,7 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
         if file and listed and not 0 <= file.row.min() <= file.row.max() < partition.num_events:
             wrong = file.row[(file.row < 0) | (file.row >= partition.num_events)][0]
             raise ValueError(f"{file.path}: event row {wrong} is outside 0..{partition.num_events - 1} of this graph")
+    # Rank 0 alone reads. Its errors are found between the exchanges of a slab, so that all ranks leave together.
     for start, stop in files.slabs(listed, 8 * per_event):
         rows, lines = np.empty(0, np.int64), np.empty((0, per_event), np.int64)
         with together(world, STAGE):
@@ -157,47 +183,12 @@ def _match(keys: np.ndarray, begin: int, end: int, partition: TemporalPartition,
 ROUNDS = 8  # how often a pair of the batch is drawn again
 
 
-@dataclass(frozen=True, slots=True)
-class NegativeSource:
-    """What the negatives of all splits are made from. pool: the nodes that random negatives are drawn from."""
-
-    partition: TemporalPartition
-    splits: Splits
-    pool: NodeDirectory
-    world: World
-    channel: Channel
-    seed: int
-
-
-def check_negatives(path: str, world: World) -> None:
+def check_files(path: str, world: World) -> None:
     """Collective. Raise DistributedError where a file of fixed negatives, of validation or of the test, is missing."""
     with together(world, "find the negatives"):
         for split in SPLITS[1:] if world.rank == 0 else ():
             if not os.path.isfile(file_of(path, split)):
                 raise ValueError(f"eval.negatives_file: {file_of(path, split)}: no such file")
-
-
-def eval_negatives(kind: str, batches: Batches, per_event: int, source: NegativeSource, path: str = "") -> AnyNegatives:
-    """Collective. Make the negatives of this rank's events of a split, in the order of ``batches.events``.
-
-    kind:
-        random: ``per_event`` nodes of the pool, with the event's own source.
-        historical, inductive: ``per_event`` pairs that met before; see ``pairs_that_met``.
-        all: every node of the pool but the true destinations, which the pool must hold (one-vs-many of TGB, Huang et
-            al., Temporal graph benchmark, NeurIPS 2023), see ``all_others``; ``per_event`` is not used.
-        file: what the file ``path`` says, see ``fixed_negatives``; ``per_event`` is not used.
-
-    Raises ValueError for an unknown kind, DistributedError for a file that cannot be used.
-    """
-    if kind == "random":
-        return random_negatives(batches, UniformDraw(source.pool), per_event, source.seed)
-    if kind in MET_KINDS:
-        return pairs_that_met(kind, batches, per_event, source)
-    if kind == "all":
-        return all_others(batches, source)
-    if kind == "file":
-        return fixed_negatives(path, batches, source.splits, source.partition, source.world, source.channel)
-    raise ValueError(f"the kind of negatives must be one of {', '.join(NEGATIVE_KINDS)}, got {kind!r}")
 
 
 def check_historical(source: NegativeSource) -> None:
@@ -210,7 +201,8 @@ def check_historical(source: NegativeSource) -> None:
 
 def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
     """Collective. Take as negatives of an event all nodes of the pool except those that its source meets at the same
-    time, in events of the same split: the filter of TGB's ``NegativeEdgeGenerator``.
+    time, in events of the same split, which the pool must hold: one-vs-many of TGB (Huang et al., Temporal graph
+    benchmark, NeurIPS 2023), with the filter of its ``NegativeEdgeGenerator``.
 
     Raises DistributedError where no event has a negative.
     """
@@ -221,8 +213,8 @@ def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
     fewest = int(world.reduce_array(np.array([sizes.min(initial=pool.size)]), "min")[0])
     if fewest == pool.size and world.total(len(meetings)):
         message = (
-            f"eval.negatives all: no event of {batches.name} has a negative, as its source meets all {pool.size} nodes "
-            "of the pool at the same time: set sampling.negative_pool all, or eval.negatives random"
+            f"eval.negative_kind all: no event of {batches.name} has a negative, as its source meets all {pool.size} "
+            "nodes of the pool at the same time: set task.negative_pool all, or eval.negative_kind random"
         )
         raise DistributedError(message, user_error=True)
     return AllOthers.but(pool, true_of.ravel(), sizes, place, pool.size - min(fewest, max(0, pool.size - 1)))
@@ -232,7 +224,7 @@ def _true_places(meetings: np.ndarray, split: str, source: NegativeSource) -> np
     """Collective. Find whom sources (global ids) meet at times, [l, 2] of this rank, each once: number of the meeting
     and place in the pool, [p, 2] in that order. The owner of a source has all of its events."""
     partition, channel = source.partition, source.channel
-    begin, end = source.splits.bounds[SPLITS.index(split) :][:2]
+    begin, end = source.rows_of(split)
     events = partition.events
     events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
     nodes, number = np.unique(events.dst, return_inverse=True)
@@ -252,9 +244,19 @@ def _true_places(meetings: np.ndarray, split: str, source: NegativeSource) -> np
     return found[np.lexsort((found[:, 1], found[:, 0]))]
 
 
-def pairs_that_met(kind: str, batches: Batches, per_event: int, source: NegativeSource) -> Negatives:
-    """Collective. Draw "historical" or "inductive" negatives (Poursafaei et al., Towards better evaluation for dynamic
-    link prediction, NeurIPS 2022).
+@dataclass(frozen=True, slots=True)
+class MetKind:
+    """Which pairs that met before are drawn. new_only: those that met for the first time after the split began;
+    relation: keeps the random numbers of the kinds apart. It must never change, or other negatives are drawn."""
+
+    name: str
+    new_only: bool
+    relation: int
+
+
+def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> Negatives:
+    """Collective. Draw historical or inductive negatives (Poursafaei et al., Towards better evaluation for dynamic link
+    prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
     meet in the batch; inductive ones met for the first time after the split began. So the inductive pairs of validation
@@ -269,13 +271,13 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    dst = random_negatives(batches, UniformDraw(source.pool), per_event, source.seed).whole().dst
+    dst = random_negatives(batches, UniformDraw(source.pool), source.per_event, source.seed).whole().dst
     src, met = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1), 0
     event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):
-        if not source.world.any(len(event) > 0):
+        if not source.world.any(len(event) > 0):  # all ranks stop after the same round: drawing is collective
             break
-        pairs = drawing.draw(per_event, source.seed, number, event, slot)
+        pairs = drawing.draw(source.per_event, source.seed, number, event, slot)
         good = ~drawing.in_batch(pairs, event)
         src[event[good], slot[good]], dst[event[good], slot[good]] = pairs[good].T
         met += int(good.sum())
@@ -283,8 +285,8 @@ def pairs_that_met(kind: str, batches: Batches, per_event: int, source: Negative
     total, met = int(source.world.total(dst.size)), int(source.world.total(met))
     if total and not met:
         message = (
-            f"eval.negatives {kind}: none of the {total} negatives of {batches.name} could be a pair that met before "
-            "and does not meet in its batch, all would be random: use eval.negatives random, or a smaller "
+            f"eval.negative_kind {kind.name}: none of the {total} negatives of {batches.name} could be a pair that met "
+            "before and does not meet in its batch, all would be random: use eval.negative_kind random, or a smaller "
             "eval.batch_size"
         )
         raise DistributedError(message, user_error=True)
@@ -299,7 +301,7 @@ class _Drawing:
     step [n] of every event; begin, end [S] event rows of the batches.
     """
 
-    kind: str
+    kind: MetKind
     pairs: Directory
     history: PairHistory
     rows: np.ndarray
@@ -310,24 +312,24 @@ class _Drawing:
     count: np.ndarray
 
     @classmethod
-    def plan(cls, kind: str, batches: Batches, source: NegativeSource) -> _Drawing:
+    def plan(cls, kind: MetKind, batches: Batches, source: NegativeSource) -> _Drawing:
         """Collective. Find the pairs that the batches of a split may draw."""
         partition, world = source.partition, source.world
         history = PairHistory(partition, source.channel)
         pairs = history.first_events()
         directory = Directory(world, source.channel, pairs[:, 0], pairs[:, 1:], partition.num_events)
-        split_begin, split_end = source.splits.bounds[SPLITS.index(batches.name) :][:2]
+        split_begin, split_end = source.rows_of(batches.name)
         begin, end = batches.first_row, np.append(batches.first_row[1:], split_end)[: batches.num_steps]
-        limits = np.append(begin, 0 if kind == "historical" else split_begin)
+        limits = np.append(begin, split_begin if kind.new_only else 0)
         *before, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
         step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
         count = np.array(before, np.int64) - first
-        check_drawn(f"pairs of {kind} negatives", int(count.max(initial=0)), REMEDY)
+        check_drawn(f"pairs of {kind.name} negatives", int(count.max(initial=0)), REMEDY)
         return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Collective. Return the pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
-        random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=1 + NEGATIVE_KINDS.index(self.kind))
+        random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=self.kind.relation)
         place = np.zeros((len(self.rows), per_event), np.int64)
         for step in np.unique(self.step[event]).tolist():
             at = slice(*np.searchsorted(self.step, (step, step + 1)))
@@ -335,7 +337,39 @@ class _Drawing:
         return self.pairs.rows(self.first + place[event, slot])
 
     def in_batch(self, pairs: np.ndarray, event: np.ndarray) -> np.ndarray:
-        """Collective. Tell, bool [m], whether pairs [m, 2] meet in the batches of their events."""
+        """Collective. Return, bool [m], whether pairs [m, 2] meet in the batches of their events."""
         step = self.step[event]
         last, _ = self.history.last_before(pairs[:, 0], pairs[:, 1], self.end[step])
         return last >= self.begin[step]
+
+
+@dataclass(frozen=True)
+class EvalNegativesPart(Part):
+    """A kind of negatives in evaluation. make: collective, of the batches of a split and their NegativeSource, in the
+    order of ``batches.events``; ranks: events are ranked among many negatives, which decides on the metrics; met:
+    negatives are pairs that met before, as many as there are, and ``met_share`` is reported; reads_file: reads
+    eval.negatives_file; check: collective, raises DistributedError for graphs with too many of them."""
+
+    make: Callable[[Batches, NegativeSource], AnyNegatives]
+    ranks: bool = False
+    met: bool = False
+    reads_file: bool = False
+    check: Callable[[NegativeSource], None] | None = None
+
+
+EVAL_NEGATIVES = {
+    "random": EvalNegativesPart(draw_random, "task.negatives nodes of the pool, with the event's source"),
+    "historical": EvalNegativesPart(
+        partial(pairs_that_met, kind=MetKind("historical", new_only=False, relation=2)),
+        "task.negatives pairs that met before, but not in the batch (Poursafaei et al., 2022)", met=True,
+        check=check_historical,
+    ),
+    "inductive": EvalNegativesPart(
+        partial(pairs_that_met, kind=MetKind("inductive", new_only=True, relation=3)),
+        "such pairs that met for the first time after the split began", met=True,
+    ),
+    "all": EvalNegativesPart(
+        all_others, "every node of the pool that the source does not meet at the same time (TGB)", ranks=True
+    ),
+    "file": EvalNegativesPart(fixed_negatives, "listed in eval.negatives_file", ranks=True, reads_file=True),
+}  # fmt: skip

@@ -187,8 +187,8 @@ class EventFeatures:
         return server, event
 
     def _pull(self, keys: np.ndarray, asks: np.ndarray, channel: Channel) -> torch.Tensor:
-        """Collective. Pull the rows of events that lie with others; asks [n]: which rank does, of those of a machine,
-        or who is asked."""
+        """Collective. Pull the rows of events that lie with other ranks; asks [n]: which rank of this machine asks or,
+        where every rank asks for itself, which rank is asked."""
         is_narrow = self._num_events <= MOST_ROWS
         route: Route | MachineRoute
         if channel.machine is None:

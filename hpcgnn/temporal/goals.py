@@ -26,7 +26,7 @@ from hpcgnn.task.metrics import (
     regression_metrics,
 )
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import RunConfig, TemporalTaskConfig
+from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
@@ -51,7 +51,7 @@ class TemporalGoal(Goal):
 class EventLinkGoal(TemporalGoal):
     """Predicts whether an event happens, against negatives."""
 
-    def __init__(self, config: RunConfig):
+    def __init__(self, config: TemporalConfig):
         self._eval, self._loss = config.eval, make_loss(config.task)
 
     def task(self, batches: Batches, *shared) -> TemporalLinkTask:
@@ -77,7 +77,7 @@ class EventLinkGoal(TemporalGoal):
 
     def protocol(self) -> dict[str, str]:
         """Name the kind of negatives, and the protocol that chose them, if any."""
-        protocol, negatives = self._eval.protocol, self._eval.negatives
+        protocol, negatives = self._eval.protocol, self._eval.negative_kind
         return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
 
 
@@ -86,7 +86,7 @@ class EventLabelGoal(TemporalGoal):
 
     draws_negatives = False
 
-    def __init__(self, config: RunConfig, partition: TemporalPartition, world: World):
+    def __init__(self, config: TemporalConfig, partition: TemporalPartition, world: World):
         """Checks the labels, and makes them what steps take. Raises DistributedError for labels that cannot be used."""
         self._config, self._edge_width, self._world = config, partition.edge_width, world
         task, events = config.task, partition.events
@@ -155,7 +155,7 @@ class EventLabelGoal(TemporalGoal):
         return [f"task {self._config.task.kind}, {self.describe()}; labelled events: {', '.join(counts)}"]
 
 
-def make_goal(config: RunConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
+def make_goal(config: TemporalConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
     """Collective. Make the goal that ``task.kind`` names."""
     return EventLabelGoal(config, partition, world) if config.task.has_labels else EventLinkGoal(config)
 

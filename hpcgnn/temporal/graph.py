@@ -46,8 +46,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
-    """A column of event features [e, F] that stays where it is until it is read as an array: rows ``index`` [e] of a
-    table, behind which those of ``more`` are numbered."""
+    """Features of events [e, F] that are copied only when they are read as an array: row index[i] of ``table``, or of
+    ``more`` from len(table) on."""
 
     table: np.ndarray
     more: np.ndarray
@@ -156,9 +156,9 @@ class TemporalPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is kept of one part file: rows and columns of its nodes by type; degree [n], and the history's entries [m]
-    by name; own: the events whose source lies in it; feature: where the features of its events lie (None without),
-    whose row ids are event [k] and the owners of whose sources are source_rank [k]."""
+    """The contents of one part file that a rank keeps. rows, node_columns: of its nodes by type; degree [n]; entries
+    [m] of the history by name; own: the events whose source is a node of the part; feature: where the features of its k
+    events are stored, None without; event, source_rank [k]: row ids of these events and the owners of their sources."""
 
     rows: list[np.ndarray]
     node_columns: list[dict[str, np.ndarray]]

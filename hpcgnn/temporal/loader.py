@@ -1,4 +1,4 @@
-"""A partitioned temporal graph and the planned steps of its splits, for runs and for training loops of one's own.
+"""A partitioned temporal graph and the planned steps of its splits, for runs and for training loops of users.
 
 ``docs/library.md`` shows a whole loop. All of it is collective: every rank makes the same objects in the same order.
 """
@@ -21,7 +21,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
-from hpcgnn.temporal.config import DataConfig, SamplingConfig
+from hpcgnn.temporal.config import TemporalDataConfig, TemporalSamplingConfig
 from hpcgnn.temporal.features import NodeFeatures, read_features
 from hpcgnn.temporal.graph import KEPT
 from hpcgnn.temporal.mail import Mailing
@@ -37,15 +37,15 @@ class TemporalGraph:
     which the ranks of a machine read each other's node memory, if they do."""
 
     def __init__(
-        self, path: str | os.PathLike, world: World, data: DataConfig | None = None, seed: int = 0,
+        self, path: str | os.PathLike, world: World, data: TemporalDataConfig | None = None, seed: int = 0,
         columns: Collection[str] = KEPT,
     ):  # fmt: skip
-        """columns: those of events that are wanted, of "feat", "label" and "split"; others are not read. Raises
+        """columns: of events, some of "feat", "label" and "split"; others are not read. Raises
         DistributedError for a partition set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
         self._features: dict[torch.dtype, NodeFeatures] = {}
-        partition, self.splits = open_splits(path, data or DataConfig(), seed, world, self.channel, columns)
+        partition, self.splits = open_splits(path, data or TemporalDataConfig(), seed, world, self.channel, columns)
         self.partition = read_features(partition, world, self.channel)
 
     def close(self) -> None:
@@ -93,17 +93,19 @@ class Planning:
 class TemporalLoader:
     """Collective to create and to iterate. The steps of one split in time order, planned ahead in the background.
 
-    As everywhere, batches, neighbours and negatives depend on the seed and the graph, not on the number of ranks.
+    As everywhere, batches, neighbors and negatives depend on the seed and the graph, not on the number of ranks.
     """
 
     def __init__(
-        self, graph: TemporalGraph, split: str, batch_size: int, *, sampling: SamplingConfig | None = None,
-        hops: int = 1, mailing: Mailing | None = None, nearby: bool = False, drop_last: bool = False,
-        dtype: torch.dtype = torch.float32, planning: Planning | None = None,
+        self, graph: TemporalGraph, split: str, batch_size: int, *, sampling: TemporalSamplingConfig | None = None,
+        negatives: int = 1, negative_pool: str = "destinations", hops: int = 1, mailing: Mailing | None = None,
+        nearby: bool = False, drop_last: bool = False, dtype: torch.dtype = torch.float32,
+        planning: Planning | None = None,
     ):  # fmt: skip
-        """split: "train", "val" or "test"; batch_size: events of a global batch; sampling: neighbours, negatives,
-        plans made ahead; hops: levels of neighbours; mailing: which mails the node memory wants, None without memory;
-        nearby: whether plans list the neighbours' ids; drop_last: leave out a short last batch of training; planning:
+        """split: "train", "val" or "test"; batch_size: events of a global batch; sampling: neighbors, plans made ahead;
+        negatives: drawn for an event, from negative_pool, "destinations" or "all" nodes; hops: levels of neighbors;
+        mailing: which mails the node memory wants, None without memory; nearby: whether plans list the neighbors' ids;
+        drop_last: leave out a short last batch of training; planning:
         in the place of a sampler of its own, made of hops, mailing, nearby and dtype.
 
         Raises ValueError.
@@ -112,9 +114,11 @@ class TemporalLoader:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if negatives < 1:
+            raise ValueError(f"negatives must be at least 1, got {negatives}")
         world, partition, self._graph = graph.world, graph.partition, graph
-        self._split, self._size, self._drop_last = split, batch_size, drop_last
-        self._sampling = sampling or SamplingConfig()
+        self._split, self._size, self._drop_last, self._per_event = split, batch_size, drop_last, negatives
+        self._sampling = sampling or TemporalSamplingConfig()
         self.prefetch = world.plans_ahead(self._sampling.prefetch)
         self.batches = self._make_batches(batch_size)
         if planning is None:
@@ -129,7 +133,7 @@ class TemporalLoader:
         self._planning, self.sampler = planning, planning.sampler
         self._fixed: AnyNegatives | None = None
         if planning.fixed is None:
-            kinds = self._sampling.negative_pool, planning.negative_kind
+            kinds = negative_pool, planning.negative_kind
             self._draws = split_draws(*kinds, self.batches, partition, world, planning.channel)
 
     def _make_batches(self, first_size: int) -> Batches:
@@ -162,6 +166,7 @@ class TemporalLoader:
         Training draws new negatives in every epoch, validation and test the same.
         """
         batches, sampler = self.batches, self.sampler
+        # Drawn here, not with the plans: lookups use the planning channel, which a background thread has from now on.
         with self._planning.timers("negatives"):
             drawn = self._drawn(epoch) if scored else [(no_negatives(batches), epoch)]
         per_event = max(1, drawn[0][0].per_event)
@@ -189,8 +194,7 @@ class TemporalLoader:
         """Collective. Choose the negatives of this rank's events: new ones every epoch in training, fixed ones
         elsewhere."""
         if self._planning.fixed is None:
-            count, seed = self._sampling.negatives, self._graph.seed
-            return random_negatives(self.batches, self._draws, count, seed, epoch)
+            return random_negatives(self.batches, self._draws, self._per_event, self._graph.seed, epoch)
         if self._fixed is None:
             self._fixed = self._planning.fixed(self.batches)
         return self._fixed

@@ -1,5 +1,5 @@
-"""Who sends which mail to whom, planned. b events of this rank: endpoints are numbered side * b + event, like the first
-2 b roots."""
+"""Plans which mails go to which nodes after a step. b events of this rank: endpoints are numbered side * b + event,
+like the first 2 b roots."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from hpcgnn.temporal.neighbors import Winners
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
 
 RECORD = np.dtype([("local", "u4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
-TOLD_BYTES = 32  # of a winner told to a rank: its node's number, time, and two places among the states, int64
+ANNOUNCED_BYTES = 32  # of a winner sent to a rank: its node's number, time, and two places among the states, int64
 
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """Which mails a model wants: to_neighbors of the endpoints as well; mean of a batch's mails instead of the newest
-    ``slots``; from_memory: they hold the other endpoint's memory, not its embedding."""
+    """Which mails a model reads. slots: newest mails that a node keeps; to_neighbors: neighbors of the endpoints get
+    mails as well; mean: a node keeps the mean of a batch's mails, not the newest ones; from_memory: mails hold the
+    other endpoint's memory, not its embedding."""
 
     slots: int = 1
     to_neighbors: bool = False
@@ -31,7 +32,7 @@ class Mailing:
 
     @property
     def simple(self) -> bool:
-        """One mail a node and batch, that of its last event: the winners' own."""
+        """Whether a node keeps only its newest mail of a batch: one slot, no neighbors, no mean."""
         return self.slots == 1 and not self.to_neighbors and not self.mean
 
 
@@ -49,7 +50,7 @@ def plan_winners(
     number = scratch[requests]
     requested = number >= 0
     requested[requested] = winners.rank[number[requested]] == route.requesters()[requested]
-    scratch[winners.local] = -1
+    scratch[winners.local] = -1  # all -1 again: the next step relies on it, and clearing the whole array costs more
     tensor = torch.from_numpy
     other = (winner + num_events) % max(1, 2 * num_events)
     return WritePlan(
@@ -149,6 +150,7 @@ def _number_messages(owner: np.ndarray, endpoint: np.ndarray) -> tuple[np.ndarra
 
 def _receive(record: np.ndarray, message: np.ndarray, mailing: Mailing) -> tuple[np.ndarray | None, ...]:
     """Order received mails as a Delivery has them: message, rows, number, time, indptr."""
+    # By event, not by arrival: the order of a node's mails must not depend on which ranks sent them.
     by = np.lexsort((record["order"], record["event"], record["local"]))
     local = record["local"][by].astype(np.int64)
     rows, indptr = np.unique(local, return_index=True)

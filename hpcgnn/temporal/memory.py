@@ -27,8 +27,8 @@ from hpcgnn.temporal.graph import TemporalPartition
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Tables of ``num_rows`` rows: own [n] int64, those of the nodes that this rank owns; from row ``first_copy`` on,
-    rows of the same nodes in the same order on all ranks."""
+    """Which rows of a table of ``num_rows`` rows belong to which nodes: own [n] int64 are the rows of the nodes that
+    this rank owns; from row ``first_copy`` on lie the nodes that all ranks have, in the same order on each."""
 
     num_rows: int
     own: torch.Tensor
@@ -82,7 +82,8 @@ class MemoryRows:
 @dataclass(slots=True)
 class WaitingWrite:
     """A step's write that reads do not see yet: rows [m], updated [m] time of the state, mailed [m] time of the mail,
-    state [m, D] where it is known; arrive: the rest, as in ``NodeMemory.write``."""
+    state [m, D] where it is known. arrive() finishes the exchange that brings the mails, and returns them as
+    ``NodeMemory.write`` says."""
 
     rows: torch.Tensor
     updated: torch.Tensor
@@ -144,9 +145,9 @@ class NodeMemory:
         self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
         state: torch.Tensor | Any = None, place: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Replace rows by what ``arrive`` gives, seen by reads only behind ``keep`` further writes, or ``settle``. It
-        gives what mails hold behind the state; without ``state`` whole mails [r, M], which begin with it. The state was
-        made from what reads see now, and so is its time."""
+        """Replace states and mails of rows [r]; reads see the change after ``keep`` further writes, or ``settle``.
+        arrive() returns the mails without their leading state [r, M - D] if ``state`` is given, else whole mails [r,
+        M]. The state was made from what reads see now, and so is its time."""
         if keep == 0:
             state, rest = split_mail(state, arrive(), self.table.state.shape[1])
             self.replace(rows, state, rest, time, place)
@@ -164,6 +165,7 @@ class NodeMemory:
     def settle(self, keep: int = 0) -> None:
         """Let reads see the writes that wait, oldest first, all but the newest ``keep``. Every rank must have begun
         their exchanges."""
+        # Two waiting writes may have a node in common: in another order the older one would stay.
         while len(self._waiting) > keep:
             write = self._waiting.popleft()
             columns = self._columns(write)
@@ -258,7 +260,8 @@ class NodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class HotNodes:
-    """ids [H] global ids, increasing. Behind its own rows every rank keeps theirs: that of ids[h] is first + h."""
+    """Nodes that every rank has a copy of: ids [H] global ids, increasing; ids[h] is in row first + h of the memory,
+    behind the rank's own rows."""
 
     ids: np.ndarray
     first: int
@@ -274,7 +277,7 @@ class HotNodes:
         return np.where(self.ids[np.minimum(place, len(self.ids) - 1)] == ids, place, -1)
 
     def layout(self, ids: np.ndarray, device: torch.device) -> Layout:
-        """Make the layout of a rank that owns the global ``ids`` [n]; the own rows of its hot nodes lie idle."""
+        """Make the layout of a rank that owns the global ``ids`` [n]; the first rows of its hot nodes are not used."""
         place = self.find(ids)
         own = np.where(place >= 0, self.first + place, np.arange(len(ids)))
         return Layout(self.num_rows, torch.from_numpy(own).to(device), self.first)

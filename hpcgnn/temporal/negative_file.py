@@ -41,6 +41,11 @@ class NegativeFile:
     keys: tuple[np.ndarray, np.ndarray, np.ndarray] | Any = None
 
 
+def file_of(path: str, split: str) -> str:
+    """Return the path of the fixed negatives of a split, whose name stands in the place of ``{split}``."""
+    return path.replace("{split}", split)
+
+
 def open_negatives(path: str) -> NegativeFile:
     """Open and check a file of negatives.
 
@@ -134,13 +139,13 @@ def _encoded(text: np.ndarray) -> np.ndarray:
 
 
 def _integers(numbers: np.ndarray) -> np.ndarray:
-    """Convert to int64; what is no whole number, or beyond an int64, becomes another number."""
+    """Cast to int64. Fractions and numbers beyond an int64 change: the caller finds them by comparing."""
     with np.errstate(invalid="ignore"):
         return numbers.astype(np.int64)
 
 
 class _Dtype:
-    """What stands for a dtype of numbers or text while a pickle is read."""
+    """Takes the place of NumPy's dtype while a pickle is read, for numbers and text alone."""
 
     def __init__(self, code: str, align: bool = False, copy: bool = False):
         if not isinstance(code, str) or not re.fullmatch(r"[biuf][1-8]|[SU][0-9]{1,9}", code):
@@ -157,7 +162,7 @@ class _Dtype:
 
 
 class _Array:
-    """What stands for an array while a pickle is read: NumPy's own can be made of addresses and of any size."""
+    """Takes the place of an array while a pickle is read: NumPy's own can be made of addresses and of any size."""
 
     array: np.ndarray = np.empty(0)  # a pickle may leave the state out
 
@@ -204,13 +209,13 @@ def _find_class(_: Any, module: str, name: str) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Arrays, numbers, text and built-in containers only."""
+    """Reads arrays, numbers, text and built-in containers only."""
 
     find_class = _find_class
 
 
 class _SlowUnpickler(pickle._Unpickler):
-    """The same in Python, where a number of a memo takes no memory for all numbers below."""
+    """Reads what ``_Unpickler`` reads, in Python: a large number of a memo takes no memory for all numbers below."""
 
     find_class = _find_class
 

@@ -1,6 +1,6 @@
 """Negative destinations, keyed by event: the same on any number of ranks and any partition set.
 
-The owner of a source knows all events of its pairs, and answers when they met before.
+The owner of a source has all events of its pairs, and answers when they met before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
 @dataclass(frozen=True, slots=True)
 class Negatives:
     """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source; count [n]:
-    how many of the k, the first ones, count for each event, None: all; met_share: of all ranks' negatives that are to
-    be pairs that met the share that is, None: none is to be."""
+    how many of the k, the first ones, count for each event, None: all; met_share: the share of all ranks' negatives
+    that are pairs that met before, None where pairs are not chosen by that."""
 
     dst: np.ndarray
     src: np.ndarray | None = None
@@ -63,8 +63,8 @@ def no_negatives(batches: Batches) -> Negatives:
 
 @dataclass(frozen=True, slots=True)
 class AllOthers:
-    """Negatives that are every node of a pool of N nodes except true ones, in order of flat row id. Made when asked
-    for, as [n, k] may be large.
+    """Negatives that are every node of a pool of N nodes except true destinations, in order of flat row id. Each step
+    makes its own, as [n, k] may be large.
 
     true_of [n]: of each event the number of its list of true nodes; indptr [l + 1]: the lists, of which events may
     share one; key [p]: of every true node its list times N + 1, plus the negatives before it, increasing; per_event: k,
@@ -114,9 +114,9 @@ def negative_pool(
         local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
     ids = partition.book.local_to_global(channel.rank)
     pool = NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
-    check_drawn("nodes that negatives are drawn from", pool.size, "set sampling.negative_pool destinations")
+    check_drawn("nodes that negatives are drawn from", pool.size, "set task.negative_pool destinations")
     if pool.size == 1:
-        nodes, remedy = "destinations of events", "set sampling.negative_pool all"
+        nodes, remedy = "destinations of events", "set task.negative_pool all"
         if kind == "all":
             nodes, remedy = "nodes of the graph", "links can be learnt among two nodes or more"
         message = f"negatives are drawn from the {nodes}, and there is only one, which is no negative: {remedy}"
@@ -156,6 +156,7 @@ class RandomNegatives:
         number, indptr = step // self._num_steps, self._batches.indptr
         first, last = np.minimum(np.array([number, number + 1]) * self._num_steps, len(indptr) - 1)
         events = slice(int(indptr[first]), int(indptr[last]))
+        # All ranks come to a new stretch at the same step: the lookup in the pool is collective.
         if number != self._number:
             self._number, self._drawn = number, self._draw(events, self._draws.over(channel))
         return self._drawn, events.start

@@ -1,4 +1,4 @@
-"""Neighbours of nodes at times, drawn from the histories that a rank or a device holds, or asked from their owners: one
+"""Neighbors of nodes at times, drawn from the histories that a rank or a device holds, or requested from owners: one
 request and one reply for all queries of a hop.
 
 Arrays of queries and answers are NumPy's on the host and tensors on a device; ``lib`` is the library that made them,
@@ -17,7 +17,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import narrow_rows
 from hpcgnn.native import Random, Stream
-from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.graph import History, TemporalPartition
 
 REQUEST = np.dtype([("local", "u4"), ("time", "i8"), ("identity", "i8")])
@@ -54,7 +54,7 @@ class Winners:
 
 @dataclass(slots=True)
 class Answer:
-    """Neighbours of N queries. count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N,
+    """Neighbors of N queries. count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N,
     K] int32 rows of edge [., F] or None without event features; winners: None where the owners were not asked for
     them."""
 
@@ -73,13 +73,13 @@ def root_identity(rows: Array, numbers: Array, num_events: int, lib: Any = np) -
     numbers [n] of the negative roots among all that an event has: a root's random numbers do not depend on which others
     are looked at with it.
     """
-    # Of very many events, numbers come again: identities stay within 64 bits, and each tells its role.
+    # Of very many events, numbers come again: identities stay within 64 bits, and keep their role.
     negatives = (numbers[:, None] * num_events + rows) % MOST_IDENTITIES * ROOT_KINDS + 2
     return lib.concatenate([rows * ROOT_KINDS, rows * ROOT_KINDS + 1, negatives.reshape(-1)])
 
 
 def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
-    """Make the queries of the next hop: the same nodes at the same times, then each neighbour at the time of its
+    """Make the queries of the next hop: the same nodes at the same times, then each neighbor at the time of its
     event."""
     root, slot = lib.where(answer.other >= 0)
     nodes = lib.concatenate([queries.nodes, answer.other[root, slot]])
@@ -90,12 +90,11 @@ def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
 
 
 class Histories:
-    """Draws from one history of a rank's nodes: on the host with so many threads, or on the device that ``put`` brings
-    it to."""
+    """Draws from one history of a rank's nodes, on the host, or on the device that ``put`` brings it to."""
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, rank: int, threads: int = 1,
-        put: Callable[[np.ndarray], Any] = np.asarray,
+        self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, rank: int,
+        threads: int = 1, put: Callable[[np.ndarray], Any] = np.asarray,
     ):  # fmt: skip
         self._config, self._threads, self._book = config, threads, partition.book
         self._graph = tuple(map(put, history.graph()))
@@ -105,8 +104,8 @@ class Histories:
             self._part = put(self._book.part_of(self._book.local_to_global(rank)))
 
     def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        """Draw neighbours: count [N] int32, other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events
-        have no features) of ``fanout`` neighbours of local rows [N] at times [N], of events with row ids below
+        """Draw neighbors: count [N] int32, other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events
+        have no features) of ``fanout`` neighbors of local rows [N] at times [N], of events with row ids below
         ``limit``."""
         if self._config.strategy == "recent":
             place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
@@ -120,7 +119,7 @@ class Histories:
         return count, *native.temporal_reply(self._other, self._graph[1], self._event, place, times)
 
     def _decay(self, place, count, local, times, identity, random: Random) -> None:
-        """Thin the neighbours that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
+        """Thin the neighbors that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
         other, age, _ = native.temporal_reply(self._other, self._graph[1], None, place, times)
         # With one rank local rows are global ids, and a device has no book to look them up in.
         parts = self._part[other.clip(0)] if self._book.size == 1 else self._book.part_of(other)
@@ -132,16 +131,21 @@ class Histories:
 
 
 class NeighborSource:
-    """Asks the owners of nodes for neighbours in one history, and answers as an owner. Collective over ``channel``."""
+    """Asks the owners of nodes for neighbors in one history, and answers as an owner. Collective over ``channel``."""
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, channel: Channel, threads: int
+        self,
+        partition: TemporalPartition,
+        history: History,
+        config: TemporalSamplingConfig,
+        channel: Channel,
+        threads: int,
     ):
         self._partition, self._features, self._channel = partition, partition.features, channel
         self._histories = Histories(partition, history, config, channel.rank, threads)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
-        """Collective. Ask for ``fanout`` neighbours (0: none) of events with row ids below ``limit``. With ``writers``
+        """Collective. Ask for ``fanout`` neighbors (0: none) of events with row ids below ``limit``. With ``writers``
         the identities are ``root_identity``'s, and the owners also say which endpoints write memory."""
         book = self._partition.book
         order: np.ndarray | slice = slice(None)

@@ -26,7 +26,7 @@ from hpcgnn.native.dispatch import upload
 class Level:
     """One layer: N queries over the rows of the level below (the unique nodes, for the lowest level).
 
-    root [N] int64 the query's own row below, root_transpose (indptr, order) its transpose; attention: the neighbours'
+    root [N] int64 the query's own row below, root_transpose (indptr, order) its transpose; attention: the neighbors'
     rows below; edge [., F] features of the events that attention.edge_of points at.
     """
 
@@ -38,7 +38,7 @@ class Level:
 
 @dataclass(slots=True)
 class Query:
-    """What is to be embedded: N roots = R roles x b events, role by role (source, destination, negatives).
+    """The roots to embed: N = R roles x b events, role by role (source, destination, negatives).
 
     root [N] int64 rows of the unique nodes with their transpose, time [N] int64, identity [N] int64 keys of the roots'
     random numbers; levels from the lowest to the roots'; windows: the top level has N x windows queries, window by
@@ -55,7 +55,7 @@ class Query:
 
 @dataclass(slots=True)
 class WritePlan:
-    """Who writes which memory after the step: the last event of each node in the global batch.
+    """Writes of node memory after the step, each by the last event of its node in the global batch (the winner).
 
     route carries the winners' rows to their owners. As user, a winner: node, other [w] rows of the unique nodes, event
     [w] place among this rank's events, other_root [w] root of the other endpoint. As owner: rows [m] local, place [m]
@@ -74,7 +74,7 @@ class WritePlan:
 
 @dataclass(slots=True)
 class Announcement:
-    """Who writes memory that every rank keeps, of all nodes or the hot ones: winners are announced to all ranks.
+    """Writes of memory that every rank keeps, of all nodes or the hot ones: winners are announced to all ranks.
 
     node [a] rows of the unique nodes whose state is sent, once each: of winners and, where mails hold it, of their
     others; event [w] place among this rank's events, other_root [w] root of the other endpoint; node_counts, counts
@@ -95,7 +95,7 @@ class Announcement:
 
 @dataclass(slots=True)
 class Delivery:
-    """Mails of a step that are more than the winners' own: to every endpoint, or to neighbours as well.
+    """Mails of a step that are more than the winners' own: to every endpoint, or to neighbors as well.
 
     As sender: node, other, other_root, event [w] as in WritePlan, one a message, grouped by receiving rank with
     send_counts [R]. As owner of the receivers: message [m] place among the received messages (receive_counts [R]), rows
@@ -133,7 +133,7 @@ def on_device(part: Part, device: torch.device) -> Part:
 @dataclass(slots=True)
 class StepPlan:
     """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
-    roots [N] and of their neighbours [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
+    roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
     label, and count, how many negatives of each count, if not all; write, hot, delivery: None without memory; hot: of
     the hot nodes, where there are any; delivery: None when mails are but the winners' own; final: no further plan of
     this step scores more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none."""

@@ -23,7 +23,7 @@ from hpcgnn.loop.question_file import find_nodes, id_column, read_numbers, read_
 from hpcgnn.loop.session import Session
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.batches import Batches, event_times
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import FEATURE, Events
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
@@ -223,7 +223,7 @@ def replay(session: Session) -> None:
                 session.task.evaluate(plan)
 
 
-def check(arguments: Namespace, config: RunConfig) -> RunConfig:
+def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
     if arguments.snapshots != 1:
@@ -234,7 +234,7 @@ def check(arguments: Namespace, config: RunConfig) -> RunConfig:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
         raise ValueError("this run learnt labels of nodes (task.kind node), not of pairs: give --nodes")
-    # Queries are no events of the graph, which is all that a device knows of events.
+    # Queries are no events of the graph, and a device has nothing but those.
     return replace(config, sampling=replace(config.sampling, planner="host"))
 
 

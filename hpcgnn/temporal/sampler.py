@@ -16,14 +16,14 @@ from hpcgnn.loop.prefetch import PlanStream, leaves_room, other_device
 from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.graph import History, TemporalPartition
 from hpcgnn.temporal.negatives import AnyNegatives
 from hpcgnn.temporal.neighbors import Answer, Array, Queries, neighbor_queries, root_identity
 from hpcgnn.temporal.plan import Level, Query, StepPlan, pad_plan
 from hpcgnn.temporal.sides import DeviceSide, HostSide, Needs, Placement, graph_bytes
 
-# Plans made in a row wait in memory: bounded by their number, the neighbours in them, and the bytes of features.
+# Plans made in a row wait in memory: bounded by their number, the neighbors in them, and the bytes of features.
 MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW, BYTES_IN_A_ROW = 32, 1 << 20, 1 << 27
 
 
@@ -34,7 +34,7 @@ class TemporalSampler:
     """
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, needs: Needs, seed: int,
+        self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, needs: Needs, seed: int,
         placement: Placement, evaluation: bool = False, in_batch: bool = True, uploads: Uploads | None = None,
         padded: bool = False,
     ):  # fmt: skip
@@ -56,7 +56,7 @@ class TemporalSampler:
         return isinstance(self._side, DeviceSide)
 
     def plans_in_a_row(self, batches: Batches, negatives: int) -> int:
-        """Say how many plans with so many negatives an event are made at once where none are made in the background:
+        """Return how many plans, with ``negatives`` an event, are made at once where none are made in the background:
         equally many on all ranks, which plan together."""
         if self.on_device:
             return 1  # there are no caches to keep warm
@@ -67,8 +67,7 @@ class TemporalSampler:
         return max(1, min(MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW // neighbors, BYTES_IN_A_ROW // size))
 
     def _feature_bytes(self, events: int, roots: int) -> int:
-        """Count the bytes that the features in the plans of a step with so many events and roots take at most, on all
-        ranks together."""
+        """Count the bytes that the features in the plan of a step take at most, on all ranks together."""
         partition, dtype = self._partition, self._place.dtype
         fanout, ranks = self._config.fanout, self._place.plan_channel.size
         queries = [roots * (1 + fanout) ** hop for hop in range(self._needs.hops + 1)]
@@ -87,6 +86,8 @@ class TemporalSampler:
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         side, needs = self._side, self._needs
+        # Four kinds of exchanges in one order on all ranks, also on those without an event: negatives, neighbors hop by
+        # hop, the route, writes.
         events, candidates = side.events(batches, negatives, step, columns)
         labels = {name: values for name, values in events.columns.items() if name == "label"}
         labels |= {} if candidates.count is None else {"count": candidates.count}
@@ -133,7 +134,7 @@ class TemporalSampler:
         self, queries: Queries, limit: int, writers: bool, epoch: int, step: int
     ) -> tuple[list[Queries], list[Answer]]:
         """Collective. Ask hop by hop; returns queries and answers, the roots' first. Below, each query asks again for
-        its own row and its neighbours ask at the time of their event."""
+        its own row and its neighbors ask at the time of their event."""
         needs, by_hop = self._needs, [queries]
         answers: list[Answer] = []
         mails = needs.mailing is not None and needs.mailing.to_neighbors
@@ -155,7 +156,7 @@ class TemporalSampler:
             answer, count, shape = answers[hop], len(queries[hop]), answers[hop].other.shape
             if not levels:
                 root, slot, below = inverse[:count], inverse[count:].reshape(shape), num_unique
-            else:  # rows of the level below: the queries themselves, then their neighbours
+            else:  # rows of the level below: the queries themselves, then their neighbors
                 valid = answer.other >= 0
                 number = valid.reshape(-1).cumsum(0).reshape(shape)
                 slot = lib.asarray(lib.where(valid, number - 1 + count, -1), dtype=lib.int32)
@@ -180,7 +181,7 @@ class TemporalSampler:
 
 
 def choose_sampler(
-    partition: TemporalPartition, config: SamplingConfig, needs: Needs, place: Placement
+    partition: TemporalPartition, config: TemporalSamplingConfig, needs: Needs, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
     """Choose what makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those
     on the device share what lies there. Raises ValueError where the device cannot make plans."""
@@ -190,7 +191,7 @@ def choose_sampler(
     if not hindrance and place.plan_channel.size > 1:
         hindrance = f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
     if not hindrance and needs.mailing is not None and not needs.mailing.simple:
-        hindrance = "mails go to neighbours, or are more than the newest one"
+        hindrance = "mails go to neighbors, or are more than the newest one"
     if hindrance and config.planner == "device":
         raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
     size = graph_bytes(partition, place.dtype.itemsize)

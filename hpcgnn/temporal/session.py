@@ -21,15 +21,14 @@ from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import RunConfig
-from hpcgnn.temporal.eval_config import MET_KINDS
-from hpcgnn.temporal.eval_negatives import NegativeSource, check_historical, check_negatives, eval_negatives
+from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
 from hpcgnn.temporal.goals import TemporalGoal, make_goal
 from hpcgnn.temporal.graph import FEATURE, LABEL, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
-from hpcgnn.temporal.model.model import Sizes, TemporalModel, resolve_model
+from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.sides import Needs, Placement
@@ -40,7 +39,7 @@ READERS = {
 }  # fmt: skip
 
 
-def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog) -> Session:
+def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watchdog) -> Session:
     """Collective. Open the session of a run.
 
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
@@ -58,6 +57,7 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
         own = world.own_channel()
     elif model.has_memory:
         graph.board = make_board(world)
+    # Planning has a channel of its own: a background thread uses it while steps move rows over the graph's.
     channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
     place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
@@ -76,10 +76,10 @@ def open_session(config: RunConfig, path: str, world: World, watchdog: Watchdog)
     )  # fmt: skip
 
 
-def _event_columns(config: RunConfig) -> list[str]:
+def _event_columns(config: TemporalConfig) -> list[str]:
     """List the columns of events that the run has a use for, besides ends and times."""
     task, model = config.task, config.model
-    reads_features = config.memory.updater != "none" or model.num_hops > 0 or task.kind.startswith("edge")
+    reads_features = config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
     needs = {
         FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)), LABEL: task.has_labels,
         SPLIT: True,
@@ -87,11 +87,11 @@ def _event_columns(config: RunConfig) -> list[str]:
     return [name for name, is_needed in needs.items() if is_needed]
 
 
-def _build_model(config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype) -> TemporalModel:
+def _build_model(config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype) -> TemporalModel:
     """Collective."""
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
-    sizes = Sizes(
+    sizes = TemporalSizes(
         partition.node_width, partition.edge_width, sampling.fanout, sampling.windows, _time_scale(graph),
         config.task.decoder, config.task.temperature,
     )  # fmt: skip
@@ -120,7 +120,7 @@ def _time_scale(graph: TemporalGraph) -> float:
 
 
 def _make_memory(
-    config: RunConfig, graph: TemporalGraph, model: TemporalModel, dtype: torch.dtype
+    config: TemporalConfig, graph: TemporalGraph, model: TemporalModel, dtype: torch.dtype
 ) -> tuple[NodeMemory, HotNodes | None]:
     """Collective. Make the memory of this rank's nodes, of these and copies of the hot ones, or of all nodes by global
     id; and say which are hot."""
@@ -138,7 +138,7 @@ def _make_memory(
 
 
 def _make_loaders(
-    config: RunConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
+    config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
 ) -> dict[str, TemporalLoader]:  # fmt: skip
     """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
@@ -163,27 +163,32 @@ def _make_loaders(
     draws = goal.draws_negatives
     fixed: Callable[[Batches], AnyNegatives] = no_negatives
     if draws:
-        pool = negative_pool(config.sampling.negative_pool, partition.events.dst, partition, world, channel)
-        source = NegativeSource(partition, graph.splits, pool, world, channel, config.train.seed)
-        kind, count, file = config.eval.negatives, config.sampling.negatives, config.eval.negatives_file
-        if kind == "historical":
-            check_historical(source)
-        fixed = partial(eval_negatives, kind, per_event=count, source=source, path=file)
+        kind, task = EVAL_NEGATIVES[config.eval.negative_kind], config.task
+        pool = negative_pool(task.negative_pool, partition.events.dst, partition, world, channel)
+        source = NegativeSource(
+            partition, graph.splits, pool, world, channel, config.train.seed, task.negatives, config.eval.negatives_file
+        )
+        if kind.check:
+            kind.check(source)
+        fixed = lambda batches: kind.make(batches, source)  # noqa: E731
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers, config.task.negative_kind)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)
     size = config.train.batch_size
-    load = partial(TemporalLoader, graph, sampling=config.sampling)
+    load = partial(
+        TemporalLoader, graph, sampling=config.sampling, negatives=config.task.negatives,
+        negative_pool=config.task.negative_pool,
+    )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
     return {"train": train} | {
         name: load(name, config.eval.batch_size or size, planning=evaluation) for name in SPLITS[1:]
     }
 
 
-def _check_evaluation(config: RunConfig, loaders: dict[str, TemporalLoader], world: World) -> None:
+def _check_evaluation(config: TemporalConfig, loaders: dict[str, TemporalLoader], world: World) -> None:
     """Collective. Raise DistributedError for negatives that validation or the test could not have: files that are
     missing, which are read later, and kinds of which there is none."""
-    if config.eval.negatives == "file":
-        check_negatives(config.eval.negatives_file, world)
+    if EVAL_NEGATIVES[config.eval.negative_kind].reads_file:
+        check_files(config.eval.negatives_file, world)
     else:
         for split in SPLITS[1:]:
             loaders[split].negatives(0)
@@ -192,13 +197,13 @@ def _check_evaluation(config: RunConfig, loaders: dict[str, TemporalLoader], wor
 def _met_share(session: Session, split: str) -> dict[str, float]:
     """Collective. Report the share of historical or inductive negatives that are pairs that met, where a split has such
     negatives."""
-    kind = session.config.eval.negatives
-    if not session.goal.draws_negatives or kind not in MET_KINDS:
+    kind = session.config.eval.negative_kind
+    if not session.goal.draws_negatives or not EVAL_NEGATIVES[kind].met:
         return {}
     return {f"{kind}_share": session.loaders[split].negatives(0).met_share}
 
 
-def _check_graphs(config: RunConfig, sampler: Callable) -> None:
+def _check_graphs(config: TemporalConfig, sampler: Callable) -> None:
     """Raises ValueError where training steps cannot be launched as graphs."""
     if sampler is TemporalSampler:
         raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.planner); set it false")
@@ -238,5 +243,5 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     shares = {split: share for split in SPLITS[1:] for share in _met_share(session, split).values()}
     if shares:
         texts = ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
-        lines.append(f"{config.eval.negatives} negatives: {texts} are pairs that met, the others random")
+        lines.append(f"{config.eval.negative_kind} negatives: {texts} are pairs that met, the others random")
     return [*lines, *session.goal.describe_events(batches)]

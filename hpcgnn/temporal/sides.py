@@ -1,6 +1,6 @@
 """Where temporal plans are made: on the host, whose ranks ask each other, or on a device that holds the whole graph.
 
-`TemporalSampler` plans with arrays of either side. A side is what differs: where events lie, how neighbours are asked
+`TemporalSampler` plans with arrays of either side. A side is what differs: where events lie, how neighbors are asked
 for, how rows are reached, who writes memory. Plans of both sides are equal bit for bit but for event features: where a
 model reads the whole table, as on a device, ``edge_of`` points at its rows. N roots, K slots, U unique nodes.
 """
@@ -20,7 +20,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.native import Random
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.features import NodeFeatures
 from hpcgnn.temporal.graph import FEATURE, Events, History, TemporalPartition
 from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
@@ -35,8 +35,8 @@ Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a model needs of a plan: hops of neighbours below the roots (0: none), how mails travel (None: no memory),
-    and whether its decoder compares the roots' neighbours."""
+    """What a model needs of a plan: hops of neighbors below the roots (0: none), how mails travel (None: no memory),
+    and whether its decoder compares the roots' neighbors."""
 
     hops: int
     mailing: Mailing | Any
@@ -64,12 +64,13 @@ class Placement:
 
 
 class HostSide:
-    """Plans on the host, in NumPy: neighbours, rows and writes of nodes are asked from their owners."""
+    """Plans on the host, in NumPy: neighbors, rows and writes of nodes are asked from their owners."""
 
     lib: Any = np
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, mailing: Mailing, place: Placement
+        self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, mailing: Mailing,
+        place: Placement,
     ):  # fmt: skip
         self._book, self._mailing, self._place, self._channel = partition.book, mailing, place, place.plan_channel
         self._source = NeighborSource(partition, history, config, place.plan_channel, place.threads)
@@ -160,7 +161,8 @@ class DeviceSide:
     lib: Any = torch
 
     def __init__(
-        self, partition: TemporalPartition, history: History, config: SamplingConfig, place: Placement, put: Uploads
+        self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, place: Placement,
+        put: Uploads,
     ):  # fmt: skip
         self._device, self._channel = place.device, place.move_channel
         self._histories = Histories(partition, history, config, 0, put=put)
@@ -171,7 +173,7 @@ class DeviceSide:
         self._negatives: tuple[Negatives, Negatives] | None = None
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
-        """Draw ``fanout`` neighbours (0: none) of events with row ids below ``limit``."""
+        """Draw ``fanout`` neighbors (0: none) of events with row ids below ``limit``."""
         nodes = queries.nodes
         if fanout == 0:
             none = nodes.new_empty((len(nodes), 0))
@@ -186,8 +188,8 @@ class DeviceSide:
         return torch.arange(count, device=self._device)
 
     def events(self, batches: Batches, negatives: AnyNegatives, step: int, columns: slice) -> tuple[Events, Negatives]:
-        """Return this rank's events of a step, and some columns of their negatives: slices of those of a split and of a
-        stretch of steps, which are brought to the device once."""
+        """Return this rank's events of a step, and some columns of their negatives: slices of tables that are brought
+        to the device once, events for a split, negatives for a stretch of steps."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
             labels = {name: put(values) for name, values in events.columns.items() if name == "label"}

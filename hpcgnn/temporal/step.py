@@ -28,7 +28,7 @@ from hpcgnn.task.goal import StepScores
 from hpcgnn.task.labels import Head, LabelScores
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
-from hpcgnn.temporal.config import ModelConfig
+from hpcgnn.temporal.config import TemporalModelConfig
 from hpcgnn.temporal.memory import NEVER, NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
@@ -107,7 +107,7 @@ class TemporalTask(StepTask):
             embedding, parts = self._embed(plan, reading)
             scores = self._score(plan, embedding)
         self._write(plan, reading, parts)
-        self.memory.settle()
+        self.memory.settle()  # whatever the staleness: the next plan of evaluation reads this write
         return scores
 
     def _set_mode(self, training: bool) -> None:
@@ -141,6 +141,7 @@ class TemporalTask(StepTask):
         with self._timers("exchange"):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             memory, *last = plan.route.pull_served(served.detach(), *times)
+        # Autograd ends at the pulled rows: an exchange inside it would hang where a rank's loss does not reach them.
         if torch.is_grad_enabled():
             memory.requires_grad_()
         return Reading(memory, served, last[0] if times else None)
@@ -216,6 +217,7 @@ class TemporalTask(StepTask):
     def _announce(self, plan: StepPlan, write: Announcement, reading: Reading, parts: torch.Tensor | None) -> None:
         """Send what the winners' states and mails consist of to all ranks, each of which keeps their nodes."""
         states = native.gather_rows(reading.memory.detach(), write.node)
+        # Both are started now, and waited for in this order by ``arrive``, on all ranks alike.
         states_on_way = self._channel.start_everyone(states, write.node_counts)
         content = plan.event_feature[write.event]
         if parts is not None:
@@ -254,7 +256,7 @@ def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
 HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart from the embedding's
 
 
-def make_head(kind: str, model: ModelConfig, edge_width: int, classes: int) -> Head:
+def make_head(kind: str, model: TemporalModelConfig, edge_width: int, classes: int) -> Head:
     """Make the head of a task; classes: C, or 1 for numbers."""
     width = model.embed_dim if kind == "node" else 2 * model.embed_dim + edge_width
     return Head(width, model.embed_dim, classes)

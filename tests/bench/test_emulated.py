@@ -21,7 +21,7 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal import sampler as temporal_sampler
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 STEPS, EPOCH_STEPS = 3, 99  # the latter are cut to those of an epoch
 
@@ -49,7 +49,7 @@ def whole_config():
 
 
 def temporal_config():
-    config = RunConfig()
+    config = TemporalConfig()
     config.train.batch_size = 200
     return config
 
@@ -173,7 +173,7 @@ def test_a_rank_that_pretends_the_others_sends_what_it_sends_among_them(kind, nu
 @pytest.mark.parametrize("update_at", ["owner", "user"])
 def test_a_temporal_rank_that_pretends_the_others_sends_about_what_it_sends_among_them(update_at, tmp_path):
     """Negatives are drawn at random, and other ranks' differ."""
-    config = RunConfig()
+    config = TemporalConfig()
     config.train.batch_size, config.memory.update_at, config.sampling.negative_pool = 600, update_at, "all"
     config.comm.threads, config.sampling.prefetch = 1, 0
     sizes = 3, 400, 4000, 4

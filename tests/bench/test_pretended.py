@@ -19,7 +19,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 NODES, EDGES = 200, 3000  # of a part
 NUMBERS_PER_RANK = 60
@@ -36,8 +36,8 @@ def static_config(num_ranks):
 
 
 def temporal_config(num_ranks):
-    config = RunConfig(comm=ALONE)
-    config.sampling.negative_pool, config.train.batch_size = "all", 60 * num_ranks
+    config = TemporalConfig(comm=ALONE)
+    config.task.negative_pool, config.train.batch_size = "all", 60 * num_ranks
     return config
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hpcgnn import config as configuration
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.temporal.config import EvalConfig, RunConfig, SamplingConfig
+from hpcgnn.temporal.config import TemporalConfig, TemporalEvalConfig, TemporalSamplingConfig
 
 pytestmark = pytest.mark.serial
 
@@ -17,7 +17,7 @@ def parser():
 
 
 def test_defaults_round_trip_through_yaml(tmp_path):
-    config = RunConfig()
+    config = TemporalConfig()
     config.train.epochs = 7
     configuration.save(config, {"ranks": 3}, tmp_path / "config.yaml")
     assert configuration.load(tmp_path / "config.yaml") == config
@@ -50,7 +50,7 @@ def test_a_wrong_word_is_refused_alike_everywhere(parser):
     with pytest.raises(ValueError, match=message):
         configuration.parse(parser, ["--sampling.strategy=newest"])
     with pytest.raises(ValueError, match=message):
-        SamplingConfig(strategy="newest")
+        TemporalSamplingConfig(strategy="newest")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_files_of_another_form(parser, tmp_path, text, message):
 def test_resume_is_of_the_same_run(tmp_path):
     """Of the same kind, and with the keys that its checkpoints were trained with, but for those that may change."""
     with pytest.raises(ValueError, match="the run to resume is on a temporal graph, not a static one"):
-        configuration.check_resumable(RunConfig(), StaticConfig())
-    recorded, config = RunConfig().to_dict(), RunConfig()
+        configuration.check_resumable(TemporalConfig(), StaticConfig())
+    recorded, config = TemporalConfig().to_dict(), TemporalConfig()
     config.train.epochs, config.comm.threads = 50, 3
     configuration.check_recorded(recorded, config, tmp_path, "step-1")
     config.train.lr = 0.5
@@ -139,7 +139,7 @@ def test_resume_is_of_the_same_run(tmp_path):
 
 
 def test_resume_allows_only_what_does_not_change_the_answer():
-    old, new = RunConfig(), RunConfig()
+    old, new = TemporalConfig(), TemporalConfig()
     new.train.epochs, new.comm.threads, new.sampling.prefetch, new.data.path = 50, 2, 0, "elsewhere"
     new.train.profile, new.train.progress, new.train.log_seconds, new.train.tensorboard = "5-9", "off", 1, True
     configuration.check_resumable(old, new)
@@ -165,11 +165,11 @@ WINDOWS = ["--sampling.strategy=window", "--sampling.window=10", "--sampling.win
         (["--memory.aggregator=mean", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
         (["--memory.mailbox_slots=0"], "memory.mailbox_slots", "at least 1"),
         ([*SLOTS, "--model.memory_dim=9"], "model.heads", "must divide model.memory_dim"),
-        ([*NO_MEMORY, "--model.embedding=identity"], "model.embedding", "choose an updater"),
-        ([*NO_MEMORY, "--model.embedding=time_projection"], "model.embedding", "choose an updater"),
+        ([*NO_MEMORY, "--model.readout=identity"], "model.readout", "choose an updater"),
+        ([*NO_MEMORY, "--model.readout=time_projection"], "model.readout", "choose an updater"),
         ([*NO_MEMORY, "--model.message=mlp"], "model.message", "choose an updater"),
         ([*NO_MEMORY, "--model.message_from=embedding"], "model.message_from", "choose an updater"),
-        (["--model.embedding=identity", "--model.layers=2"], "model.layers", "use model.layers 1"),
+        (["--model.readout=identity", "--model.layers=2"], "model.layers", "use model.layers 1"),
         (["--model.time_encoding=learnable"], "model.time_encoding", "needs model.time_unit"),
         (["--model.heads=3"], "model.heads", "must divide model.embed_dim"),
         (["--sampling.strategy=window"], "sampling.strategy", "needs sampling.window"),
@@ -178,8 +178,8 @@ WINDOWS = ["--sampling.strategy=window", "--sampling.window=10", "--sampling.win
         (WINDOWS, "sampling.windows", "updater none"),
         (["--sampling.chunks=2", "--sampling.batch_by=time"], "sampling.chunks", "use sampling.batch_by events"),
         (["--sampling.chunks=2", "--train.accumulate=2"], "sampling.chunks", "use one"),
-        (["--eval.negatives=file"], "eval.negatives", "needs eval.negatives_file"),
-        (["--eval.negatives_file=n.npz"], "eval.negatives_file", "read by eval.negatives file"),
+        (["--eval.negative_kind=file"], "eval.negative_kind", "needs eval.negatives_file"),
+        (["--eval.negatives_file=n.npz"], "eval.negatives_file", "read by eval.negative_kind file"),
         (["--eval.protocol=tgbl"], "eval.protocol", "must be tgb or empty"),
         (["--baseline.kind=all"], "baseline.kind", "unlimited, time_window, fixed_window"),
         (["--baseline.share=2"], "baseline.share", "in [0, 1]"),
@@ -205,7 +205,7 @@ def test_parts_that_do_not_go_together_are_refused(parser, arguments, key, remed
 )
 def test_short_forms_of_eval(parser, short, expected):
     config, _ = configuration.parse(parser, [*short, "--train.epochs=3"])
-    assert (config.eval.protocol, config.eval.negatives, config.eval.batch_size) == expected
+    assert (config.eval.protocol, config.eval.negative_kind, config.eval.batch_size) == expected
     assert config.train.epochs == 3
 
 
@@ -217,10 +217,10 @@ def test_short_form_of_nothing_known(parser, arguments):
 
 def test_another_protocol_for_a_finished_run():
     """A batch size that a protocol brought along goes with it; one of the user's stays."""
-    own, tgb = EvalConfig(batch_size=70, chunk=9), EvalConfig("tgb", negatives_file="n.npz")
-    assert own.under("historical") == EvalConfig(negatives="historical", batch_size=70, chunk=9)
-    assert own.under("tgb") == EvalConfig("tgb", chunk=9)
-    assert tgb.under("random") == EvalConfig()
-    assert tgb.under("tgb") == EvalConfig("tgb")
+    own, tgb = TemporalEvalConfig(batch_size=70, chunk=9), TemporalEvalConfig("tgb", negatives_file="n.npz")
+    assert own.under("historical") == TemporalEvalConfig(negative_kind="historical", batch_size=70, chunk=9)
+    assert own.under("tgb") == TemporalEvalConfig("tgb", chunk=9)
+    assert tgb.under("random") == TemporalEvalConfig()
+    assert tgb.under("tgb") == TemporalEvalConfig("tgb")
     with pytest.raises(ValueError, match=r"needs eval\.negatives_file"):
         own.under("file")

@@ -9,7 +9,7 @@ from hpcgnn.loop.settings import OutputConfig
 from hpcgnn.snapshots import config as snapshots
 from hpcgnn.static import config as static
 from hpcgnn.temporal import config as temporal
-from hpcgnn.temporal.eval_config import EvalConfig
+from hpcgnn.temporal.eval_config import TemporalEvalConfig
 
 pytestmark = pytest.mark.serial
 
@@ -60,20 +60,21 @@ pytestmark = pytest.mark.serial
         (static.StaticConfig, {
             "comm": CommConfig(sampler_ranks=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},
          "sampling.edge_columns: sampling servers send no edge columns"),
-        (temporal.SamplingConfig, {"fanout": 0}, "sampling.fanout, sampling.negatives and sampling.chunks must be"),
-        (temporal.SamplingConfig, {"windows": 0}, "sampling.windows must be at least 1"),
-        (temporal.SamplingConfig, {"boundary_half_life": -1}, "window and boundary_half_life at least 0"),
-        (temporal.ModelConfig, {"embed_dim": 0}, "embed_dim, message_dim, heads and layers must be at least 1"),
-        (temporal.ModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
-        (temporal.DataConfig, {"test_fraction": math.nan}, "leave something to train on"),
+        (temporal.TemporalSamplingConfig, {"fanout": 0}, "sampling.fanout and sampling.chunks must be at least 1"),
+        (temporal.TemporalTaskConfig, {"negatives": 0}, "task.negatives must be at least 1, got 0"),
+        (temporal.TemporalSamplingConfig, {"windows": 0}, "sampling.windows must be at least 1"),
+        (temporal.TemporalSamplingConfig, {"boundary_half_life": -1}, "window and boundary_half_life at least 0"),
+        (temporal.TemporalModelConfig, {"embed_dim": 0}, "embed_dim, message_dim, heads and layers must be at least 1"),
+        (temporal.TemporalModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
+        (temporal.TemporalDataConfig, {"test_fraction": math.nan}, "leave something to train on"),
         (snapshots.SnapshotDataConfig, {"val_fraction": 0.1, "val_snapshots": 0}, "val_snapshots is 0: give one"),
         (snapshots.SnapshotDataConfig, {"test_fraction": 0.1, "splits": "graph"}, "test_fraction has no effect: data"),
         (snapshots.SnapshotDataConfig, {"val_snapshots": 3, "splits": "graph"}, "val_snapshots has no effect"),
         (snapshots.SnapshotDataConfig, {"val_fraction": math.nan}, "leave something to train on"),
-        (temporal.DataConfig, {"val_fraction": -0.1}, "data.val_fraction and data.test_fraction must be >= 0"),
-        (temporal.DataConfig, {"synthetic_events": 99}, "data.synthetic_events must be at least 100, got 99"),
-        (EvalConfig, {"batch_size": -1}, "eval.batch_size must be at least 0 and eval.chunk at least 1"),
-        (EvalConfig, {"chunk": 0}, "eval.chunk at least 1"),
+        (temporal.TemporalDataConfig, {"val_fraction": -0.1}, "data.val_fraction and data.test_fraction must be >= 0"),
+        (temporal.TemporalDataConfig, {"synthetic_events": 99}, "data.synthetic_events must be at least 100, got 99"),
+        (TemporalEvalConfig, {"batch_size": -1}, "eval.batch_size must be at least 0 and eval.chunk at least 1"),
+        (TemporalEvalConfig, {"chunk": 0}, "eval.chunk at least 1"),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(section, keys, message):
@@ -101,15 +102,15 @@ def test_snapshots_are_left_to_train_on():
 
 def test_time_is_divided_of_snapshots_alone():
     """Groups of ranks by time are refused for the kinds of graph that know none."""
-    for config in (static.StaticConfig, temporal.RunConfig):
+    for config in (static.StaticConfig, temporal.TemporalConfig):
         with pytest.raises(ValueError, match=r"comm\.time_parallel is for graphs of snapshots: leave it 1"):
             config(comm=CommConfig(time_parallel=2))
 
 
 def test_a_finished_run_is_evaluated_otherwise():
     """Another protocol or a baseline takes the place of the run's own; negatives alone say too little."""
-    config = temporal.RunConfig(baseline=temporal.BaselineConfig(share=0.25))
-    assert config.evaluated_by("tgb", "", "").eval == EvalConfig("tgb")
+    config = temporal.TemporalConfig(baseline=temporal.BaselineConfig(share=0.25))
+    assert config.evaluated_by("tgb", "", "").eval == TemporalEvalConfig("tgb")
     assert config.evaluated_by("", "", "unlimited").baseline == temporal.BaselineConfig("unlimited", 0.25)
     with pytest.raises(ValueError, match="--negatives_file needs --eval file or --eval tgb"):
         config.evaluated_by("", "n.npz", "")

@@ -46,7 +46,7 @@ def test_many_contacts_among_few_people_train_on_four_ranks(mpirun, shared_data,
     assert convert.main(["--preset", "snap-temporal", "--set", f"events={source}", str(graph)]) == 0
     partition(graph, parts, 8)
     arguments = (f"--data.path={parts}", f"--output.dir={run}", "--train.batch_size=8000", "--train.epochs=1", *SMALL)
-    mpirun(4, "-m", "hpcgnn.train", "--sampling.negative_pool=all", *arguments)
+    mpirun(4, "-m", "hpcgnn.train", "--task.negative_pool=all", *arguments)
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["kind"] == "test"
     assert last["test_ap"] > 0.6

@@ -9,7 +9,7 @@ from run_commands import run
 from hpcgnn import train
 from hpcgnn.comm.launch import BATCH_JOBS
 from hpcgnn.loop import launch
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 pytestmark = pytest.mark.serial
 
@@ -32,7 +32,7 @@ def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
     for name in BATCH_JOBS:
         monkeypatch.delenv(name, raising=False)
     world = SimpleNamespace(unused_gpus=0)
-    session = SimpleNamespace(config=RunConfig(), model=torch.nn.Linear(2, 3), world=world)
+    session = SimpleNamespace(config=TemporalConfig(), model=torch.nn.Linear(2, 3), world=world)
     lines = train._describe_start(session)
     assert lines[0] == "data: built-in synthetic events: no data.path was given"
     assert lines[1].endswith(", 9 parameters")
@@ -44,9 +44,9 @@ def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
 
 
 def test_the_first_lines_of_a_baseline_name_no_model():
-    config = RunConfig.from_dict({"baseline": {"kind": "time_window"}})
+    config = TemporalConfig.from_dict({"baseline": {"kind": "time_window"}})
     lines = train._describe_start(SimpleNamespace(config=config, model=torch.nn.Linear(2, 3)))
-    assert lines[1] == "baseline: EdgeBank, time_window; no model is trained"
+    assert lines[1] == "baseline: time_window; no model is trained"
 
 
 def test_a_source_without_git_is_unknown(monkeypatch):

@@ -16,7 +16,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.temporal.batches import open_splits
-from hpcgnn.temporal.config import DataConfig
+from hpcgnn.temporal.config import TemporalDataConfig
 from hpcgnn.temporal.graph import open_partition
 
 pytestmark = pytest.mark.serial
@@ -125,7 +125,7 @@ def test_events_that_the_parts_do_not_hold(damaged):
     folder = damaged("events", "book", lambda book: book["edges/user.takes.item"].attrs.modify("num_edges", 61))
     world = World(CommConfig(device="cpu", threads=1, watchdog_seconds=0))
     with pytest.raises(DistributedError, match="the parts hold 60 events, the book says 61"):
-        open_splits(folder, DataConfig(), 1, world, world.channel())
+        open_splits(folder, TemporalDataConfig(), 1, world, world.channel())
 
 
 def test_graphs_that_temporal_training_does_not_take(tmp_path):

@@ -86,7 +86,7 @@ RUNS = {
     "tgn user update": ("", "tgn", "--memory.update_at user --sampling.strategy uniform --sampling.prefetch 0"),
     "tgn mails": ("", "tgn", "--memory.updater transformer --memory.mailbox_slots 3"),
     "tgn replicated": ("", "tgn", "--memory.placement replicated"),
-    "tgn negatives": ("", "tgn", "--sampling.negatives 5 --sampling.batch_by time"),
+    "tgn negatives": ("", "tgn", "--task.negatives 5 --sampling.batch_by time"),
     "sage replicated": ("", "sage", "--sampling.topology replicated --features.cache_ratio 0.2"),
     "sage sampler rank": ("", "sage", "--comm.sampler_ranks 1"),
     "gat labor": ("", "gat", "--sampling.mode labor"),

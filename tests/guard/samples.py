@@ -16,13 +16,14 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import torch
-from hpcgnn.graph_loader import NeighborLoader, StaticGraph
-from hpcgnn.link_loader import LinkNeighborLoader
-from hpcgnn.loader import TemporalGraph, TemporalLoader
-from hpcgnn.sample.config import SamplingConfig
-from hpcgnn.sample.delivery import Mailing
 
 from hpcgnn.comm.world import World
+from hpcgnn.static.graph import StaticGraph
+from hpcgnn.static.link_loader import LinkNeighborLoader
+from hpcgnn.static.loader import NeighborLoader
+from hpcgnn.temporal import config
+from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
+from hpcgnn.temporal.mail import Mailing
 
 RELATION = "node.to.node"  # of the synthetic static graph
 
@@ -56,14 +57,20 @@ def digest(steps) -> str:
     return total.hexdigest()[:16]
 
 
+def temporal_loader(graph: TemporalGraph, split: str, strategy: str, negatives: int, hops: int) -> TemporalLoader:
+    """A loader of this commit, or of an older one, where the number of negatives was a key of the section sampling."""
+    older = getattr(config, "SamplingConfig", None)
+    of_section, of_loader = ({"negatives": negatives}, {}) if older else ({}, {"negatives": negatives})
+    sampling = (older or config.TemporalSamplingConfig)(fanout=5, strategy=strategy, **of_section)
+    return TemporalLoader(graph, split, 100, sampling=sampling, hops=hops, mailing=Mailing(slots=1), **of_loader)
+
+
 def temporal(path: str, world: World) -> dict[str, str]:
     """Collective. Digests of an epoch of every split, by strategy."""
     graph, found = TemporalGraph(path, world), {}
     for strategy in ("recent", "uniform"):
         for split, negatives, hops in (("train", 3, 1), ("train", 1, 2), ("val", 1, 1)):
-            sampling = SamplingConfig(fanout=5, strategy=strategy, negatives=negatives)
-            loader = TemporalLoader(graph, split, 100, sampling=sampling, hops=hops, mailing=Mailing(slots=1))
-            with loader.plans(1) as plans:
+            with temporal_loader(graph, split, strategy, negatives, hops).plans(1) as plans:
                 found[f"temporal {strategy} {split} {negatives} {hops}"] = digest(plans)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from training_runs import make_parts, on_rank_0
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.temporal.batches import Batches, Splits, make_batches, open_splits
-from hpcgnn.temporal.config import DataConfig
-from hpcgnn.temporal.eval_negatives import NegativeSource, eval_negatives
+from hpcgnn.temporal.config import TemporalDataConfig
+from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negatives import negative_pool, of_step
 
@@ -43,10 +43,10 @@ class Evaluation:
 
     @classmethod
     def open(cls, comm, parts, split="test", batch_size=40, seed=7, **data) -> Evaluation:
-        """Collective. ``data``: options of DataConfig."""
+        """Collective. ``data``: options of TemporalDataConfig."""
         world = World(CommConfig(device="cpu", threads=1), comm)
         channel = world.channel()
-        partition, splits = open_splits(parts, DataConfig(**data), seed, world, channel)
+        partition, splits = open_splits(parts, TemporalDataConfig(**data), seed, world, channel)
         batches = make_batches(split, partition, splits, batch_size, "events", world, channel)
         pool = negative_pool("destinations", partition.events.dst, partition, world, channel)
         source = NegativeSource(partition, splits, pool, world, channel, seed)
@@ -55,10 +55,14 @@ class Evaluation:
             flat_of[ids] = flat
         return cls(world, channel, partition, splits, batches, source, flat_of)
 
+    def make_negatives(self, kind: str, per_event: int = 2, path=""):
+        """Collective. The negatives of this rank's events."""
+        return EVAL_NEGATIVES[kind].make(self.batches, replace(self.source, per_event=per_event, path=str(path)))
+
     def negatives(self, kind: str, per_event: int = 2, path="") -> np.ndarray | None:
         """Collective. Flat row ids of the negative pairs of the whole split, [events, k, 2] in order of event row, on
         rank 0."""
-        made = eval_negatives(kind, self.batches, per_event, self.source, str(path))
+        made = self.make_negatives(kind, per_event, path)
         steps = [of_step(made, self.batches, step, slice(None), self.channel) for step in range(self.batches.num_steps)]
         assert all(step.per_event == made.per_event for step in steps)
         dst = np.concatenate([np.empty((0, made.per_event), np.int64), *(step.dst for step in steps)])

@@ -8,7 +8,7 @@ from training_runs import describe, gather_by_row
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.session import open_session
 
 
@@ -16,7 +16,7 @@ def main(world: World, arguments: list[str]) -> int:
     """Collective. The main function of a command, "digest PARTS STRATEGY": prints the hash of every event in order, its
     roots, neighbours, time differences, negatives and dropout masks, nodes as flat row ids."""
     parts, strategy = arguments
-    config = RunConfig()
+    config = TemporalConfig()
     config.sampling.strategy, config.train.precision, config.model.embed_dim = strategy, "float64", 8
     session = open_session(config, parts, world, Watchdog(world, 0))
     digest = hashlib.sha256()

@@ -21,7 +21,7 @@ from hpcgnn.loop.trainer import Trainer
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.goal import concatenate
 from hpcgnn.temporal import session as sessions
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
 
@@ -102,7 +102,7 @@ def make_parts(comm, graph: Path, folder: Path, parts: int = 16, method: str = "
     return folder
 
 
-def make_config(**changes) -> RunConfig:
+def make_config(**changes) -> TemporalConfig:
     """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanout=3."""
     values = {
         "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanout": 5,
@@ -113,10 +113,10 @@ def make_config(**changes) -> RunConfig:
     for key, value in (values | changes).items():
         section, name = key.split("__")
         sections.setdefault(section, {})[name] = value
-    return RunConfig.from_dict(sections)
+    return TemporalConfig.from_dict(sections)
 
 
-def open_session(comm, parts: Path, config: RunConfig) -> Session:
+def open_session(comm, parts: Path, config: TemporalConfig) -> Session:
     """Collective. A session on a communicator."""
     world = World(CommConfig(device="cpu", threads=1, node_ranks=config.comm.node_ranks), comm)
     return sessions.open_session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
@@ -149,7 +149,7 @@ class Record:
     parameters: np.ndarray
 
 
-def record_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None) -> Record | None:
+def record_epoch(comm, parts: Path, config: TemporalConfig, steps: int | None = None) -> Record | None:
     """Collective. Train the first ``steps`` steps (default: all) of epoch 0, then validate; the record is on rank 0."""
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())

@@ -14,10 +14,10 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 
-@pytest.mark.parametrize("make_config", [RunConfig, SnapshotConfig, StaticConfig])
+@pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
 def test_a_run_makes_no_communicators_on_its_way(comm, mpi_tmp_path, monkeypatch, make_config):
     """Whatever it trains, scores and plans ahead."""
     config, made, make = make_config(), [], exchange.Channel.__init__
@@ -70,7 +70,7 @@ class Counted(MPI.Intracomm):
 
 
 @pytest.mark.parametrize("node_ranks", [0, 2])
-@pytest.mark.parametrize("make_config", [RunConfig, SnapshotConfig, StaticConfig])
+@pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
 def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, node_ranks):
     """Its own communicators, the nodes' among them, and its world's: a service may open a run every minute."""
     config = make_config()

@@ -87,8 +87,8 @@ def test_nodes_to_draw_from_have_a_limit(comm, mpi_tmp_path, monkeypatch, kind):
 @pytest.mark.parametrize(
     ("changes", "most", "message"),
     [
-        ({"sampling__negative_pool": "all"}, 20, "nodes that .* here are 55: set sampling.negative_pool destinations"),
-        ({"eval__negatives": "historical"}, 20, "pairs of historical negatives: .* at most 20, here are "),
+        ({"task__negative_pool": "all"}, 20, "nodes that .* here are 55: set task.negative_pool destinations"),
+        ({"eval__negative_kind": "historical"}, 20, "pairs of historical negatives: .* at most 20, here are "),
     ],
 )
 def test_temporal_choices_have_a_limit(comm, mpi_tmp_path, monkeypatch, changes, most, message):

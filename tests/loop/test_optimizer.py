@@ -20,7 +20,7 @@ from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.goal import TrainScores
 from hpcgnn.task.links import LinkScores
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 LR, PER_EPOCH, EPOCHS, WARMUP = 0.1, 5, 4, 6
 TIMES = ("train_seconds", "events_per_second")
@@ -105,7 +105,7 @@ def test_wrong_settings_are_named(wrong):
 )  # fmt: skip
 def test_more_epochs_are_refused_where_they_change_the_past(settings, bound):
     """A schedule towards the last epoch; a validation that was made because the epoch was the last."""
-    old, new = (RunConfig(train=TrainConfig(epochs=epochs, **settings)) for epochs in (10, 20))
+    old, new = (TemporalConfig(train=TrainConfig(epochs=epochs, **settings)) for epochs in (10, 20))
     if not bound:
         configuration.check_resumable(old, new)
         return
@@ -341,7 +341,7 @@ def test_train_scores(world):
     assert all(np.isnan(list(scores.metrics().values())))
 
 
-def lines(comm, parts: Path, folder: Path, config: RunConfig) -> list[dict] | None:
+def lines(comm, parts: Path, folder: Path, config: TemporalConfig) -> list[dict] | None:
     """Collective. Run to the end; what metrics.jsonl says, on rank 0, without how long things took."""
     trainer = open_trainer(open_session(comm, parts, config), folder)
     assert trainer.run() == 0

@@ -21,7 +21,7 @@ from hpcgnn.loop.checkpoint import Progress, State
 from hpcgnn.loop.checkpoint_writer import CheckpointWriter
 from hpcgnn.loop.logs import MetricsFile
 from hpcgnn.snapshots.step import SequenceRows
-from hpcgnn.temporal.config import BaselineConfig, RunConfig
+from hpcgnn.temporal.config import BaselineConfig, TemporalConfig
 
 pytestmark = pytest.mark.serial
 
@@ -160,7 +160,7 @@ def test_folders_that_cannot_be_synced(tmp_path, monkeypatch, number, is_let_off
 
 def test_info_tells_what_is_damaged(tmp_path, written):
     """A checkpoint that no rank has finished; one whose weights cannot be read; metrics of another program."""
-    configuration.save(RunConfig(), {}, tmp_path / "config.yaml")
+    configuration.save(TemporalConfig(), {}, tmp_path / "config.yaml")
     (written.parent / "step-2").mkdir()
     lines, problems = info.describe_run(tmp_path, check=False)
     assert not problems
@@ -176,16 +176,16 @@ def test_info_tells_what_is_damaged(tmp_path, written):
 
 
 def test_runs_without_a_best_epoch(tmp_path):
-    config = RunConfig(baseline=BaselineConfig("unlimited"))
+    config = TemporalConfig(baseline=BaselineConfig("unlimited"))
     with pytest.raises(ValueError, match="is a run of baseline unlimited: it has no model to open"):
         reopen._find_best(tmp_path, config)
     with pytest.raises(ValueError, match=f"no best checkpoint: .*; continue it with --resume {tmp_path}"):
-        reopen._find_best(tmp_path, RunConfig())
+        reopen._find_best(tmp_path, TemporalConfig())
 
 
 def test_a_sound_checkpoint_that_does_not_fit_is_no_damage(tmp_path, written, monkeypatch):
     """It is told as it is."""
-    session = SimpleNamespace(world=World(CommConfig(device="cpu", threads=1)), config=RunConfig())
+    session = SimpleNamespace(world=World(CommConfig(device="cpu", threads=1)), config=TemporalConfig())
 
     def refuse(session, path):
         raise DistributedError("written for another graph", user_error=True)

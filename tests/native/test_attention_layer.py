@@ -8,7 +8,7 @@ from torch import nn
 from hpcgnn import native
 from hpcgnn.native import AttentionPlan, Random
 from hpcgnn.native.layers import KeyedDropout, kernels_for
-from hpcgnn.temporal.model.embedding import TemporalAttentionLayer
+from hpcgnn.temporal.model.readout import TemporalAttentionLayer
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 pytestmark = pytest.mark.serial

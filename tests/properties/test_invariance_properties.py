@@ -21,15 +21,15 @@ FEW = settings(max_examples=max(3, settings.default.max_examples // 8))
 NONE = {"memory__updater": "none"}
 APAN = {
     "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
-    "model__embedding": "identity",
+    "model__readout": "identity",
 }  # fmt: skip
 MODELS = {
     "tgn": {},
-    "jodie": {"memory__updater": "rnn", "model__embedding": "time_projection"},
-    "dyrep": {"memory__updater": "rnn", "model__embedding": "identity", "model__message_from": "embedding"},
+    "jodie": {"memory__updater": "rnn", "model__readout": "time_projection"},
+    "dyrep": {"memory__updater": "rnn", "model__readout": "identity", "model__message_from": "embedding"},
     "apan": APAN,
     "tgat": NONE | {"model__layers": 2, "sampling__strategy": "uniform"},
-    "mixer": NONE | {"model__embedding": "mixer"},
+    "mixer": NONE | {"model__readout": "mixer"},
     "window": {"sampling__strategy": "window", "sampling__window": 2000},
 }
 GRAPHS = st.fixed_dictionaries({

@@ -29,8 +29,8 @@ SWITCH = (False, True)
 # Of settings that take one of a few words, those that change neither what is asked nor what is known of it.
 SAME_ANSWER = {
     "temporal": {
-        "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement",
-        "baseline.kind", "eval.protocol", "eval.negatives",  # the last two are the factor ``eval``
+        "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement", "task.loss",
+        "baseline.kind", "eval.protocol", "eval.negative_kind",  # the last two are the factor ``eval``
     },
     "static": {
         "sampling.topology", "sampling.planner", "model.aggregator", "model.activation", "model.norm",
@@ -103,7 +103,11 @@ def config_of(wing: str, row: Row) -> Any:
     values.pop("graph.reverse", None)
     protocol = values.pop("eval", "random")
     values |= (
-        {} if wing != "temporal" else {"eval.protocol": "tgb"} if protocol == "tgb" else {"eval.negatives": protocol}
+        {}
+        if wing != "temporal"
+        else {"eval.protocol": "tgb"}
+        if protocol == "tgb"
+        else {"eval.negative_kind": protocol}
     )
     if values.get("sampling.strategy") == "window":
         values["sampling.window"] = 300

@@ -27,7 +27,7 @@ from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.loader import StaticGraph
 from hpcgnn.static.model.models import GraphSizes, make_model
-from hpcgnn.temporal.config import SamplingConfig
+from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
@@ -137,9 +137,9 @@ def test_own_model(comm, parts, tmp_path, name):
 def test_loader(comm, parts, prefetch):
     """Every event of a split once, in time order; negatives as many as asked for, new in every epoch of training."""
     graph = TemporalGraph(parts, world_of(comm))
-    sampling = SamplingConfig(negatives=4, prefetch=prefetch)
+    sampling = TemporalSamplingConfig(prefetch=prefetch)
     for split, begin, end in zip(("train", "val", "test"), graph.splits.bounds, graph.splits.bounds[1:], strict=False):
-        loader = TemporalLoader(graph, split, 60, sampling=sampling)
+        loader = TemporalLoader(graph, split, 60, sampling=sampling, negatives=4)
         epochs = [_rows_and_roots(loader, epoch) for epoch in (0, 1)]
         rows = np.concatenate(comm.allgather(np.concatenate([row for row, _ in epochs[0]])))
         assert np.array_equal(np.sort(rows), np.arange(begin, end))

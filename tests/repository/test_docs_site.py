@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 
 from hpcgnn.graph import files
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 TOOLS = REPOSITORY / "docs" / "_tools"
 pytestmark = pytest.mark.serial
@@ -73,7 +73,7 @@ def test_troubleshooting_quotes_messages_of_the_source(tools):
 
 
 def refuse_section():
-    RunConfig.from_dict({"nope": {}})
+    TemporalConfig.from_dict({"nope": {}})
 
 
 def refuse_value():

@@ -34,7 +34,7 @@ from hpcgnn.static.sampler_ranks import (
 )
 from hpcgnn.static.sampling.draw import Drawn
 from hpcgnn.static.session import open_session
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 SIDES = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # samplers, trainers
 LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40, "train__epochs": 1}
@@ -391,4 +391,4 @@ def test_features_need_samplers_to_hold_them():
 
 def test_temporal_runs_refuse_samplers():
     with pytest.raises(ValueError, match="sampler_ranks is for static graphs"):
-        RunConfig(comm=CommConfig(sampler_ranks=1))
+        TemporalConfig(comm=CommConfig(sampler_ranks=1))

@@ -88,7 +88,7 @@ def losses_and_scores(folder):
 @pytest.mark.parametrize("numbers", [EVERY_TIME, pytest.param(tuple(SAMPLED), marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_samples_are_bit_identical(done, strategy, numbers):
-    """Neighbours, negatives and dropout masks of all 110,232 training events, in one hash."""
+    """Neighbors, negatives and dropout masks of all 110,232 training events, in one hash."""
     digests = {done(ranks)[1][strategy] for ranks in numbers}
     assert [len(digest.strip()) for digest in digests] == [64]
 

@@ -20,7 +20,7 @@ from hpcgnn.loop.optimizer import learning_rate
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal import batches
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 
 TIMES = ("train_seconds", "events_per_second")
 STILL = 1e-30  # a learning rate that leaves the weights where they are
@@ -33,7 +33,7 @@ def parts(comm, mpi_tmp_path):
     return make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts")
 
 
-def open_trainer(comm, parts: Path, folder: Path, config: RunConfig) -> Trainer:
+def open_trainer(comm, parts: Path, folder: Path, config: TemporalConfig) -> Trainer:
     """Collective."""
     return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
 
@@ -174,17 +174,17 @@ CASES = {
     "three": {"train__epoch_parallel": 3},
     "two, at user, uniform, hidden nodes": {
         "train__epoch_parallel": 2, "memory__update_at": "user", "sampling__strategy": "uniform",
-        "data__new_node_fraction": 0.1, "sampling__negatives": 3,
+        "data__new_node_fraction": 0.1, "task__negatives": 3,
     },
     "three, replicated, ranked": {
-        "train__epoch_parallel": 3, "memory__placement": "replicated", "eval__negatives": "all", "eval__chunk": 5,
+        "train__epoch_parallel": 3, "memory__placement": "replicated", "eval__negative_kind": "all", "eval__chunk": 5,
     },
-    "two, mails to neighbours": {
+    "two, mails to neighbors": {
         "train__epoch_parallel": 2, "memory__updater": "transformer", "memory__mailbox_slots": 3,
-        "memory__deliver_to": "neighbors", "model__embedding": "identity",
+        "memory__deliver_to": "neighbors", "model__readout": "identity",
     },
     "two, mails of embeddings": {
-        "train__epoch_parallel": 2, "model__message_from": "embedding", "model__embedding": "identity",
+        "train__epoch_parallel": 2, "model__message_from": "embedding", "model__readout": "identity",
         "model__dropout": 0.0,
     },
     "two, no memory, cut batches": {

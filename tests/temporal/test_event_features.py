@@ -95,7 +95,7 @@ def test_opening_holds_neither_columns_without_a_use_nor_features(tmp_path):
 
 
 def read_plans(session, split: str):
-    """Collective. Of each plan of a split: row ids of the neighbours' events, one array a level, and all features
+    """Collective. Of each plan of a split: row ids of the neighbors' events, one array a level, and all features
     beside these, which column 0 names."""
     with session.plans(split, 0) as plans:
         for plan in plans:
@@ -114,7 +114,7 @@ PLACES = {"float32": {"train__precision": "float32"}, "float64": {}, "two layers
 @pytest.mark.parametrize("node_ranks", NODE_RANKS)
 @pytest.mark.parametrize("case", PLACES)
 def test_plans_have_the_features_of_the_file(comm, mpi_tmp_path, monkeypatch, case, node_ranks, lacks_room):
-    """Those of neighbours' events and of the batch's own, some of which another rank hands over."""
+    """Those of neighbors' events and of the batch's own, some of which another rank hands over."""
     parts = make_case(comm, mpi_tmp_path)
     expected = read_plain(parts.parent / "graph.h5").feature
     if lacks_room:
@@ -174,7 +174,7 @@ def test_on_one_machine_no_features_are_sent(comm, mpi_tmp_path):
 
 
 def far_events(comm, parts: Path, members: list[int], **changes) -> int:
-    """Collective. Count, step by step, the different events of the neighbours in the plans of the ranks ``members`` of
+    """Collective. Count, step by step, the different events of the neighbors in the plans of the ranks ``members`` of
     a machine, without those with an end there, over all machines."""
     plain = read_plain(parts.parent / "graph.h5")
     with closing(open_session(comm, parts, make_config(**changes))) as session:

@@ -25,7 +25,7 @@ from hpcgnn.config import check_resumable
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.memory import hottest
 
 RICH = {"edge_width": 3, "node_width": 4}
@@ -39,7 +39,7 @@ CASES = {
     "jodie": (
         bipartite,
         {},
-        {"memory__hot_nodes": 0.2, "memory__updater": "rnn", "model__embedding": "time_projection"},
+        {"memory__hot_nodes": 0.2, "memory__updater": "rnn", "model__readout": "time_projection"},
     ),
     "dyrep": (
         bipartite,
@@ -47,7 +47,7 @@ CASES = {
         {
             "memory__hot_nodes": 0.2,
             "memory__updater": "rnn",
-            "model__embedding": "identity",
+            "model__readout": "identity",
             "model__message_from": "embedding",
         },
     ),
@@ -152,7 +152,7 @@ def test_a_run_goes_on_elsewhere(comm, mpi_tmp_path, shares, more):
         whole.close()
 
 
-def epoch_bytes(comm, parts: Path, config: RunConfig) -> int:
+def epoch_bytes(comm, parts: Path, config: TemporalConfig) -> int:
     """Collective. Bytes that all ranks sent in the steps of an epoch."""
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
@@ -189,7 +189,7 @@ def test_copies_of_hubs_save_bytes(comm, mpi_tmp_path, update_at):
 def test_refusals(changes, words):
     """The error names the key and what to do."""
     with pytest.raises(ValueError) as caught:
-        RunConfig.from_dict({"memory": changes})
+        TemporalConfig.from_dict({"memory": changes})
     assert "memory.hot_nodes" in str(caught.value)
     assert words in str(caught.value)
 

@@ -13,15 +13,15 @@ from hpcgnn.nn.decoders import DECODERS, MlpDecoder
 from hpcgnn.task.losses import binary_loss
 from hpcgnn.temporal import step as temporal_link
 from hpcgnn.temporal.model import model as models
-from hpcgnn.temporal.model.embedding import AttentionEmbedding, TemporalAttentionLayer
 from hpcgnn.temporal.model.native_step import make_link_step
+from hpcgnn.temporal.model.readout import READOUTS, AttentionReadout, TemporalAttentionLayer
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
-from hpcgnn.temporal.model.updater import GruUpdater, RecurrentUpdater, RnnUpdater
+from hpcgnn.temporal.model.updater import UPDATERS, GruUpdater, RecurrentUpdater, RnnUpdater, UpdaterSizes
 
 RICH = {"edge_width": 3}
 BY_HAND = {
     "plain": ({}, {}),
-    "update at user, three negatives": ({}, {"memory__update_at": "user", "sampling__negatives": 3}),
+    "update at user, three negatives": ({}, {"memory__update_at": "user", "task__negatives": 3}),
     "edge features, two layers": (RICH, {"model__layers": 2}),
     "rnn, gradients of three steps": (RICH, {"memory__updater": "rnn", "train__accumulate": 3}),
     "replicated memory": ({}, {"memory__placement": "replicated"}),
@@ -152,26 +152,24 @@ def dense_cell(updater, state, mail, dt):
 @pytest.mark.parametrize("time", [TimeEncoding, Sawtooth])
 @pytest.mark.parametrize("updater_type", [GruUpdater, ScaledGru, ReluRnn, Lstm, HalvedGru])
 def test_an_updater_of_ones_own_keeps_its_step(updater_type, time):
-    """The kernel has two cells; a subclass of theirs is not one of them, however its rows are asked for."""
+    """The kernel has two cells; a subclass of theirs is not one of them, whichever rows are updated."""
     torch.manual_seed(1)
-    updater = updater_type(5, 4, time(3)).double()
-    state, mail = torch.randn(7, 4).double(), torch.randn(7, 5).double()
+    updater = updater_type(UpdaterSizes(5, 4, time(3))).double()
+    state, mail = torch.randn(7, 4).double(), torch.randn(7, 1, 5).double()
     mailed, updated = torch.arange(7) * 3 + 10, torch.arange(7)
-    expected = dense_cell(updater, state.numpy(), mail.numpy(), (mailed - updated).numpy())
+    expected = dense_cell(updater, state.numpy(), mail[:, 0].numpy(), (mailed - updated).numpy())
+    tables = (state, mail, updated, mailed[:, None], torch.ones(7, dtype=torch.int64))
     with torch.no_grad():
-        rows = updater(state, mail, mailed - updated, torch.ones(7, dtype=torch.bool))
-        of_tables = updater.update_rows(None, state, mail, mailed, updated, torch.ones(7, dtype=torch.int64))
-        some = updater.update_rows(torch.tensor([5, 2]), state, mail, mailed, updated, torch.ones(7).long())
+        rows, some = updater(*tables), updater(*tables, torch.tensor([5, 2]))
     np.testing.assert_allclose(rows.numpy(), expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(of_tables.numpy(), expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(some.numpy(), expected[[5, 2]], rtol=0, atol=1e-12)
 
 
-class Squashed(AttentionEmbedding):
+class Squashed(AttentionReadout):
     """Attention whose rows are between -1 and 1."""
 
-    def forward(self, node, query, dropout=None):
-        return torch.tanh(super().forward(node, query, dropout))
+    def forward(self, *arguments):
+        return torch.tanh(super().forward(*arguments))
 
 
 class SquashedLayer(TemporalAttentionLayer):
@@ -207,35 +205,40 @@ class Halved(TimeEncoding):
         return torch.cos(dt.unsqueeze(1) * self.frequency + self.phase) / 2
 
 
-class OtherNorm(AttentionEmbedding):
+class OtherNorm(AttentionReadout):
     """Attention with another norm in its layers, put in from outside."""
 
     def __new__(cls, *arguments):
-        made = AttentionEmbedding(*arguments)
+        made = AttentionReadout(*arguments)
         for layer in made.layers:
             layer.norm = PlainNorm(layer.merge.out_features)
         return made
 
 
-class OtherLayers(AttentionEmbedding):
+class OtherLayers(AttentionReadout):
     """Attention by layers of a subclass."""
 
     def __new__(cls, *arguments):
-        made = AttentionEmbedding(*arguments)
+        made = AttentionReadout(*arguments)
         for layer in made.layers:
             layer.__class__ = SquashedLayer
         return made
 
 
+def with_part(table, name, make):
+    """A table whose row of a name makes another part."""
+    return {**table, name: replace(table[name], make=make)}
+
+
 REPLACED = {
-    "clamped updater": (models, "UPDATERS", {"gru": ScaledGru}),
-    "lstm": (models, "UPDATERS", {"gru": Lstm}),
+    "clamped updater": (models, "UPDATERS", with_part(UPDATERS, "gru", ScaledGru)),
+    "lstm": (models, "UPDATERS", with_part(UPDATERS, "gru", Lstm)),
     "times": (models, "TimeEncoding", Sawtooth),
     "halved times": (models, "TimeEncoding", Halved),
-    "embedding": (models, "AttentionEmbedding", Squashed),
-    "layer": (models, "AttentionEmbedding", OtherLayers),
-    "norm": (models, "AttentionEmbedding", OtherNorm),
-    "decoder": (models, "DECODERS", {"mlp": replace(DECODERS["mlp"], make=lambda sizes: Negated(sizes.width))}),
+    "readout": (models, "READOUTS", with_part(READOUTS, "attention", Squashed)),
+    "layer": (models, "READOUTS", with_part(READOUTS, "attention", OtherLayers)),
+    "norm": (models, "READOUTS", with_part(READOUTS, "attention", OtherNorm)),
+    "decoder": (models, "DECODERS", with_part(DECODERS, "mlp", lambda sizes: Negated(sizes.width))),
 }
 
 
@@ -247,7 +250,7 @@ def test_parts_of_ones_own_are_computed_in_training_and_evaluation(comm, parts, 
     monkeypatch.setattr(*REPLACED[case])
     assert make_link_step(open_session(comm, folder, config).model, binary_loss) is None
     own = record_epoch(comm, folder, config, steps=4)
-    for module in ("temporal.model.updater", "temporal.model.embedding", "nn.decoders"):
+    for module in ("temporal.model.updater", "temporal.model.readout", "nn.decoders"):
         monkeypatch.setattr(f"hpcgnn.{module}.can_multiply", lambda *tensors: False)
     plain = record_epoch(comm, folder, config, steps=4)
     if comm.rank == 0:

@@ -24,7 +24,7 @@ from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 RICH = {"edge_width": 3, "node_width": 4}
-JODIE = {"memory__updater": "rnn", "model__embedding": "time_projection"}
+JODIE = {"memory__updater": "rnn", "model__readout": "time_projection"}
 
 # name: (options of the graph, changes of the configuration)
 CASES = {

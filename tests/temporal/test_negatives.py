@@ -29,9 +29,8 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal import negatives
-from hpcgnn.temporal.edgebank import baseline_metrics
+from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.eval_config import BaselineConfig
-from hpcgnn.temporal.eval_negatives import eval_negatives
 from hpcgnn.temporal.graph import Events
 from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.negatives import AllOthers, PairHistory
@@ -123,7 +122,7 @@ def test_all_others(comm, tied, make, split, batch):
     graph, parts = tied[make]
     evaluation = Evaluation.open(comm, parts, split, batch)
     others = evaluation.negatives("all")
-    made = eval_negatives("all", evaluation.batches, 0, evaluation.source)
+    made = evaluation.make_negatives("all", 0)
     counts = evaluation.by_row(made.counts(slice(None)))
     if comm.rank > 0:
         return
@@ -234,10 +233,10 @@ def test_a_single_destination_is_refused_by_its_name(comm, mpi_tmp_path, kind):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, num_events=120, num_users=9, num_items=1) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts", 8, "random")
-    protocol = {"eval__protocol": "tgb"} if kind == "tgb" else {"eval__negatives": kind}
+    protocol = {"eval__protocol": "tgb"} if kind == "tgb" else {"eval__negative_kind": kind}
     with pytest.raises(DistributedError, match=r"destinations of events, and there is only one.*negative_pool all"):
         open_session(comm, parts, make_config(**protocol))
-    found = open_session(comm, parts, make_config(sampling__negative_pool="all", **protocol))
+    found = open_session(comm, parts, make_config(task__negative_pool="all", **protocol))
     assert found.loaders["train"].negatives(0).whole().dst.shape == (len(found.batches["train"].events), 1)
 
 
@@ -253,12 +252,12 @@ def test_negatives_that_would_all_be_random_are_refused(comm, mpi_tmp_path, kind
         return write_graph(path, nodes, {("user", "takes", "item"): columns})
 
     _, parts = graph_and_parts(comm, mpi_tmp_path, write)
-    session = open_session(comm, parts, make_config(eval__negatives=kind, train__batch_size=50))
-    message = f"eval.negatives {kind}: none of the .* negatives of val could be .* eval.negatives random, or a smaller"
+    session = open_session(comm, parts, make_config(eval__negative_kind=kind, train__batch_size=50))
+    message = f"eval.negative_kind {kind}: none of the .* of val could be .* eval.negative_kind random, or a smaller"
     with pytest.raises(DistributedError, match=message):
         session.check_training()
     if kind == "historical":
-        session = open_session(comm, parts, make_config(eval__negatives=kind, eval__batch_size=5))
+        session = open_session(comm, parts, make_config(eval__negative_kind=kind, eval__batch_size=5))
         session.check_training()
         assert 0.9 < session.loaders["val"].negatives(0).met_share <= 1
 
@@ -266,7 +265,7 @@ def test_negatives_that_would_all_be_random_are_refused(comm, mpi_tmp_path, kind
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
 def test_the_share_of_pairs_that_met_is_reported(comm, graph, parts, kind):
     """Counted by sets of pairs; it stands beside the metrics."""
-    session = open_session(comm, parts, make_config(eval__negatives=kind, sampling__negatives=2))
+    session = open_session(comm, parts, make_config(eval__negative_kind=kind, task__negatives=2))
     evaluation = Evaluation.open(comm, parts, "val", seed=5)
     drawn = evaluation.negatives(kind, 2)
     metrics = split_metrics(session, "val", session.scores("val"))
@@ -284,12 +283,6 @@ def test_the_share_of_pairs_that_met_is_reported(comm, graph, parts, kind):
     assert 0 < named
     assert metrics[f"{kind}_share"] == pytest.approx(named / drawn[..., 0].size, abs=0.01)
     assert set(metrics) == {"ap", "auc", "inductive_ap", "inductive_auc", f"{kind}_share"}
-
-
-def test_unknown_kind(comm, parts):
-    evaluation = Evaluation.open(comm, parts)
-    with pytest.raises(ValueError, match="random, historical, inductive, all, file, got 'hard'"):
-        eval_negatives("hard", evaluation.batches, 1, evaluation.source)
 
 
 def test_directory(comm):
@@ -478,7 +471,7 @@ def test_of_all_others_only_the_columns_that_are_asked_for_are_made():
 @pytest.mark.serial
 def test_a_plan_of_some_columns_takes_no_memory_for_all(parts):
     """There may be as many negatives as nodes; a plan looks at a few."""
-    session = open_session(MPI.COMM_SELF, parts, make_config(eval__negatives="all"))
+    session = open_session(MPI.COMM_SELF, parts, make_config(eval__negative_kind="all"))
     loader = session.loaders["test"]
     others = loader.negatives(0)
     plan = loader.sampler.plan(loader.batches, replace(others, per_event=10**12), 0, 0, False, slice(2, 5))

@@ -17,7 +17,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.goal import Collected
-from hpcgnn.temporal.edgebank import baseline_metrics
+from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.eval_config import BaselineConfig
 
 

@@ -14,12 +14,12 @@ from hpcgnn.temporal.predict import replay
 SPLITS = ("val", "test")
 UNIFORM = {"sampling__strategy": "uniform", "sampling__fanout": 3}
 CASES = {
-    "tgn": {"eval__negatives": "all"},
+    "tgn": {"eval__negative_kind": "all"},
     "dyrep, uniform": UNIFORM | {
-        "memory__updater": "rnn", "model__embedding": "attention", "model__message_from": "embedding",
-        "eval__negatives": "historical", "sampling__negatives": 3,
+        "memory__updater": "rnn", "model__readout": "attention", "model__message_from": "embedding",
+        "eval__negative_kind": "historical", "task__negatives": 3,
     },
-    "mails to neighbours, uniform": UNIFORM | {"memory__deliver_to": "neighbors", "sampling__negatives": 4},
+    "mails to neighbors, uniform": UNIFORM | {"memory__deliver_to": "neighbors", "task__negatives": 4},
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_replay_ends_where_evaluation_does(comm, parts, case):
 
 
 def test_replay_needs_no_file_of_negatives(comm, parts):
-    session = open_session(comm, parts, make_config(eval__negatives="file", eval__negatives_file="moved_away.npz"))
+    session = open_session(comm, parts, make_config(eval__negative_kind="file", eval__negatives_file="moved_away.npz"))
     replay(session)
     total = np.array([np.abs(values).sum() for values in columns(session)])
     assert (session.world.reduce_array(total) > 0).all()
@@ -56,7 +56,7 @@ def test_replay_needs_no_file_of_negatives(comm, parts):
 def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, negatives):
     found = []
     for chunk in (100, 2):
-        changes = UNIFORM | {"eval__negatives": negatives, "eval__chunk": chunk, "sampling__negatives": 5}
+        changes = UNIFORM | {"eval__negative_kind": negatives, "eval__chunk": chunk, "task__negatives": 5}
         session = open_session(comm, parts, make_config(**changes))
         found.append([split_metrics(session, split, session.scores(split)) for split in SPLITS])
     for whole, pieces in zip(*found, strict=True):

@@ -25,9 +25,9 @@ RICH = test_temporal_models.RICH
 CASES = {
     "plain": ({}, {}),
     "uniform": (RICH, {"sampling__strategy": "uniform"}),
-    "in-batch neighbours off": (RICH, {"sampling__in_batch_neighbors": False}),
-    "three negatives": ({"ticks": 60}, {"sampling__negatives": 3, "sampling__negative_pool": "all"}),
-    "many negatives in evaluation": ({}, {"eval__negatives": "all", "eval__chunk": 4}),
+    "in-batch neighbors off": (RICH, {"sampling__in_batch_neighbors": False}),
+    "three negatives": ({"ticks": 60}, {"task__negatives": 3, "task__negative_pool": "all"}),
+    "many negatives in evaluation": ({}, {"eval__negative_kind": "all", "eval__chunk": 4}),
     "hidden nodes, batches by time": ({"ticks": 60}, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
     "first batch cut": ({}, {"sampling__chunks": 4}),
 } | {
@@ -48,7 +48,7 @@ def emulated():
 
 
 def assert_same(mine, theirs, where: str = "plan") -> None:
-    """Equal values, equal dtypes; of event features the rows that neighbours have."""
+    """Equal values, equal dtypes; of event features the rows that neighbors have."""
     if isinstance(theirs, Level):
         assert torch.equal(rows(mine), rows(theirs)), where
         mine, theirs = comparable(mine), comparable(theirs)
@@ -94,7 +94,7 @@ def comparable(level: Level) -> Level:
 
 
 def rows(level: Level) -> torch.Tensor:
-    """Features of a level's neighbours [N, K, F], zeros for padding."""
+    """Features of a level's neighbors [N, K, F], zeros for padding."""
     padded = torch.cat([level.edge, level.edge.new_zeros((1, level.edge.shape[1]))])
     if level.edge.shape[1] == 0:
         return level.edge.new_empty(0)
@@ -129,7 +129,7 @@ def test_auto_takes_the_device(tmp_path, emulated):
     apan = test_temporal_models.APAN
     with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan))) as session:
         assert not session.loaders["test"].sampler.on_device
-    with pytest.raises((ValueError, DistributedError), match="mails go to neighbours"):
+    with pytest.raises((ValueError, DistributedError), match="mails go to neighbors"):
         open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__planner="device"))
 
 

@@ -26,7 +26,7 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.config import check_resumable
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig
+from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.memory import COLUMNS, NodeMemory
 
 RICH = {"edge_width": 3, "node_width": 4}
@@ -37,8 +37,8 @@ CASES = {
     "at user": (bipartite, RICH, {"memory__update_at": "user"}),
     "replicated": (bipartite, {}, {"memory__placement": "replicated"}),
     "self-loops, ties": (homogeneous, {"ticks": 60}, {"sampling__batch_by": "time"}),
-    "jodie": (bipartite, {}, {"memory__updater": "rnn", "model__embedding": "time_projection"}),
-    "dyrep": (homogeneous, RICH, {"model__embedding": "identity", "model__message_from": "embedding"}),
+    "jodie": (bipartite, {}, {"memory__updater": "rnn", "model__readout": "time_projection"}),
+    "dyrep": (homogeneous, RICH, {"model__readout": "identity", "model__message_from": "embedding"}),
     "transformer": (bipartite, {}, {"memory__updater": "transformer"}),
     "batches smaller than ranks": (bipartite, {"num_events": 60}, {"train__batch_size": 2}),
 }
@@ -57,11 +57,11 @@ def parts(comm, mpi_tmp_path):
     return make
 
 
-def stale_config(staleness: int, **changes) -> RunConfig:
+def stale_config(staleness: int, **changes) -> TemporalConfig:
     return make_config(**{"train__batch_size": 30, "memory__staleness": staleness} | changes)
 
 
-def make_trainer(comm, path: Path, config: RunConfig, folder: Path = Path("unused")) -> Trainer:
+def make_trainer(comm, path: Path, config: TemporalConfig, folder: Path = Path("unused")) -> Trainer:
     return Trainer(open_session(comm, path, config), folder, lambda *_, **__: None, StopRequest())
 
 
@@ -223,7 +223,7 @@ def test_leaving_together_leaves_nothing_under_way(comm, parts, mpi_tmp_path):
 )
 def test_refusals(changes, words):
     with pytest.raises(ValueError, match=words):
-        RunConfig.from_dict({"memory": changes})
+        TemporalConfig.from_dict({"memory": changes})
 
 
 def test_a_resumed_run_keeps_its_staleness():

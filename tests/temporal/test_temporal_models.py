@@ -21,19 +21,19 @@ RICH = {"edge_width": 3, "node_width": 4}
 NONE = {"memory__updater": "none"}
 APAN = {
     "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
-    "model__embedding": "identity",
+    "model__readout": "identity",
 }  # fmt: skip
 
 # name: (options of the graph, changes of the configuration)
 CASES = {
-    "jodie": ({}, {"memory__updater": "rnn", "model__embedding": "time_projection"}),
+    "jodie": ({}, {"memory__updater": "rnn", "model__readout": "time_projection"}),
     "jodie at user": (
         {},
-        {"memory__updater": "rnn", "model__embedding": "time_projection", "memory__update_at": "user"},
+        {"memory__updater": "rnn", "model__readout": "time_projection", "memory__update_at": "user"},
     ),
     "dyrep": (
         {"edge_width": 3},
-        {"memory__updater": "rnn", "model__embedding": "identity", "model__message_from": "embedding"},
+        {"memory__updater": "rnn", "model__readout": "identity", "model__message_from": "embedding"},
     ),
     "apan": (RICH, APAN),
     "apan, in-batch off": ({}, APAN | {"sampling__in_batch_neighbors": False, "sampling__strategy": "uniform"}),
@@ -55,16 +55,16 @@ CASES = {
         {
             "memory__placement": "replicated",
             "memory__updater": "rnn",
-            "model__embedding": "identity",
+            "model__readout": "identity",
             "model__message_from": "embedding",
             "train__batch_size": 3,
         },
     ),
-    "mixer": (RICH, NONE | {"model__embedding": "mixer"}),
-    "mixer without features": ({}, NONE | {"model__embedding": "mixer"}),
+    "mixer": (RICH, NONE | {"model__readout": "mixer"}),
+    "mixer without features": ({}, NONE | {"model__readout": "mixer"}),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),
-    "mean, to neighbours": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
-    "last, to neighbours": ({}, {"memory__deliver_to": "neighbors"}),
+    "mean, to neighbors": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
+    "last, to neighbors": ({}, {"memory__deliver_to": "neighbors"}),
     "transformer, one slot": ({}, {"memory__updater": "transformer"}),
     "transformer, three slots": ({"ticks": 60}, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
     "message of an mlp": ({"edge_width": 3}, {"model__message": "mlp", "model__message_dim": 7}),
@@ -84,8 +84,8 @@ CASES = {
         NONE
         | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 2, "task__decoder": "pair"},
     ),
-    "pair decoder, identity": ({}, {"task__decoder": "pair", "model__embedding": "identity"}),
-    "embedding of another width": ({}, {"model__embedding": "identity", "model__embed_dim": 6}),
+    "pair decoder, identity": ({}, {"task__decoder": "pair", "model__readout": "identity"}),
+    "embedding of another width": ({}, {"model__readout": "identity", "model__embed_dim": 6}),
 }
 
 
@@ -99,7 +99,7 @@ def test_ranks_do_not_change_the_answer(comm, mpi_tmp_path, case, graph):
     parts = make_parts(comm, path, mpi_tmp_path / "parts", 8, "random")
     config = make_config(**{"train__batch_size": 30} | changes)
     record = record_epoch(comm, parts, config)
-    same = "decay" in case  # which neighbours are remote depends on the parts, never on the ranks
+    same = "decay" in case  # which neighbors are remote depends on the parts, never on the ranks
     other = parts if same else make_parts(comm, path, mpi_tmp_path / "other", 4, "metis")
     if comm.rank == 0:
         assert_same(record, record_epoch(MPI.COMM_SELF, other, config))

@@ -17,7 +17,7 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.question_file import id_column, read_numbers, read_rows
 from hpcgnn.temporal import negative_file
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
-from hpcgnn.temporal.model.updater import TransformerUpdater
+from hpcgnn.temporal.model.updater import TransformerUpdater, UpdaterSizes
 from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.predict import check, read_pairs
 
@@ -142,7 +142,7 @@ def test_features_of_pairs_are_numbers(tmp_path, word):
 @pytest.mark.serial
 def test_heads_divide_the_memory():
     with pytest.raises(ValueError, match=r"model\.heads \(3\) must divide model\.memory_dim \(8\)"):
-        TransformerUpdater(6, 8, TimeEncoding(4), 3)
+        TransformerUpdater(UpdaterSizes(6, 8, TimeEncoding(4), heads=3))
 
 
 @pytest.mark.serial

@@ -23,7 +23,7 @@ from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.temporal.config import RunConfig, TemporalTaskConfig
+from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
 from hpcgnn.temporal.predict import AskedEvents, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
 
 RICH = {"edge_width": 3, "node_width": 4}
@@ -61,7 +61,7 @@ def parts(comm, mpi_tmp_path):
     return make
 
 
-def task_config(kind: str, **changes) -> RunConfig:
+def task_config(kind: str, **changes) -> TemporalConfig:
     return make_config(**{"train__batch_size": 30, "task__kind": kind} | changes)
 
 
@@ -75,7 +75,7 @@ class Epoch:
     trained: dict[str, float]
 
 
-def open_trainer(comm, parts: Path, config: RunConfig) -> Trainer:
+def open_trainer(comm, parts: Path, config: TemporalConfig) -> Trainer:
     """Collective."""
     return Trainer(open_session(comm, parts, config), Path("unused"), lambda *_, **__: None, StopRequest())
 
@@ -84,7 +84,7 @@ def weights_of(session: Session) -> dict[str, np.ndarray]:
     return {name: value.detach().cpu().numpy().copy() for name, value in session.model.named_parameters()}
 
 
-def run_epoch(comm, parts: Path, config: RunConfig, steps: int | None = None) -> Epoch:
+def run_epoch(comm, parts: Path, config: TemporalConfig, steps: int | None = None) -> Epoch:
     """Collective."""
     trainer = open_trainer(comm, parts, config)
     trainer.start()
@@ -110,7 +110,7 @@ CASES = {
     "node": ("binary", {}, "node", {"task__balance_classes": True, "train__train_metrics": True}),
     "node of a homogeneous graph": ("three", {"make": homogeneous}, "node", {"task__class_weights": [1.0, 0.5, 2.0]}),
     "node, messages of embeddings": (
-        "binary", {}, "node", {"model__message_from": "embedding", "model__embedding": "identity"},
+        "binary", {}, "node", {"model__message_from": "embedding", "model__readout": "identity"},
     ),
     "edge": ("three", RICH, "edge", {"train__train_metrics": True, "task__balance_classes": True}),
     "edge, update at user": ("three", RICH, "edge", {"memory__update_at": "user"}),
@@ -342,7 +342,7 @@ def test_contradictions_are_refused(values, message):
         TemporalTaskConfig(**values)
 
 
-@pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"eval__negatives": "all"}])
+@pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"eval__negative_kind": "all"}])
 def test_what_belongs_to_links_is_refused(changes):
     with pytest.raises(ValueError, match=r"task\.kind is node"):
         task_config("node", **changes)
@@ -380,7 +380,7 @@ def write_nodes(comm, path: Path, header: str, rows: list[tuple]) -> Path:
     return path
 
 
-def end_of_graph(comm, parts: Path, config: RunConfig) -> Session:
+def end_of_graph(comm, parts: Path, config: TemporalConfig) -> Session:
     """Collective. Memory of all events, with the weights that a run starts with."""
     session = open_session(comm, parts, config)
     for split in ("train", "val", "test"):

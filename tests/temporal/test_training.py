@@ -41,20 +41,20 @@ CASES = {
     "plain": (PLAIN, {}),
     "update at user": (PLAIN, {"memory__update_at": "user"}),
     "uniform": (RICH, {"sampling__strategy": "uniform"}),
-    "in-batch neighbours off": (RICH, {"sampling__in_batch_neighbors": False}),
+    "in-batch neighbors off": (RICH, {"sampling__in_batch_neighbors": False}),
     "uniform, in-batch off, user": (
         RICH,
         {"sampling__strategy": "uniform", "sampling__in_batch_neighbors": False, "memory__update_at": "user"},
     ),
     "ties in time": (TIES, {}),
     "batches by time": (TIES, {"sampling__batch_by": "time"}),
-    "three negatives of all nodes": (PLAIN, {"sampling__negatives": 3, "sampling__negative_pool": "all"}),
-    "negatives by degree": (PLAIN, {"sampling__negatives": 3, "task__negative_kind": "degree"}),
+    "three negatives of all nodes": (PLAIN, {"task__negatives": 3, "task__negative_pool": "all"}),
+    "negatives by degree": (PLAIN, {"task__negatives": 3, "task__negative_kind": "degree"}),
     "hidden nodes": (PLAIN, {"data__new_node_fraction": 0.1}),
     "hidden nodes, batches by time": (TIES, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
     "edge features": ({"edge_width": 6}, {}),
     "node features": ({"node_width": 4}, {"memory__update_at": "user"}),
-    "one neighbour, fixed phase": (RICH, {"sampling__fanout": 1, "model__learn_phase": False}),
+    "one neighbor, fixed phase": (RICH, {"sampling__fanout": 1, "model__learn_phase": False}),
     "learnt phase": (RICH, {"model__learn_phase": True}),
     "nothing made ahead": (PLAIN, {"sampling__prefetch": 0}),
     "batches smaller than ranks": ({"num_events": 100, **RICH}, {"train__batch_size": 2}),
@@ -72,16 +72,16 @@ def compare_with_one_rank(comm, parts, config):
 MODELS = {
     "tgn": {},
     "tgn, mails of three": {"memory__mailbox_slots": 3, "memory__updater": "transformer"},
-    "jodie": {"memory__updater": "rnn", "model__embedding": "time_projection"},
+    "jodie": {"memory__updater": "rnn", "model__readout": "time_projection"},
     "apan": {
         "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
-        "model__embedding": "identity",
+        "model__readout": "identity",
     },
-    "dyrep": {"memory__updater": "rnn", "model__message_from": "embedding", "model__embedding": "identity"},
+    "dyrep": {"memory__updater": "rnn", "model__message_from": "embedding", "model__readout": "identity"},
     "dysat": {
         "sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3, "memory__updater": "none",
     },
-    "states at users": {"memory__update_at": "user", "model__embedding": "time_projection", "memory__updater": "rnn"},
+    "states at users": {"memory__update_at": "user", "model__readout": "time_projection", "memory__updater": "rnn"},
 }  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def test_partition_sets_do_not_change_the_answer(comm, mpi_tmp_path):
     """Few parts or many, cut by METIS or at random: all of it bit for bit, on every number of ranks."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, **RICH) and None)
-    config, first = make_config(sampling__strategy="uniform", sampling__negatives=2, data__new_node_fraction=0.1), None
+    config, first = make_config(sampling__strategy="uniform", task__negatives=2, data__new_node_fraction=0.1), None
     for parts, method in ((8, "metis"), (16, "metis"), (64, "metis"), (8, "random"), (64, "random")):
         folder = make_parts(comm, graph, mpi_tmp_path / f"{method}-{parts}", parts, method)
         record = record_epoch(comm, folder, config)
@@ -141,7 +141,7 @@ def test_empty_ranks(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, num_events=120, num_users=1, num_items=1, **RICH) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts", comm.size, "random")
-    compare_with_one_rank(comm, parts, make_config(train__batch_size=10, sampling__negative_pool="all"))
+    compare_with_one_rank(comm, parts, make_config(train__batch_size=10, task__negative_pool="all"))
 
 
 @pytest.mark.several_ranks
@@ -168,7 +168,7 @@ REFERENCE_CASES = {
     "uniform": (
         bipartite,
         RICH,
-        {"sampling__strategy": "uniform", "sampling__negatives": 3, "train__seed": (7 << 40) + 9},
+        {"sampling__strategy": "uniform", "task__negatives": 3, "train__seed": (7 << 40) + 9},
     ),
     "in-batch off": (bipartite, PLAIN, {"sampling__in_batch_neighbors": False}),
     "stale memory": (bipartite, RICH, {"memory__staleness": 2}),
@@ -201,7 +201,7 @@ def test_training_equals_plain_loops(comm, mpi_tmp_path, case):
     plain = read_plain(graph)
     train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
     settings = Settings(
-        config.train.batch_size, train_events, config.sampling.fanout, config.model.heads, config.sampling.negatives,
+        config.train.batch_size, train_events, config.sampling.fanout, config.model.heads, config.task.negatives,
         config.sampling.strategy, config.sampling.in_batch_neighbors, config.model.dropout, config.train.lr,
         config.train.seed, staleness=config.memory.staleness,
     )  # fmt: skip
@@ -253,7 +253,7 @@ def last_events(plain, stop: int, start: int = 0) -> dict[int, int]:
 @pytest.mark.parametrize("strategy", ["recent", "uniform"])
 @pytest.mark.parametrize("in_batch", [True, False])
 def test_nothing_comes_from_the_future(comm, mpi_tmp_path, strategy, in_batch):
-    """Neighbours are events of the root strictly before its time, and without in-batch neighbours of earlier batches;
+    """Neighbors are events of the root strictly before its time, and without in-batch neighbors of earlier batches;
     after every step a node's mail is that of its last event so far."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, ticks=200, edge_width=2) and None)
@@ -306,7 +306,7 @@ def test_batches_by_time_keep_ties_together(comm, mpi_tmp_path):
 
 
 def test_hidden_nodes_are_not_shown(comm, mpi_tmp_path):
-    """In training they are no endpoint, no negative and no neighbour, and events of all others are all there."""
+    """In training they are no endpoint, no negative and no neighbor, and events of all others are all there."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts")
@@ -356,7 +356,7 @@ def test_negatives_are_uniform_over_the_pool(comm, mpi_tmp_path, pool):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts")
-    session = open_session(comm, parts, make_config(sampling__negatives=40, sampling__negative_pool=pool))
+    session = open_session(comm, parts, make_config(task__negatives=40, task__negative_pool=pool))
     partition, world = session.partition, session.world
     drawn = [session.loaders["train"].negatives(epoch).whole().dst for epoch in (0, 1)]
     assert not np.array_equal(*drawn) or len(drawn[0]) == 0

@@ -18,24 +18,23 @@ from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
 from hpcgnn.native.recurrent import RecurrentPass
 from hpcgnn.nn import decoders
 from hpcgnn.task import losses
-from hpcgnn.temporal.model.embedding import AttentionEmbedding
+from hpcgnn.temporal.model import readout as readouts
+from hpcgnn.temporal.model import updater as updaters
 from hpcgnn.temporal.model.model import TemporalModel
-from hpcgnn.temporal.model.updater import WITH_KERNEL
 from hpcgnn.temporal.plan import Query
 
 
 def make_link_step(model: Any, loss: losses.Loss) -> LinkStep | None:
     """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for learnt
     time encodings, frozen weights, and where the layers are not native."""
-    if type(model) is not TemporalModel or not losses.has_kernel(loss) or type(model.updater) not in WITH_KERNEL:
+    if type(model) is not TemporalModel or not losses.has_kernel(loss):
         return None
-    parts = (model.message, model.feature, model.attention)
-    if any(part is not None for part in parts) or not decoders.has_kernel(model.decoder):
+    if any(part is not None for part in (model.message, model.feature, model.attention)):
         return None
-    if type(model.embedding) is not AttentionEmbedding or model.embedding.combine is not None:
-        return None
-    layers: Any = (model.updater, *model.embedding.layers)
-    if not all(layer.has_kernel for layer in layers) or model.updater.time.phase.requires_grad:
+    # Each table registers one class for its kernel, so that a subclass keeps its own arithmetic.
+    is_native = model.updater is not None and updaters.has_kernel(model.updater)
+    is_native = is_native and readouts.has_kernel(model.embedding) and decoders.has_kernel(model.decoder)
+    if not is_native or model.updater.time.phase.requires_grad:
         return None
     weights = [p for name, p in model.named_parameters() if not name.endswith("time.phase")]
     if not all(weight.requires_grad for weight in weights) or not can_multiply(*weights):
@@ -57,7 +56,7 @@ class LinkStep:
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Compute the rows of the unique nodes with their mail worked in, as the model does."""
         updater = self._model.updater
-        call = updater.call(state, mail[:, 0], mailed[:, 0], updated, delivered, index, updater.state_first)
+        call = updater.call(state, mail, updated, mailed, delivered, index)
         self._phase = updater.time.phase.detach().double()
         self._pass = RecurrentPass(self._update.parameters, self._phase, call)
         return self._pass.forward()

@@ -1,22 +1,46 @@
-"""Messages, and the updaters that work pending mail into node memory.
+"""Messages, and the updaters that work pending mail into node memory, with their tables.
 
-r rows, S slots, D memory width, M mail width, T time width.
+n rows of the node memory, r of them to update, S slots, D memory width, M mail width, T time width. All updaters are
+called alike, with whole tables: state [n, D], mail [n, S, M], updated [n] time of the state, mailed [n, S] times of the
+mails, delivered [n] mails ever received (times and counts int64), and index [r] int64, the rows to update, or None for
+all. They return the rows [r, D], those without mail unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from hpcgnn import native
+from hpcgnn.choices import Part
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.native.recurrent import RecurrentCall, recurrent_update
+from hpcgnn.temporal.memory import newest_mail
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class UpdaterSizes:
+    """What an updater is made for: the width of a mail, or of the message made of it, the width of the memory, the
+    encoding of time differences, the number of attention heads, and whether every mail begins with the state of its
+    row."""
+
+    mail_width: int
+    memory_width: int
+    time: TimeEncoding
+    heads: int = 1
+    state_first: bool = False
+
+
+def take_rows(index: torch.Tensor | None, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return rows ``index`` of every table; None: the tables themselves."""
+    return tables if index is None else tuple(native.gather_rows(table, index) for table in tables)
 
 
 def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: torch.Tensor, *further) -> torch.Tensor:
@@ -33,53 +57,37 @@ def work_in(step: Callable[..., torch.Tensor], has_mail: torch.Tensor, state: to
 
 
 class RecurrentUpdater(nn.Module):
-    """A recurrent cell over (mail, encoded time since the last update); rows without mail keep their state. Subclasses
-    choose the cell: its type, its number of gates, and its step in plain torch, which is what they compute with: the
-    kernel has the cells of ``WITH_KERNEL`` alone. state_first: in whole tables, every mail begins with its row's
-    state."""
+    """A recurrent cell over (mail, encoded time since the last update), for one mail a node. Subclasses choose the type
+    of the cell, its number of gates, and its step in plain torch."""
 
     cell_type: type[nn.Module]
     cell: Any
     gates: int
 
-    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, state_first: bool = False):
+    def __init__(self, sizes: UpdaterSizes):
         super().__init__()
-        self.time, self.state_first = time, state_first
-        self.cell = self.cell_type(mail_width + len(time.phase), memory_width)
+        self.time, self.state_first = sizes.time, sizes.state_first
+        self.cell = self.cell_type(sizes.mail_width + len(sizes.time.phase), sizes.memory_width)
 
-    def forward(self, state, mail, dt, has_mail) -> torch.Tensor:
-        """Update states. state [r, D], mail [r, M], dt [r] int64, has_mail [r] bool; returns the updated state [r, D].
-        One native call on the CPU, unless state or mail want a gradient."""
+    def forward(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
+        """Update rows of whole tables, with S = 1. One native call on the CPU, which copies no rows first, unless state
+        or mail want a gradient."""
         if self._is_native(state, mail):
-            call = self.call(state, mail, dt, None, has_mail.long())
+            call = self.call(state, mail, updated, mailed, delivered, index)
             return recurrent_update(self.weights(), self.time.phase, call)
-        return work_in(self._step, has_mail, state, mail, dt)
-
-    def update_rows(self, index, state, mail, mailed, updated, delivered) -> torch.Tensor:
-        """Work mail into rows ``index`` [r] int64 (None: all) of whole tables: state [n, D], mail [n, M], times mailed
-        and updated [n] int64, delivered [n] int64 mails ever received. On the CPU nothing is copied first."""
-        if self._is_native(state, mail):
-            call = self.call(state, mail, mailed, updated, delivered, index, self.state_first)
-            return recurrent_update(self.weights(), self.time.phase, call)
-        rows = [state, mail, mailed, updated, delivered]
-        if index is not None:
-            rows = [native.gather_rows(column, index) for column in rows]
-        return self(rows[0], rows[1], rows[2] - rows[3], rows[4] > 0)
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether the kernel computes the same: a subclass may have another step, or another encoding of times."""
-        return type(self) in WITH_KERNEL and type(self.time) is TimeEncoding and not self.time.learnable
+        state, mail, updated, mailed, delivered = take_rows(index, state, mail, updated, mailed, delivered)
+        return work_in(self._step, delivered > 0, state, mail[:, 0], mailed[:, 0] - updated)
 
     def _is_native(self, state, mail) -> bool:
         differentiable = torch.is_grad_enabled() and (state.requires_grad or mail.requires_grad)
-        return not differentiable and self.has_kernel and can_multiply(state, mail, self.cell.weight_ih)
+        return not differentiable and has_kernel(self) and can_multiply(state, mail, self.cell.weight_ih)
 
-    def call(self, state, mail, mailed, updated, delivered, index=None, state_first: bool = False) -> RecurrentCall:
-        """Form the arguments of ``update_rows`` as `RecurrentPass` takes them; without ``updated``, ``mailed`` are time
-        differences."""
-        tables = state.contiguous(), mail.contiguous(), mailed, updated, delivered
-        return RecurrentCall(self.gates, *tables, index, self.time.frequency, state_first)
+    def call(self, state, mail, updated, mailed, delivered, index=None) -> RecurrentCall:
+        """Form the arguments of ``forward`` as `RecurrentPass` takes them."""
+        return RecurrentCall(
+            self.gates, state.contiguous(), mail[:, 0].contiguous(), mailed[:, 0], updated, delivered, index,
+            self.time.frequency, self.state_first,
+        )  # fmt: skip
 
     def weights(self) -> list[torch.Tensor]:
         """List the weights in the order in which `recurrent_update` takes them."""
@@ -114,10 +122,6 @@ class RnnUpdater(RecurrentUpdater):
         return torch.tanh(from_mail + from_state)
 
 
-UPDATERS = {"gru": GruUpdater, "rnn": RnnUpdater}
-WITH_KERNEL = (GruUpdater, RnnUpdater)
-
-
 class MessageMLP(nn.Module):
     """Turns a mail into a message through two linear layers (Rossi et al., 2020)."""
 
@@ -135,20 +139,23 @@ class TransformerUpdater(nn.Module):
     """The state attends to the mails of its mailbox (Wang et al., APAN: asynchronous propagation attention network for
     real-time temporal graph embedding, 2021)."""
 
-    def __init__(self, mail_width: int, memory_width: int, time: TimeEncoding, heads: int):
+    def __init__(self, sizes: UpdaterSizes):
         super().__init__()
-        if memory_width % heads:
-            raise ValueError(f"model.heads ({heads}) must divide model.memory_dim ({memory_width})")
-        width = mail_width + len(time.phase)
-        self.time, self.heads = time, heads
+        memory_width, self.time, self.heads = sizes.memory_width, sizes.time, sizes.heads
+        if memory_width % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.memory_dim ({memory_width})")
+        width = sizes.mail_width + len(self.time.phase)
         self.query = nn.Linear(memory_width, memory_width)
         self.key, self.value = nn.Linear(width, memory_width, bias=False), nn.Linear(width, memory_width)
         self.out, self.norm = nn.Linear(2 * memory_width, memory_width), nn.LayerNorm(memory_width)
 
-    def forward(self, state, mail, dt, count) -> torch.Tensor:
-        """Update states. state [r, D], mail [r, S, M], dt [r, S] int64 >= 0 age against the newest mail, count [r]
-        mails there; returns the new state, or the old one without mail."""
-        return work_in(self._step, count > 0, state, mail, dt, count.clamp(min=1))
+    def forward(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
+        """Update rows of whole tables. The age of a mail counts from the newest one of its node."""
+        state, mail, mailed, delivered = take_rows(index, state, mail, mailed, delivered)
+        age = newest_mail(mailed, delivered).unsqueeze(1) - mailed
+        count = delivered.clamp(max=mail.shape[1])
+        # Empty slots have some age as well, of either sign; ``_step`` leaves them out.
+        return work_in(self._step, count > 0, state, mail, age.clamp(min=0), count.clamp(min=1))
 
     def _step(self, state, mail, dt, count) -> torch.Tensor:
         r, slots = dt.shape
@@ -164,3 +171,46 @@ class TransformerUpdater(nn.Module):
         read = (weight.unsqueeze(-1) * value).sum(2).flatten(1)
         merged = linear(torch.cat([read, state], dim=1), self.out.weight, self.out.bias)
         return self.norm(torch.relu(merged))
+
+
+@dataclass(frozen=True)
+class UpdaterPart(Part):
+    """An updater of node memory. make: of UpdaterSizes, None: the model has no memory; reads_mailbox: reads several
+    mails a node, others read one; has_heads: model.heads must divide model.memory_dim; kernel: the class, and no
+    subclass, whose cell the native kernel computes."""
+
+    make: Callable[[UpdaterSizes], nn.Module] | None
+    reads_mailbox: bool = False
+    has_heads: bool = False
+    kernel: type[nn.Module] | None = None
+
+
+UPDATERS = {
+    "gru": UpdaterPart(GruUpdater, "gated recurrent unit (Cho et al., 2014)", kernel=GruUpdater),
+    "rnn": UpdaterPart(RnnUpdater, "plain tanh cell", kernel=RnnUpdater),
+    "transformer": UpdaterPart(
+        TransformerUpdater, "attention over the mails of the mailbox (Wang et al., APAN, 2021)", reads_mailbox=True,
+        has_heads=True,
+    ),
+    "none": UpdaterPart(None, "a model without node memory"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MessagePart(Part):
+    """What stands between mail and updater. make: of the widths of mail and message, None: the mail is the message."""
+
+    make: Callable[[int, int], nn.Module] | None
+
+
+MESSAGES = {
+    "identity": MessagePart(None, "the updater reads the mail itself"),
+    "mlp": MessagePart(MessageMLP, "two linear layers, the message is model.message_dim wide"),
+}
+
+
+def has_kernel(updater: nn.Module) -> bool:
+    """Whether the native kernel computes what this updater does: never for a subclass, which may have another step, and
+    not with another encoding of times."""
+    is_registered = any(type(updater) is row.kernel for row in UPDATERS.values())
+    return is_registered and type(updater.time) is TimeEncoding and not updater.time.learnable

@@ -15,16 +15,15 @@ from training_runs import bipartite, homogeneous, make_config, on_rank_0, open_s
 
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.temporal.edgebank import EdgeBank, baseline_metrics, run_baseline
-from hpcgnn.temporal.eval_config import BASELINES, BaselineConfig
-from hpcgnn.temporal.eval_negatives import eval_negatives
+from hpcgnn.temporal.baselines import BASELINES, Baseline, baseline_metrics, run_baseline
+from hpcgnn.temporal.eval_config import BaselineConfig
 
 BATCH = 40
 
 
-def scores(evaluation: Evaluation, bank: EdgeBank, kind: str):
+def scores(evaluation: Evaluation, bank: Baseline, kind: str):
     """Collective. Scores [events, 1 + k] in order of event row and the flat negative pairs, on rank 0."""
-    negatives = eval_negatives(kind, evaluation.batches, 5, evaluation.source)
+    negatives = evaluation.make_negatives(kind, 5)
     steps = [bank.score(evaluation.batches, step, negatives) for step in range(evaluation.batches.num_steps)]
     lines = [np.concatenate([positive[:, None], negative], axis=1) for positive, negative in steps]
     empty = np.empty((0, 1 + negatives.per_event), np.float32)
@@ -48,7 +47,7 @@ def expected(plain, before: int, pairs: np.ndarray, since: float) -> np.ndarray:
     return np.array(known, float).reshape(pairs.shape[:-1])
 
 
-CASES = [(bipartite, kind, False) for kind in BASELINES] + [(homogeneous, kind, True) for kind in BASELINES]
+BANKS = ("unlimited", "time_window", "fixed_window")
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +55,14 @@ def folder(comm, tmp_path_factory):
     return module_folder(comm, tmp_path_factory)
 
 
-@pytest.mark.parametrize(("make", "kind", "in_batch"), CASES)
+@pytest.mark.parametrize("make", [bipartite, homogeneous])
+@pytest.mark.parametrize("kind", BANKS)
 @pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_against_a_dictionary(comm, folder, make, kind, in_batch, split):
+def test_against_a_dictionary(comm, folder, make, kind, split):
     """Event by event, for random negatives, pairs that met and all others; many events share a time."""
     graph, parts = _ties(comm, folder, make)
     evaluation = Evaluation.open(comm, parts, split, BATCH)
-    args = (evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel, 0.15, in_batch)
-    bank = EdgeBank(kind, *args)
+    bank = BASELINES[kind].make(evaluation, 0.15)
     results = [scores(evaluation, bank, negatives) for negatives in ("random", "historical", "all")]
     if comm.rank > 0:
         return
@@ -73,10 +72,9 @@ def test_against_a_dictionary(comm, folder, make, kind, in_batch, split):
     positive = np.stack([plain.src[rows], plain.dst[rows]], axis=1)[:, None]
     found = np.concatenate([line for line, _ in results], axis=1)
     pairs = np.concatenate([part for _, negative in results for part in (positive, negative)], axis=1)
-    for begin_row in range(0, len(rows), 1 if in_batch else BATCH):
-        at, first = slice(begin_row, begin_row + (1 if in_batch else BATCH)), begin + begin_row // BATCH * BATCH
-        since = oldest(kind, plain, first, bounds[1], 0.15)
-        assert np.array_equal(found[at], expected(plain, begin + begin_row, pairs[at], since))
+    for first in range(0, len(rows), BATCH):
+        at, since = slice(first, first + BATCH), oldest(kind, plain, begin + first, bounds[1], 0.15)
+        assert np.array_equal(found[at], expected(plain, begin + first, pairs[at], since))
     assert split != "test" or 0.05 < found[:, 0].mean() < 1
 
 
@@ -109,7 +107,7 @@ def _ties(comm, folder, make):
 def test_empty_split(comm, folder):
     """No step; memory can still be made."""
     evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], "val", val_fraction=0.0)
-    bank = EdgeBank("fixed_window", evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel)
+    bank = BASELINES["fixed_window"].make(evaluation, 0.0)
     found, _ = scores(evaluation, bank, "historical")
     assert comm.rank > 0 or len(found) == 0
 
@@ -127,11 +125,10 @@ def test_a_run_that_is_asked_to_leave_says_so(comm, folder, mpi_tmp_path):
 
 def test_bad_options(comm, folder):
     evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], test_fraction=0.0)
-    shared = (evaluation.partition, evaluation.splits, evaluation.world, evaluation.channel)
-    with pytest.raises(ValueError, match="unlimited, time_window, fixed_window, got 'newest'"):
-        EdgeBank("newest", *shared)
+    with pytest.raises(ValueError, match="unlimited, time_window, fixed_window or empty, got 'newest'"):
+        BaselineConfig("newest")
     with pytest.raises(ValueError, match=r"in \(0, 1\], got 0.0; is the test empty"):
-        EdgeBank("time_window", *shared)
+        BASELINES["time_window"].make(evaluation, 0.0)
     with pytest.raises(ValueError, match="got 2"):
-        EdgeBank("fixed_window", *shared, share=2)
-    EdgeBank("unlimited", *shared)
+        BASELINES["fixed_window"].make(evaluation, 2)
+    BASELINES["unlimited"].make(evaluation, 0.0)

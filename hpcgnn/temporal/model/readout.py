@@ -1,4 +1,8 @@
-"""Embeddings: from rows of the unique nodes to rows of the roots, by attention over neighbours or without.
+"""Embeddings of the roots from rows of the unique nodes, by attention over neighbors or without, and their table.
+
+All are made of (config, node_width, time, sizes) with the section ``model`` of the run file, and called alike: node
+[U, D], query, the dropout of the roots or None, and last [U] int64, the time of each row's last mail or NEVER, where
+the table says that it is read; they return [N, Z].
 
 U unique nodes, N roots (of a layer: its queries), D width below, Z embedding width, K slots, H heads, F edge features,
 T time width, W windows; in a layer of attention W = D + F + T.
@@ -6,6 +10,8 @@ T time width, W windows; in a layer of attention W = D + F + T.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,21 +19,35 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hpcgnn import native
+from hpcgnn.choices import Part
 from hpcgnn.native import AttentionPlan
 from hpcgnn.native.attention import attend_to_keys
 from hpcgnn.native.attention_layer import AttentionCall, attention_layer
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.products import linear
-from hpcgnn.temporal.config import ModelConfig
 from hpcgnn.temporal.memory import NEVER
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.plan import Query
 
 
-class TemporalAttentionLayer(nn.Module):
-    """Multi-head attention of a root over its neighbours' [node | edge | time], merged with the root's own row.
+@dataclass(frozen=True, slots=True)
+class TemporalSizes:
+    """Sizes that data, sampler and task set: widths of node and edge features, neighbors a root, windows, the root mean
+    square of the times between consecutive events of a node, and the decoder with its temperature."""
 
-    The products of neighbouring weights are formed first (they are small), so that a root's row meets one matrix before
+    node_width: int = 0
+    edge_width: int = 0
+    slots: int = 1
+    windows: int = 1
+    time_scale: float = 1.0
+    decoder: str = "mlp"
+    temperature: float = 1.0
+
+
+class TemporalAttentionLayer(nn.Module):
+    """Multi-head attention of a root over its neighbors' [node | edge | time], merged with the root's own row.
+
+    The products of neighboring weights are formed first (they are small), so that a root's row meets one matrix before
     the attention and one after it: query and key weights become [H W, D], value and merge weights [Z, H W].
     """
 
@@ -48,8 +68,8 @@ class TemporalAttentionLayer(nn.Module):
     def embed(
         self, node, root, root_transpose, edge, plan: AttentionPlan, dropout: KeyedDropout | None = None
     ) -> torch.Tensor:
-        """Embed roots. node [U, D], root [N] int64 rows of it with their transpose, edge [., F]. Returns [N, Z]; in one
-        native call on the CPU."""
+        """Embed roots. node [U, D], root [N] int64 rows of ``node`` with their transpose, edge [., F]. Returns [N, Z];
+        in one native call on the CPU."""
         if not self.has_kernel or not can_multiply(node, edge, self.norm.weight):
             own = native.GatherRows.apply(node, root, *root_transpose)
             return self(node, own, edge, plan, dropout_mask(dropout, self.norm.weight.dtype, self.merge.out_features))
@@ -106,20 +126,20 @@ def dropout_mask(dropout: KeyedDropout | None, dtype: torch.dtype, columns: int)
     return native.dropout_mask(dropout.random, dropout.identity, columns, dropout.p, dtype)
 
 
-class AttentionEmbedding(nn.Module):
+class AttentionReadout(nn.Module):
     """Runs layers of temporal attention, one a level of the query, and combines several windows by attention over
     time."""
 
-    def __init__(self, config: ModelConfig, node_width: int, edge_width: int, time: TimeEncoding, windows: int):
+    def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
         widths = [node_width] + [config.embed_dim] * (config.layers - 1)
         self.layers = nn.ModuleList(
-            TemporalAttentionLayer(width, edge_width, config.embed_dim, config.heads, time) for width in widths
+            TemporalAttentionLayer(width, sizes.edge_width, config.embed_dim, config.heads, time) for width in widths
         )
-        self.combine = WindowAttention(config.embed_dim, windows) if windows > 1 else None
+        self.combine = WindowAttention(config.embed_dim, sizes.windows) if sizes.windows > 1 else None
 
-    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Embed the roots. node [U, D]; dropout of the roots; returns [N, Z]."""
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
+        """Embed the roots."""
         layers: Any = self.layers
         for number, (layer, level) in enumerate(zip(layers, query.levels, strict=True), 1):
             top = number == len(self.layers) and query.windows == 1
@@ -150,33 +170,33 @@ class WindowAttention(nn.Module):
         return self.norm(rows[0] + read)
 
 
-class IdentityEmbedding(nn.Module):
+class IdentityReadout(nn.Module):
     """The root's own row, brought to the embedding's width when that differs."""
 
-    def __init__(self, config: ModelConfig, node_width: int):
+    def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
         same = node_width == config.embed_dim
         self.project = nn.Identity() if same else nn.Linear(node_width, config.embed_dim)
 
-    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Embed the roots. node [U, D]; returns [N, Z]."""
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
+        """Embed the roots, without dropout."""
         return self.project(native.GatherRows.apply(node, query.root, *query.root_transpose))
 
 
 class TimeProjection(nn.Module):
     """Memory that drifts with the time since its last update (Kumar et al., Predicting dynamic embedding trajectory in
-    temporal interaction networks, 2019): (1 + w dt / scale) * row. The scale is a time
-    of the size of long pauses (the authors standardise dt): events come in bursts, so that a long pause is hundreds of
-    times the mean one."""
+    temporal interaction networks, 2019): (1 + w dt / scale) * row. The scale is a time of the size of long pauses (the
+    authors standardize dt): events come in bursts, so that a long pause is hundreds of times the mean one."""
 
-    def __init__(self, config: ModelConfig, node_width: int, scale: float):
+    def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
-        self.identity, self.scale = IdentityEmbedding(config, node_width), max(scale, 1.0)
+        self.identity = IdentityReadout(config, node_width, time, sizes)
+        self.scale = max(sizes.time_scale, 1.0)
         self.drift = nn.Parameter(torch.empty(node_width))
         nn.init.normal_(self.drift, std=node_width**-0.5)
 
-    def forward(self, node, query: Query, dropout: KeyedDropout | None, last: torch.Tensor) -> torch.Tensor:
-        """Embed the roots. node [U, D]; last [U] int64 time of each row's last mail, or NEVER; returns [N, Z]."""
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last: Any = None) -> torch.Tensor:
+        """Embed the roots. A row without mail does not drift."""
         since = last[query.root]
         dt = torch.where(since != NEVER, query.time - since, torch.zeros_like(since)).to(node.dtype) / self.scale
         own = native.GatherRows.apply(node, query.root, *query.root_transpose)
@@ -185,22 +205,22 @@ class TimeProjection(nn.Module):
         return out if mask is None else out * mask
 
 
-class MixerEmbedding(nn.Module):
-    """An MLP-mixer over the recent links' [edge | time], and the mean of the neighbours' rows (Cong et al., Do we
+class MixerReadout(nn.Module):
+    """An MLP-mixer over the recent links' [edge | time], and the mean of the neighbors' rows (Cong et al., Do we
     really need complicated model architectures for temporal networks?, 2023)."""
 
-    def __init__(self, config: ModelConfig, node_width: int, edge_width: int, time: TimeEncoding, slots: int):
+    def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
         width = config.embed_dim
         self.time = time
-        self.token = nn.Linear(edge_width + config.time_dim, width)
-        self.across = _mixing(slots, max(2, slots // 2))
+        self.token = nn.Linear(sizes.edge_width + config.time_dim, width)
+        self.across = _mixing(sizes.slots, max(2, sizes.slots // 2))
         self.within = _mixing(width, 4 * width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.out = nn.Linear(width + node_width, width)
 
-    def forward(self, node, query: Query, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Embed the roots. node [U, D]; returns [N, Z]."""
+    def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
+        """Embed the roots from one level of neighbors."""
         (level,) = query.levels
         tokens = self._tokens(level)
         tokens = tokens + self.across(self.norms[0](tokens).transpose(1, 2)).transpose(1, 2)
@@ -220,7 +240,7 @@ class MixerEmbedding(nn.Module):
         return (tokens * (plan.slot >= 0).unsqueeze(2)).flip(1)
 
     def _around(self, node, level) -> torch.Tensor:
-        """Add the own row and the mean of the neighbours' rows, [N, D]."""
+        """Add the own row and the mean of the neighbors' rows, [N, D]."""
         if node.shape[1] == 0:
             return node.new_empty((len(level.root), 0))
         plan = level.attention
@@ -246,3 +266,43 @@ class _GatherPadded(torch.autograd.Function):
 
 def _mixing(width: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+
+@dataclass(frozen=True)
+class ReadoutPart(Part):
+    """How the embedding of a root is read out of the rows below. make: as the top of this file says; sees_neighbors:
+    reads levels of neighbors; layered: as many levels as model.layers, others have one layer; shows_memory: nothing is
+    left of it without node memory; reads_last: reads the times of last mails; combines_windows: works with
+    sampling.windows above 1; kernel: the class, and no subclass, that the native layers compute."""
+
+    make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
+    sees_neighbors: bool = False
+    layered: bool = False
+    shows_memory: bool = False
+    reads_last: bool = False
+    combines_windows: bool = False
+    kernel: type[nn.Module] | None = None
+
+
+READOUTS = {
+    "attention": ReadoutPart(
+        AttentionReadout, "layers of attention over neighbors (Rossi et al., TGN, 2020)", sees_neighbors=True,
+        layered=True, combines_windows=True, kernel=AttentionReadout,
+    ),
+    "identity": ReadoutPart(IdentityReadout, "the node memory itself", shows_memory=True),
+    "time_projection": ReadoutPart(
+        TimeProjection, "the node memory, which drifts with the time since its last update (Kumar et al., JODIE, 2019)",
+        shows_memory=True, reads_last=True,
+    ),
+    "mixer": ReadoutPart(
+        MixerReadout, "an MLP-mixer over the recent links (Cong et al., GraphMixer, 2023)", sees_neighbors=True
+    ),
+}  # fmt: skip
+
+
+def has_kernel(embedding: nn.Module) -> bool:
+    """Whether the native layers compute all of this embedding: never for a subclass."""
+    if not any(type(embedding) is row.kernel for row in READOUTS.values()):
+        return False
+    whole: Any = embedding
+    return whole.combine is None and all(layer.has_kernel for layer in whole.layers)
