@@ -32,7 +32,7 @@ from hpcgnn.task.negatives import UniformDraw
 from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.graph import TemporalPartition
 from hpcgnn.temporal.negative_file import NegativeFile, file_of, is_none, open_negatives
-from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, random_negatives
+from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, RandomNegatives, random_negatives
 
 REMEDY = "set eval.negative_kind random, or file"
 
@@ -59,7 +59,7 @@ class NegativeSource:
         return begin, end
 
 
-def draw_random(batches: Batches, source: NegativeSource) -> AnyNegatives:
+def draw_random(batches: Batches, source: NegativeSource) -> RandomNegatives | Negatives:
     """Draw nodes of the pool, with the event's own source."""
     return random_negatives(batches, UniformDraw(source.pool), source.per_event, source.seed)
 

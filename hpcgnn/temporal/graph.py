@@ -112,7 +112,9 @@ class StoredFeatures:
 
 @dataclass(frozen=True, slots=True)
 class TemporalPartition:
-    """A rank's share. flat_row [n] of every local node; graph_hash: of the graph file, the same for all its partition
+    """A rank's share of a temporal graph.
+
+    flat_row [n] of every local node; graph_hash: of the graph file, the same for all its partition
     sets; node_feature only where the graph has them; node_ids: original ids by type; stored: where event features are
     to be read from, None without; features: where they lie (``hpcgnn.temporal.features``), None before they were read;
     unread, unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its

@@ -16,7 +16,6 @@ from hpcgnn.temporal.neighbors import Winners
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
 
 RECORD = np.dtype([("local", "u4"), ("order", "i4"), ("message", "i4"), ("event", "i8"), ("time", "i8")])
-ANNOUNCED_BYTES = 32  # of a winner sent to a rank: its node's number, time, and two places among the states, int64
 
 
 @dataclass(frozen=True, slots=True)
