@@ -19,7 +19,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.config import check_resumable
 from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.graph.splits import SPLITS
-from hpcgnn.static import replica
+from hpcgnn.static.sampling import replica
 from hpcgnn.static.sampling.replica import Replica, topology_bytes
 
 LINKS = {"task__kind": "link", "train__batch_size": 24}
