@@ -132,7 +132,7 @@ class RankSelection:
         self, num_ranks: int, once: bool, core: tuple[str, ...] | None, asked_for: Callable[[pytest.Item], bool]
     ):
         self.num_ranks, self.once, self.core, self.asked_for = num_ranks, once, core, asked_for
-        self.unmet = set(core or ())
+        self.unmet, self.files = set(core or ()), set[str]()  # of the core: not yet collected; and the collected files
         self.deselected: Counter[str] = Counter()
 
     def why_not(self, item) -> str | None:
@@ -146,9 +146,7 @@ class RankSelection:
         if self.once and home_of(item) != self.num_ranks:
             return ONCE
         if self.core is not None and any(map(item.get_closest_marker, JOBS)):
-            met = {name for name in self.core if name_of(item).startswith(name)}
-            self.unmet -= met
-            if not met:
+            if not name_of(item).startswith(self.core):
                 return SHORT
         return NIGHTLY if item.get_closest_marker(NIGHTLY) and not self.asked_for(item) else None
 
@@ -171,6 +169,8 @@ class RankSelection:
         return turn or "several_ranks" in text or "mark.ranks" in text
 
     def pytest_itemcollected(self, item):
+        self.unmet -= {name for name in self.unmet if name_of(item).startswith(name)}
+        self.files.add(name_of(item).partition("::")[0])
         if any(item.get_closest_marker(name) for name in ("several_ranks", "ranks")):
             for name in filter(item.get_closest_marker, ONE_RANK):
                 raise pytest.UsageError(f"{item.nodeid} is marked {name} too: no stage runs it on several ranks")
@@ -178,8 +178,7 @@ class RankSelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         reasons = {item: self.why_not(item) for item in items}
-        files = {name_of(item).partition("::")[0] for item in items}
-        if gone := [name for name in self.unmet if name.partition("::")[0] in files and self.num_ranks == 1]:
+        if gone := [name for name in self.unmet if name.partition("::")[0] in self.files]:
             raise pytest.UsageError(f"{CORE.name} lists tests that are not there: {', '.join(sorted(gone))}")
         self.deselected.update(filter(None, reasons.values()))
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
