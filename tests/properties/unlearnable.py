@@ -36,7 +36,7 @@ SAME_ANSWER = {
         "sampling.topology", "sampling.planner", "model.aggregator", "model.activation", "model.norm",
         "features.storage", "features.cache", "features.wire",
     },
-    "snapshots": {"sampling.routes", "model.update", "model.norm", "data.splits"},
+    "snapshots": {"task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.splits"},
 }  # fmt: skip
 ALWAYS_SAME = ("train.", "comm.", "output.", "embedding.")
 

@@ -36,14 +36,14 @@ class GinConv(nn.Module):
         return torch.relu(out) if rectify else out
 
 
-class Distance(nn.Module):
-    """Scores a pair by how near both are."""
+class Opposites(nn.Module):
+    """Scores a pair by how near both are to opposites; not to each other, or biases would have gradients of 0."""
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        return -(source - destination).square().sum(-1)
+        return -(source + destination).square().sum(-1)
 
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        return -(query.unsqueeze(1) - candidate).square().sum(-1)
+        return -(query.unsqueeze(1) + candidate).square().sum(-1)
 
 
 def hinge_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
@@ -63,7 +63,7 @@ ROWS = {
         lambda shape: GinConv(shape.in_width, shape.out_width), "sum of own row and neighbors",
         node_columns=("degree",), one_relation=True,
     )),
-    "task.decoder": (DECODERS, "near", DecoderPart(lambda sizes: Distance(), "minus the square of the distance")),
+    "task.decoder": (DECODERS, "opposites", DecoderPart(lambda sizes: Opposites(), "minus the square of the sum")),
     "task.loss": (LOSSES, "hinge", LossPart(lambda task: hinge_loss, "what is within a margin of 1")),
     "task.negative_kind": (NEGATIVES, "next", NegativePart(NextNodes, "nodes that follow the edge's number")),
 }  # fmt: skip
