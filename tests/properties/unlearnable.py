@@ -30,6 +30,7 @@ SWITCH = (False, True)
 SAME_ANSWER = {
     "temporal": {
         "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement", "task.loss",
+        "task.negative_kind",
         "baseline.kind", "eval.protocol", "eval.negative_kind",  # the last two are the factor ``eval``
     },
     "static": {
