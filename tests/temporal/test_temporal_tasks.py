@@ -354,7 +354,7 @@ def test_what_belongs_to_links_is_refused(changes):
      ("three", {"task__classes": 2}, "label 2 is no class; .* below task.classes = 2"),
      ("three", {"task__class_weights": [1.0, 2.0]}, "has 2 numbers, the labels have 3 classes"),
      ("numbers", {}, "is no class; .* numbers are for task.kind edge_regression"),
-     ("binary", {"train__monitor": "mse"}, "train.monitor must be one of auc, ap here, got 'mse'")],
+     ("binary", {"train__monitor": "mse"}, "train.monitor must be one of accuracy, macro_f1, ap, auc here, got 'mse'")],
 )  # fmt: skip
 def test_labels_that_cannot_be_used_are_refused(comm, parts, labels, changes, message):
     path = parts(labels)
