@@ -32,52 +32,25 @@ if TYPE_CHECKING:
     from hpcgnn.native.segment import EdgeLists, graph_attention, segment_max, segment_sum
     from hpcgnn.native.workspace import empty_rows
 
-MODULES = ("attention", "build", "encode", "grouped", "gru", "neighbor_batch", "neighbors", "owner", "random",
-           "relabel", "rows", "sage", "sample", "segment", "workspace")  # fmt: skip
-
-__all__ = [
-    "NO_LIMIT",
-    "AttentionPlan",
-    "EdgeLists",
-    "GatherRows",
-    "GruGates",
-    "Random",
-    "Relabel",
-    "Stream",
-    "TimeEncode",
-    "decay_keep",
-    "dropout_mask",
-    "empty_rows",
-    "features",
-    "gather_ranges",
-    "gather_rows",
-    "graph_attention",
-    "grouped_linear",
-    "grouped_linear_reference",
-    "gru_gates",
-    "gru_gates_reference",
-    "last_event",
-    "locate",
-    "locate_by_owner",
-    "order_of_ranks",
-    "random_integers",
-    "sage_layer",
-    "sample_layers",
-    "sample_neighbors",
-    "sample_recent",
-    "sample_uniform",
-    "scatter_rows",
-    "segment_max",
-    "segment_sum",
-    "segment_sum_rows",
-    "temporal_attention",
-    "temporal_reply",
-    "time_encode",
-    "time_encode_reference",
-    "transpose_index",
-    "unique_by_owner",
-    "unique_relabel",
-]
+# What each module adds to this face.
+EXPORTS = {
+    "attention": ("AttentionPlan", "temporal_attention"),
+    "build": ("features",),
+    "encode": ("TimeEncode", "time_encode", "time_encode_reference"),
+    "grouped": ("grouped_linear", "grouped_linear_reference"),
+    "gru": ("GruGates", "gru_gates", "gru_gates_reference"),
+    "neighbor_batch": ("sample_layers",),
+    "neighbors": ("sample_neighbors",),
+    "owner": ("gather_ranges", "locate", "locate_by_owner", "order_of_ranks", "unique_by_owner"),
+    "random": ("Random", "Stream", "dropout_mask", "random_integers"),
+    "relabel": ("Relabel", "last_event", "transpose_index", "unique_relabel"),
+    "rows": ("GatherRows", "gather_rows", "scatter_rows", "segment_sum_rows"),
+    "sage": ("sage_layer",),
+    "sample": ("NO_LIMIT", "decay_keep", "sample_recent", "sample_uniform", "temporal_reply"),
+    "segment": ("EdgeLists", "graph_attention", "segment_max", "segment_sum"),
+    "workspace": ("empty_rows",),
+}
+__all__ = [name for names in EXPORTS.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
@@ -85,7 +58,7 @@ def __getattr__(name: str) -> Any:
     parts (`hpcgnn.native.parts`) do without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in MODULES:
-        names = vars(importlib.import_module(f"{__name__}.{module}"))
-        globals().update({key: names[key] for key in __all__ if key in names})
+    for module, names in EXPORTS.items():
+        found = vars(importlib.import_module(f"{__name__}.{module}"))
+        globals().update({key: found[key] for key in names})
     return globals()[name]
