@@ -80,7 +80,7 @@ class CommConfig:
         if self.sampler_ranks < 0 or self.sampler_buffer < 0:
             raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
         if self.sampler_features and not self.sampler_ranks:
-            raise ValueError("comm.sampler_features: there are no sampler ranks; set comm.sampler_ranks, too")
+            raise ValueError("comm.sampler_features: there are no sampling servers; set comm.sampler_ranks, too")
         if self.node_ranks < 0:
             raise ValueError(f"comm.node_ranks must be at least 0, got {self.node_ranks}")
         if self.time_parallel < 1:
