@@ -21,7 +21,6 @@ import h5py
 from data_tools.cli import with_exit_code
 from data_tools.partition.options import fanouts
 from data_tools.partition.plot import plot_set
-from data_tools.partition.step_bytes import predict, render_step
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
 from hpcgnn.graph import files
 
@@ -172,6 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in arguments.paths:
         report, lines = inspect(path)
         if arguments.ranks is not None:
+            from data_tools.partition.step_bytes import predict, render_step  # here, as it loads torch
+
             with files.naming(path, REMEDY, keep=(ValueError, OSError)):
                 step = predict(path, arguments.ranks, arguments.fanouts, arguments.batch_size)
             report, lines = report | {"step": step}, lines + render_step(step)

@@ -13,9 +13,8 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonargparse
 import yaml
 
 from hpcgnn.choices import Part, check_choice, describe_choices, tables_of
@@ -24,6 +23,9 @@ from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.recipes import expand_recipe, recipe_names
+
+if TYPE_CHECKING:
+    import jsonargparse
 
 # Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
 RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
@@ -53,6 +55,8 @@ TYPES = {
 
 def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
     """Make a parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
+    import jsonargparse  # here, as only rank 0 parses, and loading it takes 0.1 s of a core
+
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
@@ -104,6 +108,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jsonargparse.Namespace:
     """Parse the command line. Raises ValueError for what the parser does not accept."""
+    import jsonargparse
+
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return result.parse_args(argv)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import jsonargparse
+from typing import TYPE_CHECKING, Any
 
 from hpcgnn import config as configuration
 from hpcgnn import kinds
@@ -20,9 +18,14 @@ from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 
+if TYPE_CHECKING:
+    import jsonargparse
+
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
     """Arguments of the commands that open a run: its folder, where its data is, and how ranks talk."""
+    import jsonargparse
+
     parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
     parser.add_argument("run", type=str, help="run folder")
     parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")

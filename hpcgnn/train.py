@@ -13,9 +13,8 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonargparse
 import torch
 
 import hpcgnn
@@ -38,6 +37,9 @@ from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe
 from hpcgnn.reopen import data_path
+
+if TYPE_CHECKING:
+    import jsonargparse
 
 PROFILED = "10-19"  # steps of the run, by default
 FINISHED = "finished"  # file in the run folder, of a run that came to its end

@@ -5,11 +5,11 @@ n nodes of this rank, C outputs.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jsonargparse import Namespace
 
 from hpcgnn.comm.together import together
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text

@@ -5,12 +5,12 @@ Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pai
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jsonargparse import Namespace
 
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together

@@ -6,6 +6,7 @@ write-back. n rows of a file, m of them of this rank, C classes, F width of even
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jsonargparse import Namespace
 
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with
