@@ -36,7 +36,7 @@ def counted(comm):
 def windows(monkeypatch):
     """A list that holds every copy of edges that is not closed."""
     living: list[shared.MachineRows] = []
-    begin, end = shared.MachineRows.__init__, shared.SharedRows.close
+    begin, end = shared.MachineRows.__init__, shared.MachineRows.close
 
     def note(rows, *arguments, **options):
         begin(rows, *arguments, **options)
