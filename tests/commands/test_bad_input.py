@@ -19,10 +19,11 @@ from random_graphs import write_graph
 from run_commands import run
 from training_runs import bipartite
 
+from data_tools import convert
+from data_tools.partition import command as partitioner
 from data_tools.partition.command import partition
+from data_tools.team import run_team
 from hpcgnn.graph import files
-
-pytestmark = pytest.mark.launcher
 
 CHILD = HELPERS / "broken_train.py"
 LIMIT = 60
@@ -56,6 +57,7 @@ def one_line(result, code: int) -> str:
     return message
 
 
+@pytest.mark.serial
 def test_torchrun_starts_no_trainings_side_by_side(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "hpcgnn.train"]
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
@@ -74,13 +76,22 @@ def refuse(jobs, *arguments, ranks: int = 2, code: int = 2) -> str:
 # -------------------------------------------------------------------------------------------------- commands
 
 
-def command(*arguments) -> str:
-    """The message of a data tool that refuses its input."""
-    result = subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert result.stderr.count("\n") == 1, result.stderr
-    return one_line(result, 2)
+def partition_command(argv: list[str]) -> int:
+    """``python -m data_tools.partition``, in this process."""
+    return run_team(lambda team: partitioner.main(argv, team))
+
+
+@pytest.fixture
+def message_of(capsys):
+    """A callable that runs the ``main`` of a data tool in this process; returns the message of what it refuses."""
+
+    def run_main(main, *arguments) -> str:
+        capsys.readouterr()
+        assert main(list(map(str, arguments))) == 2
+        (message,) = capsys.readouterr().err.splitlines()
+        return message
+
+    return run_main
 
 
 CSV_CASES = {
@@ -97,22 +108,24 @@ CSV_CASES = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", CSV_CASES)
-def test_convert_refuses(tmp_path, case):
+def test_convert_refuses(message_of, tmp_path, case):
     """Times and ids of a source file, by file and row."""
     text, words = CSV_CASES[case]
     source = tmp_path / "events.csv"
     source.write_text("src,dst,time\n" + text)
     arguments = ["--preset", "csv-temporal", "--set", f"events={source}", tmp_path / "graph.h5"]
-    message = command("data_tools.convert", *arguments)
+    message = message_of(convert.main, *arguments)
     assert all(word in message for word in ["events.csv", *words]), message
     assert not (tmp_path / "graph.h5").exists()
 
 
+@pytest.mark.serial
 def test_the_largest_time_is_kept(tmp_path):
     (tmp_path / "events.csv").write_text(f"src,dst,time\n1,2,-5\n2,1,{2**63 - 1}\n")
     arguments = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", tmp_path / "graph.h5"]
-    subprocess.run([sys.executable, "-m", "data_tools.convert", *map(str, arguments)], check=True, timeout=LIMIT)
+    assert convert.main(list(map(str, arguments))) == 0
     with h5py.File(tmp_path / "graph.h5") as file:
         assert file["edges/node.to.node/time"][:].tolist() == [-5, 2**63 - 1]
 
@@ -135,12 +148,13 @@ GRAPH_CASES = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", GRAPH_CASES)
-def test_partition_refuses(tmp_path, case):
+def test_partition_refuses(message_of, tmp_path, case):
     """Ids, times and features of a graph file, by file, dataset and row; no set is left behind."""
     columns, words = GRAPH_CASES[case]
     graph = bad_graph(tmp_path / "graph.h5", **columns)
-    message = command("data_tools.partition", graph, tmp_path / "parts", "--parts", "2")
+    message = message_of(partition_command, graph, tmp_path / "parts", "--parts", "2")
     assert all(word in message for word in [str(graph), *words]), message
     assert not files.book_path(tmp_path / "parts").exists()
 
@@ -148,9 +162,10 @@ def test_partition_refuses(tmp_path, case):
 # --------------------------------------------------------------------------------------------- partition sets
 
 
-def test_a_table_given_as_a_graph_names_the_tool_that_reads_it(tmp_path):
+@pytest.mark.serial
+def test_a_table_given_as_a_graph_names_the_tool_that_reads_it(message_of, tmp_path):
     (tmp_path / "events.csv").write_text("src,dst,time\n1,2,3\n")
-    message = command("data_tools.partition", tmp_path / "events.csv", tmp_path / "parts")
+    message = message_of(partition_command, tmp_path / "events.csv", tmp_path / "parts")
     assert message.endswith(
         "events.csv: no HDF5 file; python -m data_tools.convert makes a graph file of tables and arrays"
     )
@@ -197,6 +212,7 @@ SET_CASES = {
 }
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("case", SET_CASES)
 def test_damaged_sets_are_refused(jobs, parts, tmp_path, case):
     """One file of the set is damaged, rank 1's: named, with the remedy, before anything is trained."""
@@ -207,6 +223,7 @@ def test_damaged_sets_are_refused(jobs, parts, tmp_path, case):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("options", [[], ["--data.check_hash=false"]])
 def test_a_part_of_another_set_is_refused(jobs, good, parts, tmp_path, options):
     """Two sets of the same graph, mixed."""
@@ -217,6 +234,7 @@ def test_a_part_of_another_set_is_refused(jobs, good, parts, tmp_path, options):
     assert "partition again into an empty folder" in message
 
 
+@pytest.mark.launcher
 def test_more_ranks_than_parts(jobs, good, tmp_path):
     """Named with both remedies."""
     partition(good / "graph.h5", tmp_path / "two", 2)
@@ -240,6 +258,7 @@ ARGUMENT_CASES = {
 }
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("case", ARGUMENT_CASES)
 def test_bad_arguments_are_refused(jobs, good, tmp_path, case):
     """By key and value."""
@@ -248,6 +267,7 @@ def test_bad_arguments_are_refused(jobs, good, tmp_path, case):
     assert all(word in message for word in words), message
 
 
+@pytest.mark.launcher
 def test_misspelt_key_in_a_file(jobs, tmp_path):
     """The run file and the key are named."""
     (tmp_path / "run.yaml").write_text("train:\n  epochs: 1\n  batchsize: 100\n")
@@ -255,6 +275,7 @@ def test_misspelt_key_in_a_file(jobs, tmp_path):
     assert "batchsize" in message
 
 
+@pytest.mark.launcher
 def test_help_reaches_the_end_on_all_ranks(jobs):
     """Rank 0 prints it, and no rank waits for another."""
     for option in ("--help", "--print_config"):
@@ -262,6 +283,7 @@ def test_help_reaches_the_end_on_all_ranks(jobs):
         assert "batch_size" in result.stdout
 
 
+@pytest.mark.launcher
 def test_output_folder_that_cannot_be(jobs, good, tmp_path):
     """Below a regular file, which not even root can write to."""
     (tmp_path / "file").write_text("")
@@ -272,6 +294,7 @@ def test_output_folder_that_cannot_be(jobs, good, tmp_path):
 # -------------------------------------------------------------------------------------------------- full disk
 
 
+@pytest.mark.launcher
 def test_full_disk(jobs, good, small_disk):
     """A checkpoint that does not fit: exit code 1, the file named, the older one whole; later it goes on from there."""
     run = small_disk / "run"
@@ -304,6 +327,7 @@ def broken(mpirun, good, tmp_path, how: str, *more, **launch):
     return result, time.monotonic() - begin
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("how", ["raise", "exit3", "exit0"])
 def test_a_rank_that_leaves_ends_the_job(mpirun, good, tmp_path, how):
     """By an exception or by sys.exit, of any code: the job ends, and says which rank it was, on which host."""
@@ -313,6 +337,7 @@ def test_a_rank_that_leaves_ends_the_job(mpirun, good, tmp_path, how):
     assert ("KeyError" if how == "raise" else "SystemExit") in result.stderr
 
 
+@pytest.mark.launcher
 def test_a_rank_that_hangs_is_named(mpirun, good, tmp_path):
     """Stopped by a signal: the watchdog of another rank names it and ends the job."""
     result, seconds = broken(mpirun, good, tmp_path, "stop", "--comm.watchdog_seconds=10")
@@ -322,6 +347,7 @@ def test_a_rank_that_hangs_is_named(mpirun, good, tmp_path):
     assert seconds < 50
 
 
+@pytest.mark.launcher
 def test_a_hang_ends_without_calls_from_several_threads(mpirun, good, tmp_path):
     """A rank that waits for a stopped one cannot ask it; it ends itself, and the launcher ends the job."""
     funneled = {"MPI4PY_RC_THREAD_LEVEL": "funneled"}
@@ -331,6 +357,7 @@ def test_a_hang_ends_without_calls_from_several_threads(mpirun, good, tmp_path):
     assert "each rank watches itself" in result.stdout
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
 def test_copies_of_rank_0_are_refused(good, tmp_path, capsys, monkeypatch, variable):
     """A launcher that started four tasks, of which MPI knows nothing."""

@@ -9,8 +9,6 @@ import pytest
 from mpi4py import MPI
 from static_runs import make_static_parts, plain
 
-pytestmark = pytest.mark.launcher
-
 LOOP = """
 import sys
 from hpcgnn.comm.world import CommConfig, World
@@ -36,6 +34,7 @@ with together(world, "check"):
 """
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_an_error_of_one_rank_ends_the_job(tmp_path, mpirun, prefetch):
     """With its traceback, whether or not plans are made in the background."""
@@ -48,6 +47,7 @@ def test_an_error_of_one_rank_ends_the_job(tmp_path, mpirun, prefetch):
     assert "OSC UCX" not in result.stderr  # Open MPI's component for windows between nodes, of which there are none
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("value", [None, "rdma"])
 def test_a_choice_of_windows_stays(monkeypatch, value):
     """Open MPI reads the variable when MPI starts, so it is set before."""
@@ -58,6 +58,7 @@ def test_a_choice_of_windows_stays(monkeypatch, value):
     assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip() == (value or "^ucx")
 
 
+@pytest.mark.launcher
 def test_an_error_that_all_ranks_have_aborts_nothing(tmp_path, mpirun):
     (tmp_path / "check.py").write_text(TOGETHER)
     result = mpirun(2, tmp_path / "check.py", check=False, timeout=40)

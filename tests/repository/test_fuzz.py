@@ -6,8 +6,8 @@ import pytest
 from fuzz import OUTCOMES, SECONDS, TAKEN, Tally, fuzz, isolated, make_source
 from fuzz_readers import READERS
 
-# It starts processes that need the cores.
-pytestmark = [pytest.mark.launcher, pytest.mark.serial]
+
+pytestmark = pytest.mark.serial
 CASES = 2
 
 

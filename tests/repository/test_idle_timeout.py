@@ -88,7 +88,7 @@ def test_what_a_command_started_is_ended(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_passed_on(number):
-    process = start("trap 'echo heard; exit 5' TERM INT; echo ready; while :; do sleep 0.1; done", minutes=10)
+    process = start("trap 'echo heard; exit 5' TERM INT; echo ready; while :; do sleep 0.1 & wait $!; done", minutes=10)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert finish(process)[:2] == (5, "heard\n")
