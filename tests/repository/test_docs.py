@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
@@ -179,3 +180,26 @@ def test_page_names_every_key(page):
     for section in sections.split():
         missing = [key for key in keys[section] if f"`{section}.{key}`" not in text]
         assert not missing, f"docs/{page}.md does not name {section}: {missing}"
+
+
+# Tables of named parts, and the pages that have a word of each row.
+TABLES = {
+    "hpcgnn.temporal.model.updater:UPDATERS": ("models",), "hpcgnn.temporal.model.updater:MESSAGES": ("models",),
+    "hpcgnn.temporal.model.readout:READOUTS": ("models",), "hpcgnn.temporal.baselines:BASELINES": ("models",),
+    "hpcgnn.temporal.eval_negatives:EVAL_NEGATIVES": ("models",), "hpcgnn.snapshots.model:MODELS": ("snapshots",),
+    "hpcgnn.static.model.convolutions:CONVOLUTIONS": ("static",), "hpcgnn.task.negatives:NEGATIVES": ("static",),
+    "hpcgnn.nn.decoders:DECODERS": ("static", "models"), "hpcgnn.task.metrics:METRICS": ("glossary",),
+    "hpcgnn.task.losses:LOSSES": ("static", "models", "snapshots"),
+    "data_tools.source.formats.tables:FORMATS": ("own_data",),
+    "data_tools.partition.assignment:METHODS": ("partition",),
+}  # fmt: skip
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_of_a_table_is_in_the_docs(table):
+    module, _, name = table.partition(":")
+    text = "".join((REPOSITORY / f"docs/{page}.md").read_text() for page in TABLES[table])
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    words = set(re.findall(r"[\w@-]+", " ".join(re.findall(r"`([^`]+)`", text))))
+    assert sorted(filter(None, set(getattr(importlib.import_module(module), name)) - words)) == []

@@ -6,7 +6,6 @@ import pytest
 from fuzz import OUTCOMES, SECONDS, TAKEN, Tally, fuzz, isolated, make_source
 from fuzz_readers import READERS
 
-
 pytestmark = pytest.mark.serial
 CASES = 2
 
