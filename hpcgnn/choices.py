@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -21,18 +22,24 @@ class Part:
     says: str
 
 
-def tables_of(section: type) -> dict[str, Mapping[str, Part]]:
+@cache
+def _hints(section: type) -> dict[str, Any]:
+    """Evaluate the types of a section's fields, which takes longer than to check its values."""
+    return get_type_hints(section, include_extras=True)
+
+
+def tables_of(section: Any) -> dict[str, Mapping[str, Part]]:
     """Return the tables that fields of a section are chosen from, by field."""
-    hints = get_type_hints(section, include_extras=True)
-    return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
+    return {name: get_args(hint)[1] for name, hint in _hints(section).items() if get_origin(hint) is Annotated}
 
 
 def check_choices(section: str, values: object) -> None:
     """Raise ValueError for the first field of a dataclass whose value is none of the words of its Literal type, or not
     in its table."""
-    tables = tables_of(type(values))
-    for name, hint in get_type_hints(type(values)).items():
-        if get_origin(hint) is Literal or name in tables:
+    section_type: Any = type(values)
+    tables = tables_of(section_type)
+    for name, hint in _hints(section_type).items():
+        if name in tables or get_origin(hint) is Literal:
             check_choice(f"{section}.{name}", getattr(values, name), tables.get(name, get_args(hint)))
 
 
