@@ -77,7 +77,7 @@ def _say_choices(result: jsonargparse.ArgumentParser, section: str, tables: dict
         name, _, field = action.dest.partition(".")
         if name == section and field in tables:
             action.metavar = f"{{{','.join(filter(None, tables[field]))}}}"
-            action.help = f"{action.help.rstrip('.')}: {describe_choices(tables[field])}"
+            action.help = f"{(action.help or '').rstrip('.')}: {describe_choices(tables[field])}"
 
 
 def kind_of(argv: list[str], kind: str = DEFAULT_KIND) -> str:
