@@ -108,7 +108,7 @@ def test_classes_that_do_not_change_are_split_by_nodes(comm, mpi_tmp_path, targe
     config = make_config(**{**LABELS, "task__kind": "node", "task__target": target})
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     flat = session.partition.flat_row
-    rows = {name: flat[session.goal.want(name, 0, 3).row] for name in ("train", "val", "test")}
+    rows = {name: flat[session.goal.want(name, 0, 3).row.numpy()] for name in ("train", "val", "test")}
     for number, (name, mine) in enumerate(rows.items()):
         found = np.concatenate(session.world.allgather(mine))
         expected = np.flatnonzero((graph.nodes["colour"] >= 0) & (graph.nodes["split"] == number))
