@@ -385,7 +385,7 @@ def test_what_needs_features_beside_the_model_is_refused(changes, named):
 
 
 def test_features_need_samplers_to_hold_them():
-    with pytest.raises(ValueError, match=r"there are no sampler ranks; set comm\.sampler_ranks"):
+    with pytest.raises(ValueError, match=r"there are no sampling servers; set comm\.sampler_ranks"):
         CommConfig(sampler_features=True)
 
 
