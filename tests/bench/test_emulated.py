@@ -63,7 +63,7 @@ CASES = {
 # Temporal graphs and runs: every exchange that a step may have.
 TEMPORAL_CASES = {
     "plain": (bipartite, {}, {}),
-    "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"sampling__negatives": 2}),
+    "features": (bipartite, {"edge_width": 3, "node_width": 2}, {"task__negatives": 2}),
     "user": (bipartite, {"edge_width": 3}, {"memory__update_at": "user", "sampling__strategy": "uniform"}),
     "loops": (homogeneous, {"edge_width": 2}, {"sampling__in_batch_neighbors": False, "sampling__batch_by": "time"}),
     "two layers": (bipartite, {"edge_width": 3}, {"model__layers": 2, "memory__staleness": 1}),
