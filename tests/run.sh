@@ -122,7 +122,7 @@ slurm() {
         return 77
     fi
     bash tests/slurm/setup.sh || return 1
-    patiently python -m pytest "${DURATIONS[@]}" -m "slurm"
+    patiently python -m pytest "${DURATIONS[@]}" "${SUITE[@]}" -m "slurm"
 }
 
 # Runs a stage and notes how it went; 77 means skipped.
