@@ -60,3 +60,9 @@ def describe_choices(table: Mapping[str, Part]) -> str:
 def names_with(table: Mapping[str, Part], field: str, value: bool = True) -> str:
     """Name the rows of a table whose field has a value, as "one or other", for the remedy of an error."""
     return " or ".join(name for name, part in table.items() if getattr(part, field) == value)
+
+
+def has_kernel(part: object, table: Mapping[str, Any]) -> bool:
+    """Whether a native kernel computes what a part does: it is, or its class is, what a row of the table has as
+    ``kernel``. Never so for a subclass, which may compute something else."""
+    return any(row.kernel in (part, type(part)) for row in table.values() if row.kernel is not None)

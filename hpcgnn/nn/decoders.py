@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcgnn.choices import Part
+from hpcgnn.choices import Part, has_kernel
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.link_decoder import link_decoder
 from hpcgnn.native.products import linear
@@ -220,11 +220,6 @@ DECODERS = {
 def score_roles(decoder: Any, embedding: torch.Tensor) -> torch.Tensor:
     """Score pairs. embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One
     native call on the CPU for a decoder that has a kernel."""
-    if has_kernel(decoder) and can_multiply(embedding, decoder.out.weight):
+    if has_kernel(decoder, DECODERS) and can_multiply(embedding, decoder.out.weight):
         return link_decoder(embedding, *decoder.weights())
     return decoder(embedding[0], embedding[1:])
-
-
-def has_kernel(decoder: nn.Module) -> bool:
-    """Whether a native kernel computes what this decoder does; never so for a subclass."""
-    return any(type(decoder) is row.kernel for row in DECODERS.values())

@@ -125,8 +125,3 @@ def make_loss(task: Any, weight: torch.Tensor | None = None) -> Loss:
 def losses_of(learns: str) -> list[str]:
     """Names of the losses of what is learnt; the first is the default."""
     return [name for name, row in LOSSES.items() if row.learns == learns]
-
-
-def has_kernel(loss: Loss) -> bool:
-    """Whether native training steps compute this very function."""
-    return any(loss is row.kernel for row in LOSSES.values())

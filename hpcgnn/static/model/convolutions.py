@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn import native
-from hpcgnn.choices import Part
+from hpcgnn.choices import Part, has_kernel
 from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
@@ -57,7 +57,7 @@ class SageConv(nn.Module):
         """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and has_kernel(self)
+        fused = self.aggregator != "max" and edge_weight is None and has_kernel(self, CONVOLUTIONS)
         if fused and can_multiply(table, weight):
             return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
         return self._compose(block, rows_of(rows), edge_weight, rectify)
@@ -378,8 +378,3 @@ ACTIVATIONS = {
     "elu": RowPart(nn.ELU, "x, below 0 exp(x) - 1"),
     "none": RowPart(nn.Identity, "x"),
 }
-
-
-def has_kernel(convolution: nn.Module) -> bool:
-    """Whether a native kernel computes what this convolution does; never so for a subclass."""
-    return any(type(convolution) is row.kernel for row in CONVOLUTIONS.values())

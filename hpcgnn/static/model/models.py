@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpcgnn.choices import has_kernel
 from hpcgnn.native.products import linear
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, has_kernel
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class LayeredModel(GraphModel):
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
-        if len(inputs) == 1 and not changed and has_kernel(self.layers[0]):
+        if len(inputs) == 1 and not changed and has_kernel(self.layers[0], CONVOLUTIONS):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 

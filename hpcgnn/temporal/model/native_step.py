@@ -12,28 +12,29 @@ from typing import Any
 
 import torch
 
+from hpcgnn.choices import has_kernel
 from hpcgnn.native.attention_layer import AttentionCall, AttentionPass
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
 from hpcgnn.native.recurrent import RecurrentPass
-from hpcgnn.nn import decoders
-from hpcgnn.task import losses
+from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.task.losses import LOSSES, Loss
 from hpcgnn.temporal.model import readout as readouts
 from hpcgnn.temporal.model import updater as updaters
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.plan import Query
 
 
-def make_link_step(model: Any, loss: losses.Loss) -> LinkStep | None:
+def make_link_step(model: Any, loss: Loss) -> LinkStep | None:
     """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for learnt
     time encodings, frozen weights, and where the layers are not native."""
-    if type(model) is not TemporalModel or not losses.has_kernel(loss):
+    if type(model) is not TemporalModel or not has_kernel(loss, LOSSES):
         return None
     if any(part is not None for part in (model.message, model.feature, model.attention)):
         return None
     # Each table registers one class for its kernel, so that a subclass keeps its own arithmetic.
     is_native = model.updater is not None and updaters.has_kernel(model.updater)
-    is_native = is_native and readouts.has_kernel(model.embedding) and decoders.has_kernel(model.decoder)
+    is_native = is_native and readouts.has_kernel(model.embedding) and has_kernel(model.decoder, DECODERS)
     if not is_native or model.updater.time.phase.requires_grad:
         return None
     weights = [p for name, p in model.named_parameters() if not name.endswith("time.phase")]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn import native
+from hpcgnn import choices, native
 from hpcgnn.choices import Part
 from hpcgnn.native import AttentionPlan
 from hpcgnn.native.attention import attend_to_keys
@@ -302,7 +302,9 @@ READOUTS = {
 
 def has_kernel(embedding: nn.Module) -> bool:
     """Whether the native layers compute all of this embedding: never for a subclass."""
-    if not any(type(embedding) is row.kernel for row in READOUTS.values()):
-        return False
     whole: Any = embedding
-    return whole.combine is None and all(layer.has_kernel for layer in whole.layers)
+    return (
+        choices.has_kernel(embedding, READOUTS)
+        and whole.combine is None
+        and all(layer.has_kernel for layer in whole.layers)
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcgnn import native
+from hpcgnn import choices, native
 from hpcgnn.choices import Part
 from hpcgnn.native.dispatch import on_cuda
 from hpcgnn.native.layers import can_multiply
@@ -212,5 +212,4 @@ MESSAGES = {
 def has_kernel(updater: nn.Module) -> bool:
     """Whether the native kernel computes what this updater does: never for a subclass, which may have another step, and
     not with another encoding of times."""
-    is_registered = any(type(updater) is row.kernel for row in UPDATERS.values())
-    return is_registered and type(updater.time) is TimeEncoding and not updater.time.learnable
+    return choices.has_kernel(updater, UPDATERS) and type(updater.time) is TimeEncoding and not updater.time.learnable
