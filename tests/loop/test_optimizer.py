@@ -18,7 +18,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.task.goal import TrainScores
+from hpcgnn.task.goal import TrainScores, measure_links
 from hpcgnn.task.links import LinkScores
 from hpcgnn.temporal.config import TemporalConfig
 
@@ -321,7 +321,7 @@ def test_train_scores(world):
     """Metrics of all steps on all ranks, with copies for checkpoints and a resume in between."""
     random = np.random.default_rng(5)
     positive, negative = random.standard_normal((6, 40)).round(1) + 0.5, random.standard_normal((6, 3, 40)).round(1)
-    scores = TrainScores(world)
+    scores = TrainScores(world, ("ap", "auc"), measure_links)
     for step in range(6):
         mine = slice(world.rank, None, world.size)
         logits = torch.tensor(positive[step, mine], requires_grad=True)
@@ -330,7 +330,7 @@ def test_train_scores(world):
             scores.columns()
         if step == 2:
             saved = world.allgather(scores.columns())[-1 - world.rank]  # of another rank
-            scores = TrainScores(world)
+            scores = TrainScores(world, ("ap", "auc"), measure_links)
             scores.restore({name: torch.from_numpy(values) for name, values in saved.items()})
     labels, values = np.repeat([1, 0], [positive.size, negative.size]), np.append(positive, negative).astype(np.float32)
     expected = {

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from waiting_jobs import Jobs
 
 pytestmark = pytest.mark.launcher
+
+
+@pytest.fixture
+def jobs(mpirun):
+    """None of the session's, which run already."""
+    jobs = Jobs(mpirun)
+    yield jobs
+    jobs.close()
 
 
 def test_commands_share_a_job(mpirun, jobs):
