@@ -6,6 +6,9 @@
     python tests/mutation.py run                        # change the code by each, and run the tests that reach it
     python tests/mutation.py report                     # how many were noticed, and the others
 
+With ``--short``, ``run`` has them judged by what the short suite runs of these tests, on 1, 2, 3 and 4 ranks; ``run
+--survivors`` after it judges anew, by all of them, those that were not noticed, and prints the test that notices each.
+
 It changes files of the checkout it is called in and puts them back: use a clone of your own, with a .venv of its own
 (`bash tests/setup.sh`). Results are kept in `build/mutation`; `run` goes on where it was ended. Mutants are made by
 Cosmic Ray. A mutant is killed where a test fails or hangs, first of those on one rank, quick ones first, then of those
@@ -26,7 +29,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -37,16 +40,14 @@ FOLDERS = ("hpcgnn/comm", "hpcgnn/loop", "hpcgnn/task", "hpcgnn/graph")
 SEED = 20261124
 SPENT = {1: 25.0, 2: 12.0}  # seconds on tests that reach a line, quick ones first, by number of ranks
 UNKNOWN = 3.0  # seconds, of tests that one rank skips
-SECONDS = {1: 160, 2: 160}  # a mutant that takes longer hangs
-MARKERS = {
-    1: "not slurm and not launcher and not nightly",
-    2: "not slurm and not launcher and not nightly and not serial",
-}
+SECONDS = 160  # by number of ranks: a mutant that takes longer hangs
+MARKERS = "not slurm and not launcher and not nightly"
 
 
-def command(ranks: int) -> list[str]:
+def command(ranks: int, *options: str) -> list[str]:
     """Of pytest on so many ranks."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", MARKERS[ranks]]
+    marks = MARKERS if ranks == 1 else f"{MARKERS} and not serial"
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *options]
     if ranks == 1:
         return pytest
     mpirun = ["mpirun", "-np", str(ranks), "--oversubscribe", "--allow-run-as-root"]
@@ -106,11 +107,7 @@ def reached_lines(data: Iterable[Path], seconds: dict[str, float], spent: float)
 def sample(number: int, seed: int) -> None:
     """Make a session of so many mutants of FOLDERS, drawn by ``seed``."""
     WORK.mkdir(parents=True, exist_ok=True)
-    judge = f"{sys.executable} {Path(__file__).resolve()} judge"
-    CONFIG.write_text(
-        f"[cosmic-ray]\nmodule-path = {json.dumps(FOLDERS)}\ntimeout = {sum(SECONDS.values()) + 60}.0\n"
-        f'excluded-modules = []\ntest-command = "{judge}"\n[cosmic-ray.distributor]\nname = "local"\n'
-    )
+    configure(short=False)
     cosmic_ray("init", "--force", CONFIG, SESSION)
     with sqlite3.connect(SESSION) as session:
         # Names of jobs are drawn anew by each session.
@@ -128,6 +125,24 @@ def sample(number: int, seed: int) -> None:
     print(f"{number} of {len(jobs)} mutants")
 
 
+def configure(short: bool) -> None:
+    """Write how Cosmic Ray has a mutant judged."""
+    judge = f"{sys.executable} {Path(__file__).resolve()} judge" + short * " --short"
+    CONFIG.write_text(
+        f"[cosmic-ray]\nmodule-path = {json.dumps(FOLDERS)}\ntimeout = {4 * SECONDS + 60}.0\n"
+        f'excluded-modules = []\ntest-command = "{judge}"\n[cosmic-ray.distributor]\nname = "local"\n'
+    )
+
+
+def run(short: bool, survivors: bool) -> None:
+    """Judge the mutants that were not judged yet, or those that were not noticed."""
+    configure(short)
+    if survivors:
+        with sqlite3.connect(SESSION) as session:
+            session.execute("DELETE FROM work_results WHERE test_outcome = 'SURVIVED'")
+    cosmic_ray("exec", CONFIG, SESSION)
+
+
 def annotations(file: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Find where types of arguments and results begin and end, as (row, column): nothing evaluates them."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
@@ -140,48 +155,54 @@ def cosmic_ray(*words: object) -> None:
     subprocess.run([Path(sys.executable).with_name("cosmic-ray"), *map(str, words)], cwd=ROOT, check=True)
 
 
-def judge() -> int:
+def judge(short: bool) -> int:
     """Run the tests that reach the line that is changed now; exit code 1 where one notices."""
     lines = ["git", "diff", "--unified=0", "--", *FOLDERS]
     diff = subprocess.run(lines, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     file, line = re.search(r"^--- a/(.*)$", diff, re.MULTILINE)[1], re.search(r"^@@ -(\d+)", diff, re.MULTILINE)[1]
-    reached = json.loads(REACHED.read_text())
-    for ranks, limit in SECONDS.items():
-        of_file = reached[str(ranks)].get(file, {})
-        tests = of_file.get(line) or of_file.get("0", [])
-        if not tests:
-            continue
-        try:
-            done = subprocess.run([*command(ranks), "-x", "--timeout=100", *tests], cwd=ROOT, timeout=limit)
-        except subprocess.TimeoutExpired:
-            print(f"hangs on {ranks} ranks")
-            return 1
-        if done.returncode not in (0, 5):  # 5: no test is left on this number of ranks
-            return 1
-    return 0
+    reached = {ranks: of_file.get(file, {}) for ranks, of_file in json.loads(REACHED.read_text()).items()}
+    tests = {int(ranks): lines.get(line) or lines.get("0", []) for ranks, lines in reached.items()}
+    if short:  # each on the number of ranks where its turn is
+        names = list(dict.fromkeys(chain(*tests.values())))
+        tests = {ranks: names for ranks in (1, 2, 3, 4)}
+    options = ["-x", "--timeout=100", *(["--short", "--once"] if short else [])]
+    return int(any(names and notices(ranks, options, names) for ranks, names in tests.items()))
 
 
-def report() -> None:
-    """Print how many mutants were killed, and the others with their change."""
+def notices(ranks: int, options: list[str], tests: list[str]) -> bool:
+    """Whether one of some tests fails or hangs on so many ranks."""
+    words = command(ranks, *options, *tests)
+    try:
+        done = subprocess.run(words, cwd=ROOT, timeout=SECONDS, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        print(f"hangs on {ranks} ranks")
+        return True
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    print(f"{ranks} ranks: exit code {done.returncode}", *sorted(set(failed)))
+    return done.returncode not in (0, 5)  # 5: no test is left on this number of ranks
+
+
+def report(told: bool) -> None:
+    """Print how many mutants were killed, and the others with their change, or all with the tests that noticed."""
     outcomes: Counter[str] = Counter()
     with sqlite3.connect(SESSION) as session:
-        for place, outcome, diff in results(session):
+        for place, outcome, diff, printed in results(session):
             outcomes[outcome] += 1
-            if outcome != "killed":
-                print(f"{place}: {outcome}\n{diff}\n")
+            if outcome != "killed" or told:
+                print(f"{place}: {outcome}\n{diff}\n{printed}")
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
 
 
-def results(session: sqlite3.Connection) -> Iterator[tuple[str, str, str]]:
-    """Place, outcome and changed lines of every mutant."""
+def results(session: sqlite3.Connection) -> Iterator[tuple[str, str, str, str]]:
+    """Place, outcome and changed lines of every mutant, and what its judge printed."""
     query = (
-        "SELECT module_path, start_pos_row, operator_name, test_outcome, worker_outcome, diff FROM mutation_specs "
-        "LEFT JOIN work_results USING (job_id) ORDER BY module_path, start_pos_row, operator_name"
+        "SELECT module_path, start_pos_row, operator_name, test_outcome, worker_outcome, diff, output "
+        "FROM mutation_specs LEFT JOIN work_results USING (job_id) ORDER BY module_path, start_pos_row, operator_name"
     )
-    for file, row, operator, outcome, worker, diff in session.execute(query):
+    for file, row, operator, outcome, worker, diff, output in session.execute(query):
         changed = [line for line in (diff or "").splitlines() if re.match(r"[-+](?!--|\+\+)", line)]
         name = operator.rpartition("/")[2]
-        yield f"{file}:{row} {name}", (outcome or worker or "waiting").lower(), "\n".join(changed)
+        yield f"{file}:{row} {name}", (outcome or worker or "waiting").lower(), "\n".join(changed), output or ""
 
 
 def main() -> int:
@@ -189,15 +210,20 @@ def main() -> int:
     parser.add_argument("step", choices=("cover", "sample", "run", "judge", "report"))
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--short", action="store_true", help="judge: by what the short suite runs of the tests")
+    parser.add_argument("--survivors", action="store_true", help="run: those that were not noticed, once more")
+    parser.add_argument("--tests", action="store_true", help="report: all, with the tests that noticed them")
     options = parser.parse_args()
     if options.step == "judge":
-        return judge()
+        return judge(options.short)
     if options.step == "run":
-        cosmic_ray("exec", CONFIG, SESSION)
+        run(options.short, options.survivors)
     elif options.step == "sample":
         sample(options.number, options.seed)
+    elif options.step == "report":
+        report(options.tests)
     else:
-        {"cover": cover, "report": report}[options.step]()
+        cover()
     return 0
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_epoch_parallel
-from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS, RANKINGS
@@ -268,8 +267,6 @@ class SnapshotTaskConfig(TaskConfig):
         for name in ("steps", "negatives"):
             if getattr(self, name) < 1:
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
-        if DECODERS[self.decoder].compares_neighbors:
-            raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.split == NODES and self.kind != NODE:
             raise ValueError(f"task.split nodes is for task.kind node, not {self.kind}")
 

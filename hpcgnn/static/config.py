@@ -297,8 +297,6 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(
                 f"task.negative_kind {self.negative_kind}: task.negative_sharing batch draws no nodes; leave it out"
             )
-        if DECODERS[self.decoder].compares_neighbors:
-            raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
         if self.kind == NODE and (self.relation or self.reverse):
             raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
         if self.kind == LINK and (self.node_type or self.classes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.decoders import DECODERS
@@ -33,6 +33,8 @@ class TaskConfig:
         negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
     """
 
+    has_events: ClassVar[bool] = False  # a decoder can compare neighborhoods at a time
+
     kind: str = LINK
     classes: int = 0
     class_weights: list[float] = field(default_factory=list)
@@ -54,6 +56,7 @@ class TaskConfig:
             raise ValueError(f"task.adversarial must be at least 0, got {self.adversarial}")
         self._check_classes()
         self._check_loss()
+        self._check_decoder()
 
     @property
     def learns(self) -> str:
@@ -88,8 +91,12 @@ class TaskConfig:
                 readers = [loss for loss in fitting if name in LOSSES[loss].options]
                 remedy = f"use task.loss {' or '.join(readers)}, or leave it out" if readers else "leave it out"
                 raise ValueError(f"task.{name}: task.loss {self.loss} does not read it; {remedy}")
+
+    def _check_decoder(self) -> None:
         if self._is_set(TEMPERATURE) and not DECODERS[self.decoder].divides:
             raise ValueError(f"task.temperature: task.decoder {self.decoder} does not read it; use cosine")
+        if DECODERS[self.decoder].compares_neighbors and not self.has_events:
+            raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
 
     def _is_set(self, name: str) -> bool:
         default = next(f for f in fields(self) if f.name == name)

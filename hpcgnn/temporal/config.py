@@ -297,6 +297,8 @@ class TemporalTaskConfig(TaskConfig):
         init: folder of a finished run; all of the model but the head starts with its best weights.
     """
 
+    has_events = True
+
     kind: Literal["link", "node", "edge", "edge_regression"] = "link"
     decoder: Annotated[str, DECODERS] = "mlp"
     negatives: int = 1

@@ -273,6 +273,7 @@ def test_wrong_settings_are_refused():
         ({"eval__ranking": "all", "task__decoder": "distmult"}, "task.decoder distmult ranks edges by their types"),
         ({"task__classes": 3}, "no classes"),
         ({"task__negatives": 0}, "task.negatives"),
+        ({"task__decoder": "pair"}, "task.decoder pair is for temporal graphs"),
         ({"task__split": "nodes"}, "task.split nodes"),
     ):
         with pytest.raises(ValueError, match=reason):

@@ -491,6 +491,7 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
         ({"task__margin": 0.0}, "task.margin"),
         ({"task__loss": "hinge"}, "task.loss"),
         ({"task__decoder": "bilinear"}, "task.decoder"),
+        ({"task__decoder": "pair"}, "task.decoder pair is for temporal graphs"),
         ({"task__node_type": "user"}, "task.node_type"),
         ({"task__kind": "node", "task__relation": BUYS}, "task.relation"),
         ({"eval__negatives": -1}, "eval.negatives"),
