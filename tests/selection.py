@@ -4,7 +4,7 @@ A test that is skipped for a reason that skips.toml does not have, or for one th
 the run. Tests for other numbers of ranks are deselected, and counted; so are those marked nightly, unless ``-m`` or the
 name of their file asks for them. With ``--once`` every test that knows ranks runs on one of the numbers 1 to 4, which
 its file decides: sessions on all four numbers run each of them once. With ``--short``, of the tests that start ranks or
-need Slurm only those run that core.toml lists.
+need Slurm only those run that core.toml lists, and none that is marked long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
 
 # Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
-ONCE, SHORT, NIGHTLY = "once", "short", "nightly"
+ONCE, SHORT, LONG, NIGHTLY = "once", "short", "long", "nightly"
 JOBS = ("launcher", "slurm")
 HOMES = (1, 2, 3, 1, 2, 4)  # numbers of ranks, in turns: on two cores, few ranks are done sooner
 SALT = "273"  # of several hundred, this one gives the four numbers of ranks the most even shares of the time
@@ -146,6 +146,8 @@ class RankSelection:
             return "ranks"
         if self.once and home_of(item) != self.num_ranks:
             return ONCE
+        if self.core is not None and item.get_closest_marker(LONG):
+            return LONG
         if self.core is not None and any(map(item.get_closest_marker, JOBS)):
             if not name_of(item).startswith(self.core):
                 return SHORT

@@ -42,20 +42,6 @@ def test_train_without_arguments(mpirun, tmp_path, ranks):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("options", [[], ["--kind=static", "--train.optimizer=sgd"], ["--kind=snapshots"]])
-def test_training_loads_no_compiler(tmp_path, options):
-    """That of torch takes a second, and 90 MB of every rank."""
-    small = ["--train.epochs=1", *options]
-    program = (
-        f"import runpy, sys\nsys.argv[1:] = {small}\n"
-        "try:\n    runpy.run_module('hpcgnn.train', run_name='__main__', alter_sys=True)\n"
-        "except SystemExit as end:\n    assert not end.code\n"
-        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
-    )
-    assert bare([sys.executable, "-c", program], tmp_path)[-1] == "[]"
-
-
-@pytest.mark.serial
 @pytest.mark.parametrize("kind", ["temporal", "static", "snapshots"])
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)

@@ -91,7 +91,9 @@ def test_installation_offers_the_command():
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize(
+    "name", [name if name == "info" else pytest.param(name, marks=pytest.mark.long) for name in cli.COMMANDS]
+)
 def test_every_command_is_its_module(name):
     """Options, too, are those of the module."""
     by_name = start(sys.executable, "-m", "hpcgnn", name, "--help")

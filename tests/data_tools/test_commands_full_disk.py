@@ -36,6 +36,9 @@ COMMANDS = {
 }
 
 
+SLOW = ("npz", "pyg", "rmat")  # and much like others
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     """A folder with what the commands read."""
@@ -48,7 +51,9 @@ def sources(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [name if name not in SLOW else pytest.param(name, marks=pytest.mark.long) for name in COMMANDS]
+)
 def test_a_file_that_cannot_grow_ends_the_command_in_one_line(sources, name):
     limits = [3_000, 40_000, 130_000, 200_000]
     module, *arguments = COMMANDS[name]

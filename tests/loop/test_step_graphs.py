@@ -49,11 +49,11 @@ aten = torch.ops.aten
 pytestmark = pytest.mark.serial
 
 MODELS = (
-    "plain", "three negatives", "jodie", "tgn of two layers", "window with memory", "mixer", "pair decoder",
-    "dysat",
+    "plain", *(pytest.param(case, marks=pytest.mark.long) for case in ("three negatives", "jodie", "mixer")),
+    "tgn of two layers", "window with memory", "pair decoder", pytest.param("dysat", marks=pytest.mark.long),
 )  # fmt: skip
 STATIC = {"sage": {}} | {name: test_graph_training.PLAIN[name] for name in ("gcn", "gat", "residual", "three hops")}
-LABELS = ("node", "edge without memory", "numbers")
+LABELS = ("node", *(pytest.param(case, marks=pytest.mark.long) for case in ("edge without memory", "numbers")))
 
 
 WAITING = {

@@ -31,7 +31,7 @@ from hpcgnn.task.goal import Collected, measure_events
 pytestmark = pytest.mark.serial
 WINGS = tuple(FURTHER)
 ERRORS = 3.0  # standard errors around chance
-IN_CI = 4  # one row in so many, and all rows every night
+IN_SHORT, IN_CI = 12, 4  # one row in so many, and all rows every night
 PEOPLE, EVENTS = 14, 1500
 NODES, EDGES = 200, 1600
 PLACES, SNAPSHOTS = 50, 14
@@ -144,7 +144,7 @@ def cases():
     """Rows by wing and number; most are for the night."""
     for wing in WINGS:
         for number, row in enumerate(read_rows(wing)):
-            marks = [] if number % IN_CI == 0 else [pytest.mark.nightly]
+            marks = [pytest.mark.nightly] if number % IN_CI else [pytest.mark.long] if number % IN_SHORT else []
             yield pytest.param(wing, row, id=f"{wing}-{number}", marks=marks)
 
 

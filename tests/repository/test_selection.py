@@ -44,5 +44,12 @@ def test_every_test_runs_once_on_a_number_of_ranks_that_it_is_for(marks):
     assert set(found) == NUMBERS.get(marks, {1})
 
 
+@pytest.mark.parametrize(("core", "expected"), [(None, {1}), ((), set())], ids=["all", "short"])
+def test_a_long_test_is_none_of_the_short_suite(core, expected):
+    item = item_of(TESTS / "test_any.py", [pytest.mark.serial, pytest.mark.long])
+    selected = selection.RankSelection(1, True, core, lambda _: True).why_not(item) is None
+    assert {1} & {int(selected)} == expected
+
+
 def test_tests_for_more_ranks_than_a_suite_starts_are_left_to_others():
     assert numbers_of(item_of(TESTS / "test_any.py", [pytest.mark.ranks(8)])) == set()
