@@ -1,13 +1,13 @@
 """Mutation testing of comm, loop, task and graph: do the tests notice a small change of the code?
 
     pip install 'cosmic-ray>=8.7' 'pytest-cov>=7'       # beside what tests/setup.sh brings
-    python tests/mutation.py cover                      # which tests reach which line, on one rank and on two
+    python tests/mutation.py cover                      # which tests of the short suite reach which line
     python tests/mutation.py sample --number 300        # draw mutants by --seed
     python tests/mutation.py run                        # change the code by each, and run the tests that reach it
     python tests/mutation.py report                     # how many were noticed, and the others
 
 With ``--short``, ``run`` has them judged by what the short suite runs of these tests, on 1, 2, 3 and 4 ranks; ``run
---survivors`` after it judges anew, by all of them, those that were not noticed, and prints the test that notices each.
+--survivors`` after it judges anew, by all of them, those that were not noticed. ``report --tests`` has what noticed.
 
 It changes files of the checkout it is called in and puts them back: use a clone of your own, with a .venv of its own
 (`bash tests/setup.sh`). Results are kept in `build/mutation`; `run` goes on where it was ended. Mutants are made by
@@ -29,7 +29,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -38,9 +38,10 @@ WORK = ROOT / "build/mutation"
 SESSION, CONFIG, REACHED = WORK / "session.sqlite", WORK / "cosmic-ray.toml", WORK / "reached.json"
 FOLDERS = ("hpcgnn/comm", "hpcgnn/loop", "hpcgnn/task", "hpcgnn/graph")
 SEED = 20261124
-SPENT = {1: 25.0, 2: 12.0}  # seconds on tests that reach a line, quick ones first, by number of ranks
-UNKNOWN = 3.0  # seconds, of tests that one rank skips
-SECONDS = 160  # by number of ranks: a mutant that takes longer hangs
+SPENT = 30.0  # seconds on tests that reach a line, quick ones first
+UNKNOWN = 3.0  # seconds, of tests that one rank leaves to others
+SECONDS = 160  # on one number of ranks: a mutant that takes longer hangs
+SHORT = ("--short", "--once")
 MARKERS = "not slurm and not launcher and not nightly"
 
 
@@ -57,16 +58,15 @@ def command(ranks: int, *options: str) -> list[str]:
 def cover() -> None:
     """Write which tests reach which line of FOLDERS to REACHED."""
     WORK.mkdir(parents=True, exist_ok=True)
-    reached, log = {}, WORK / "tests.xml"
-    for ranks in (1, 2):
+    log = WORK / "tests.xml"
+    for ranks in (1, 2, 3, 4):
         data = WORK / f"coverage-{ranks}"
         settings = WORK / f"coverage-{ranks}.ini"
         settings.write_text(f"[run]\nsource = hpcgnn\nrelative_files = true\ndata_file = {data}-${{PMIX_RANK-0}}\n")
         options = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
         options += ["-n", "auto", f"--junitxml={log}"] if ranks == 1 else []
-        subprocess.run([*command(ranks), *options], cwd=ROOT)
-        reached[ranks] = reached_lines(WORK.glob(f"coverage-{ranks}-*"), durations(log), SPENT[ranks])
-    REACHED.write_text(json.dumps(reached))
+        subprocess.run([*command(ranks, *SHORT), *options], cwd=ROOT)
+    REACHED.write_text(json.dumps(reached_lines(WORK.glob("coverage-?-*"), durations(log))))
 
 
 def durations(log: Path) -> dict[str, float]:
@@ -79,7 +79,7 @@ def durations(log: Path) -> dict[str, float]:
     return dict(seconds)
 
 
-def reached_lines(data: Iterable[Path], seconds: dict[str, float], spent: float) -> dict[str, dict[int, list[str]]]:
+def reached_lines(data: Iterable[Path], seconds: dict[str, float]) -> dict[str, dict[int, list[str]]]:
     """Names of tests, quick ones that run few lines first, by file and line; line 0: of the whole file."""
     from coverage import CoverageData
 
@@ -99,7 +99,7 @@ def reached_lines(data: Iterable[Path], seconds: dict[str, float], spent: float)
     def chosen(names: set[str]) -> list[str]:
         in_order = sorted(names, key=lambda name: (math.ceil(seconds.get(name, UNKNOWN)), sizes[name], name))
         total = list(accumulate(seconds.get(name, UNKNOWN) for name in in_order))
-        return in_order[: max(1, bisect_right(total, spent))]
+        return in_order[: max(1, bisect_right(total, SPENT))]
 
     return {file: {line: chosen(names) for line, names in lines.items()} for file, lines in tests.items()}
 
@@ -160,13 +160,10 @@ def judge(short: bool) -> int:
     lines = ["git", "diff", "--unified=0", "--", *FOLDERS]
     diff = subprocess.run(lines, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     file, line = re.search(r"^--- a/(.*)$", diff, re.MULTILINE)[1], re.search(r"^@@ -(\d+)", diff, re.MULTILINE)[1]
-    reached = {ranks: of_file.get(file, {}) for ranks, of_file in json.loads(REACHED.read_text()).items()}
-    tests = {int(ranks): lines.get(line) or lines.get("0", []) for ranks, lines in reached.items()}
-    if short:  # each on the number of ranks where its turn is
-        names = list(dict.fromkeys(chain(*tests.values())))
-        tests = {ranks: names for ranks in (1, 2, 3, 4)}
-    options = ["-x", "--timeout=100", *(["--short", "--once"] if short else [])]
-    return int(any(names and notices(ranks, options, names) for ranks, names in tests.items()))
+    reached = json.loads(REACHED.read_text()).get(file, {})
+    tests = reached.get(line) or reached.get("0", [])
+    options = ["-x", "--timeout=100", *(SHORT if short else ())]
+    return int(bool(tests) and any(notices(ranks, options, tests) for ranks in ((1, 2, 3, 4) if short else (1, 2))))
 
 
 def notices(ranks: int, options: list[str], tests: list[str]) -> bool:
