@@ -134,6 +134,7 @@ def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, c
 
 
 @pytest.mark.several_ranks
+@pytest.mark.parametrize("kernels", ["host", pytest.param("emulated", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("case", ["gcn", "gat", "residual", "narrow copies", "sage", "rgcn", "rgat"])
 def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, kernels):
     """Batches of one seed: other ranks than its own have no row to compute."""

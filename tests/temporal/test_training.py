@@ -85,7 +85,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("start", [-(10**6), -5000, 0])
+@pytest.mark.parametrize("start", [-(10**6), pytest.param(-5000, marks=pytest.mark.long), 0])
 @pytest.mark.parametrize("model", MODELS)
 def test_only_differences_of_times_count(comm, mpi_tmp_path, model, start):
     """Times below zero, and some of either sign, give the losses of times far above."""
