@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-import two_nodes
+import two_machines
 from faults import machine
 from run_commands import run
 from static_runs import APART, make_static_parts, open_graph_session, plain, static_config
@@ -43,16 +43,16 @@ def test_command_prints_the_stages_of_a_step(capsys):
 
 @pytest.mark.launcher
 @pytest.mark.nightly
-def test_between_two_nodes_a_row_travels_once(comm, tmp_path):
+def test_between_two_machines_a_row_travels_once(comm, tmp_path):
     """On a real link, whose own counters agree."""
     parts = make_static_parts(comm, plain, tmp_path)
     arguments = [f"--data.path={parts}", "--model.hidden=8", "--train.batch_size=64", "--steps=3"]
     try:
-        with machine.two_nodes(tmp_path / "nodes") as nodes:
-            alone = two_nodes.measure(tmp_path / "alone.json", arguments, two_nodes.MPIRUN)
-            nodes.shape(1)
-            launcher = nodes.launcher(two_nodes.MPIRUN, two_nodes.SLOTS)
-            result = two_nodes.measure(tmp_path / "nodes.json", arguments, launcher)
+        with machine.two_machines(tmp_path / "machines") as machines:
+            alone = two_machines.measure(tmp_path / "alone.json", arguments, two_machines.MPIRUN)
+            machines.shape(1)
+            launcher = machines.launcher(two_machines.MPIRUN, two_machines.SLOTS)
+            result = two_machines.measure(tmp_path / "machines.json", arguments, launcher)
     except machine.Missing as missing:
         pytest.skip(f"needs what this machine does not lend: {missing}")
     assert alone["row_bytes_sent"] == alone["bytes_between_machines"] == 0

@@ -52,7 +52,7 @@ def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
 
 
 @pytest.mark.several_ranks
-def test_a_group_that_lies_on_two_nodes_has_no_board(comm, monkeypatch):
+def test_a_group_that_lies_on_two_machines_has_no_board(comm, monkeypatch):
     """Its ranks are neighbours of other groups alone; a group beside it on one machine has one."""
     monkeypatch.setattr(World, "machine", lambda world: world.mpi.Split(comm.rank // 3, world.rank))
     world = make_world(comm, 0).split(2)

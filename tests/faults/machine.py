@@ -1,4 +1,4 @@
-"""What a machine lends to faults: a small disk, memory that ends, two nodes with a cable. Needs root, on Linux."""
+"""What a machine lends to faults: a small disk, memory that ends, two machines with a cable. Needs root, on Linux."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}
 BURST_SECONDS = 0.004  # at the full rate, which a shaped cable sends at once: the clock of kernels ticks so often
 
 AGENT = """#!/usr/bin/env bash
-# Starts a command on the other node: AGENT HOST COMMAND...
+# Starts a command on the other machine: AGENT HOST COMMAND...
 shift
 exec ip netns exec {namespace} unshare --uts bash -c 'hostname {name}; eval "$0"' "$*"
 """
@@ -89,7 +89,7 @@ def _remove(group: Path) -> None:
 
 
 @dataclass
-class Nodes:
+class Machines:
     """Two network namespaces, each with a host name of its own, and a virtual cable."""
 
     names: tuple[str, str]
@@ -97,13 +97,13 @@ class Nodes:
     seconds: float = KEEPALIVE["time"] + KEEPALIVE["intvl"] * KEEPALIVE["probes"]
 
     def launcher(self, mpirun: list[str], slots: int = 1) -> list[str]:
-        """mpirun on the first node, which starts so many ranks on each."""
+        """mpirun on the first machine, which starts so many ranks on each."""
         settings = {"plm_ssh_agent": self.agent}
         settings |= {f"oob_tcp_keepalive_{name}": value for name, value in KEEPALIVE.items()}
         words = [word for name, value in settings.items() for word in ("--prtemca", name, str(value))]
         command = [*mpirun, "--host", ",".join(f"{address}:{slots}" for address in ADDRESSES), *words]
-        enter = 'hostname node-a; exec "$@"'
-        return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c", enter, "node-a", *command]
+        enter = 'hostname machine-a; exec "$@"'
+        return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "bash", "-c", enter, "machine-a", *command]
 
     def shape(self, gigabits: float) -> None:
         """Let each end of the cable send so many Gbit/s; 0: as fast as it goes."""
@@ -128,7 +128,7 @@ class Nodes:
 def _one_scheduling_group() -> Iterator[None]:
     """Let the kernel share its cores among processes, not among sessions, until the end, where it may be told.
 
-    Each node's ranks are a session, and Linux 6.18 lets one whose ranks yield while they wait go without a core for
+    Each machine's ranks are a session, and Linux 6.18 lets one whose ranks yield while they wait go without a core for
     minutes where the other one computes.
     """
     before = AUTOGROUPS.read_text() if os.access(AUTOGROUPS, os.W_OK) else ""
@@ -142,15 +142,15 @@ def _one_scheduling_group() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def two_nodes(folder: Path) -> Iterator[Nodes]:
-    """Two nodes, until the end, for Open MPI's launcher."""
+def two_machines(folder: Path) -> Iterator[Machines]:
+    """Two machines, until the end, for Open MPI's launcher."""
     mpirun = find_mpirun()
     if not mpirun or "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
-        raise Missing("Open MPI's mpirun, which can be told how to reach a node")
+        raise Missing("Open MPI's mpirun, which can be told how to reach a machine")
     number = os.getpid()
     names = (f"hpcgnn-{number}-a", f"hpcgnn-{number}-b")
     agent = folder.with_name(f"{folder.name}-agent")
-    agent.write_text(AGENT.format(namespace=names[1], name="node-b"))
+    agent.write_text(AGENT.format(namespace=names[1], name="machine-b"))
     agent.chmod(0o755)
     try:
         for name in names:
@@ -162,7 +162,7 @@ def two_nodes(folder: Path) -> Iterator[Nodes]:
             _run("ip", "-n", name, "link", "set", "lo", "up")
             _run("ip", "-n", name, "link", "set", "cable", "up")
         with _one_scheduling_group():
-            yield Nodes(names, agent)
+            yield Machines(names, agent)
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=60)

@@ -110,15 +110,15 @@ def launcher_killed(lab: Lab, folder: Path, reference: list[dict]) -> str:
 
 
 def machine_vanishes(lab: Lab, folder: Path, reference: list[dict]) -> str:
-    """Two nodes, a rank on each; the cable between them is pulled. mpirun notices by its keepalive, and ends with 0
+    """Two machines, a rank on each; the cable between them is pulled. mpirun notices by its keepalive, and ends with 0
     as if nothing were the matter; but the run is not at its end, and goes on."""
-    with machine.two_nodes(folder) as nodes, lab.job(folder, 2, launcher=nodes.launcher(lab.launcher(2))) as job:
+    with machine.two_machines(folder) as both, lab.job(folder, 2, launcher=both.launcher(lab.launcher(2))) as job:
         if not job.wait_until(lambda: has_checkpoint(folder), START_SECONDS):
             raise Miss(job.text())
-        nodes.cut()
+        both.cut()
         job.wait(lab.watchdog + GRACE_SECONDS)
         job.check_nothing_left()
-        check_end(job, job.process.returncode, (0, 1), "lost communication.*node-b")
+        check_end(job, job.process.returncode, (0, 1), "lost communication.*machine-b")
         line = found_line(job.text(), "lost communication")
     check_checkpoints(folder)
     lab.finish(folder, 2, reference)

@@ -1,11 +1,13 @@
-"""Steps on two nodes that a link of a known rate joins: `python tests/two_nodes.py --gigabits 0 10 1 -- ARGUMENTS...`
+"""Steps on two machines that a link of a known rate joins:
 
-The nodes are network namespaces of this machine with two ranks each, which share memory within a node alone; as root,
-with Open MPI. ARGUMENTS are those of hpcgnn.bench sage, which is run once for each rate (0: as fast as it goes) and
-once with all ranks on one node. A Markdown table on stdout, all of a step and of one direction: seconds; bytes of rows
-that a node asks the other for; bytes of all exchanges by the run's count; bytes on the wire by the kernel's (which has
-gradients and headers besides); how long these take at that rate; how much of that the step does not wait for; and the
-step beside the longer of a step on the link as fast as it goes and of the transfer.
+    python tests/two_machines.py --gigabits 0 10 1 -- ARGUMENTS...
+
+The machines are network namespaces of this computer with two ranks each, which share memory within a machine alone; as
+root, with Open MPI. ARGUMENTS are those of hpcgnn.bench sage, which is run once for each rate (0: as fast as it goes)
+and once with all ranks on one machine. A Markdown table on stdout, all of a step and of one direction: seconds; bytes
+of rows that a machine asks the other for; bytes of all exchanges by the run's count; bytes on the wire by the kernel's
+(which has gradients and headers besides); how long these take at that rate; how much of that the step does not wait
+for; and the step beside the longer of a step on the link as fast as it goes and of the transfer.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from faults.machine import find_mpirun, two_nodes
+from faults.machine import find_mpirun, two_machines
 
 SLOTS = 2  # ranks of a machine
 FLAGS = ["--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
@@ -30,14 +32,14 @@ def main() -> None:
     parser.add_argument("--gigabits", type=float, nargs="+", default=[0.0, 10.0, 1.0], help="a second, of the link")
     parser.add_argument("arguments", nargs="+", metavar="ARGUMENTS", help="of hpcgnn.bench sage, behind --")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hpcgnn-two-nodes-") as name:
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-two-machines-") as name:
         folder = Path(name)
-        lines = [cells("one node", measure(folder / "alone.json", options.arguments, MPIRUN))]
-        with two_nodes(folder / "nodes") as nodes:
+        lines = [cells("one machine", measure(folder / "alone.json", options.arguments, MPIRUN))]
+        with two_machines(folder / "machines") as machines:
             free = 0.0
             for rate in options.gigabits:
-                nodes.shape(rate)
-                result = measure(folder / f"{rate}.json", options.arguments, nodes.launcher(MPIRUN, SLOTS))
+                machines.shape(rate)
+                result = measure(folder / f"{rate}.json", options.arguments, machines.launcher(MPIRUN, SLOTS))
                 free = free or result["step_seconds"]
                 lines.append(cells(f"{rate:g} Gbit/s" if rate else "not shaped", result, rate, free))
     for line in (HEAD, ("---",) * len(HEAD), *lines):
