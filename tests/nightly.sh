@@ -33,7 +33,7 @@ properties() {
         --allow-run-as-root .venv/bin/python "${command[@]}" --with-mpi -m "not serial"
 }
 soak() { bash tests/soak.sh --minutes "${SOAK_MINUTES:-60}"; }
-long() { .venv/bin/python -m pytest -q -m nightly; }
+long() { bash tests/slurm/setup.sh; .venv/bin/python -m pytest -q -m nightly; }
 ranks() { bash tests/run.sh --all mpi1 mpi2 mpi3 mpi4; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
 mpich() { bash tests/second_mpi.sh 1 2; }

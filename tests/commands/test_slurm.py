@@ -14,6 +14,7 @@ import pytest
 from places import REPOSITORY
 
 pytestmark = [pytest.mark.slurm, pytest.mark.launcher]
+NIGHTLY = pytest.mark.nightly  # the job scripts get the same signals without Slurm, too (test_jobs.py)
 
 
 class Job:
@@ -121,8 +122,8 @@ def srun_speaks_pmix() -> bool:
     ("site", "flags"),
     [
         pytest.param("generic", ["--batch", "--signal=USR1"], id="time limit, mpirun"),
-        pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun"),
-        pytest.param("generic", ["--full", "--signal=TERM"], id="TERM to all processes, mpirun"),
+        pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun", marks=NIGHTLY),
+        pytest.param("generic", ["--full", "--signal=TERM"], id="TERM to all processes, mpirun", marks=NIGHTLY),
         pytest.param("srun-pmix", ["--batch", "--signal=USR1"], id="time limit, srun"),
         pytest.param("srun-pmix", ["--signal=TERM"], id="TERM to the ranks, srun"),
     ],
@@ -169,7 +170,11 @@ def test_unknown_site_names_those_there_are(submit, tmp_path):
     assert "generic.sh" in job.text()
 
 
-@pytest.mark.parametrize("flags", [["--batch", "--signal=USR1"], ["--full", "--signal=TERM"]], ids=["USR1", "TERM"])
+@pytest.mark.parametrize(
+    "flags",
+    [["--batch", "--signal=USR1"], pytest.param(["--full", "--signal=TERM"], marks=NIGHTLY)],
+    ids=["USR1", "TERM"],
+)
 def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
     """The recipe as it is, with a line in metrics.jsonl for every step."""
     epochs = 4
