@@ -199,6 +199,15 @@ def test_run_that_is_looked_at_gives_the_same_answer(comm, parts, mpi_tmp_path, 
     assert ("epoch 1 [#" in capfd.readouterr().err) == (comm.rank == 0)
 
 
+def test_the_first_rank_writes_the_stages_of_all(comm, parts, mpi_tmp_path):
+    run(comm, parts, mpi_tmp_path / "run", epochs=2)
+    start, *epochs = map(json.loads, (mpi_tmp_path / "run" / "stages.jsonl").read_text().splitlines())
+    assert (start["kind"], start["ranks"], len(start["hosts"])) == ("start", comm.size, comm.size)
+    assert [(line["kind"], line["epoch"], len(line["peak_mib"])) for line in epochs] == [
+        ("epoch", number, comm.size) for number in range(2)
+    ]
+
+
 def test_profile_ends_with_its_epoch(comm, parts, mpi_tmp_path):
     steps = sum(line["kind"] == "step" for line in run(comm, parts, mpi_tmp_path / "run", epochs=1, profile="2-99"))
     names = names_in(mpi_tmp_path / "run" / "profile" / f"steps-2-99-rank-{comm.rank}.json.gz")
