@@ -121,8 +121,8 @@ def srun_speaks_pmix() -> bool:
 @pytest.mark.parametrize(
     ("site", "flags"),
     [
-        pytest.param("generic", ["--batch", "--signal=USR1"], id="time limit, mpirun"),
-        pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun", marks=NIGHTLY),
+        pytest.param("generic", ["--batch", "--signal=USR1"], id="time limit, mpirun", marks=NIGHTLY),
+        pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun"),
         pytest.param("generic", ["--full", "--signal=TERM"], id="TERM to all processes, mpirun", marks=NIGHTLY),
         pytest.param("srun-pmix", ["--batch", "--signal=USR1"], id="time limit, srun"),
         pytest.param("srun-pmix", ["--signal=TERM"], id="TERM to the ranks, srun"),
