@@ -31,11 +31,14 @@ MODELS = {
     "tgat": NONE | {"model__layers": 2, "sampling__strategy": "uniform"},
     "mixer": NONE | {"model__readout": "mixer"},
     "window": {"sampling__strategy": "window", "sampling__window": 2000},
+    "windows": NONE | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3},
+    "states at users": {"memory__update_at": "user", "model__readout": "time_projection", "memory__updater": "rnn"},
 }
 GRAPHS = st.fixed_dictionaries({
     "make": st.sampled_from([bipartite, homogeneous]), "seed": st.integers(0, 99), "num_events": st.integers(80, 120),
     "ticks": st.sampled_from([1000, 10_000]), "edge_width": st.sampled_from([0, 3]),
 })  # fmt: skip
+SMALL = {"make": bipartite, "seed": 3, "num_events": 100, "ticks": 1000}
 NODES = {bipartite: 55, homogeneous: 30}
 
 
@@ -76,7 +79,9 @@ def record(comm, folder: Path, graph: dict, config: dict, factor: int = 1, shift
     graph=GRAPHS, model=st.sampled_from(sorted(MODELS)),
     start=st.sampled_from([-(10**4), -5000, 1 << 31, 1 << 53, -(1 << 53), 1 << 62, -(1 << 62)]),
 )  # fmt: skip
-@example(graph={"make": bipartite, "seed": 3, "num_events": 100, "ticks": 1000}, model="tgn", start=1 << 62)
+@example(graph=SMALL, model="tgn", start=1 << 62)
+@example(graph=SMALL, model="windows", start=-5000)
+@example(graph=SMALL, model="states at users", start=-5000)
 def test_only_differences_of_times_count(comm, folder, graph, model, start):
     """To the last bit, however late the events are."""
     with same_verdict(comm):

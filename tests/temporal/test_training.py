@@ -14,7 +14,6 @@ from scipy.stats import chisquare
 from sklearn.metrics import average_precision_score, roc_auc_score
 from training_runs import (
     ROW_SCALE,
-    START,
     assert_same,
     bipartite,
     by_flat_row,
@@ -67,35 +66,6 @@ def compare_with_one_rank(comm, parts, config):
     if comm.rank == 0:
         assert_same(together, result(lambda: record_epoch(MPI.COMM_SELF, parts, config), parts, config))
     return together
-
-
-MODELS = {
-    "tgn": {},
-    "tgn, mails of three": {"memory__mailbox_slots": 3, "memory__updater": "transformer"},
-    "jodie": {"memory__updater": "rnn", "model__readout": "time_projection"},
-    "apan": {
-        "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
-        "model__readout": "identity",
-    },
-    "dyrep": {"memory__updater": "rnn", "model__message_from": "embedding", "model__readout": "identity"},
-    "dysat": {
-        "sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3, "memory__updater": "none",
-    },
-    "states at users": {"memory__update_at": "user", "model__readout": "time_projection", "memory__updater": "rnn"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("start", [-(10**6), pytest.param(-5000, marks=pytest.mark.long), 0])
-@pytest.mark.parametrize("model", MODELS)
-def test_only_differences_of_times_count(comm, mpi_tmp_path, model, start):
-    """Times below zero, and some of either sign, give the losses of times far above."""
-    losses = []
-    for first in (START, start):
-        graph, parts = mpi_tmp_path / f"{first}.h5", mpi_tmp_path / f"parts{first}"
-        on_rank_0(comm, lambda graph=graph, first=first: bipartite(graph, num_events=400, start=first) and None)
-        record = record_epoch(comm, make_parts(comm, graph, parts, method="random"), make_config(**MODELS[model]))
-        losses.append(record and record.losses)
-    assert losses[0] == losses[1]
 
 
 @pytest.mark.several_ranks
