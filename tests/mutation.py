@@ -33,6 +33,8 @@ from itertools import accumulate
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/mutation"
 SESSION, CONFIG, REACHED = WORK / "session.sqlite", WORK / "cosmic-ray.toml", WORK / "reached.json"
@@ -48,11 +50,11 @@ MARKERS = "not slurm and not launcher and not nightly"
 def command(ranks: int, *options: str) -> list[str]:
     """Of pytest on so many ranks."""
     marks = MARKERS if ranks == 1 else f"{MARKERS} and not serial"
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *options]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *options]
     if ranks == 1:
-        return pytest
+        return words
     mpirun = ["mpirun", "-np", str(ranks), "--oversubscribe", "--allow-run-as-root"]
-    return ["bash", "jobs/clean_start.sh", *mpirun, *pytest, "--with-mpi"]
+    return ["bash", "jobs/clean_start.sh", *mpirun, *words, "--with-mpi"]
 
 
 def cover() -> None:
@@ -177,16 +179,18 @@ def notices(ranks: int, options: list[str], tests: list[str]) -> bool:
         return True
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     print(f"{ranks} ranks: exit code {done.returncode}", *sorted(set(failed)))
-    return done.returncode not in (0, 5)  # 5: no test is left on this number of ranks
+    if done.returncode == pytest.ExitCode.USAGE_ERROR:
+        raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    return done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def report(told: bool) -> None:
+def report(every: bool) -> None:
     """Print how many mutants were killed, and the others with their change, or all with the tests that noticed."""
     outcomes: Counter[str] = Counter()
     with sqlite3.connect(SESSION) as session:
         for place, outcome, diff, printed in results(session):
             outcomes[outcome] += 1
-            if outcome != "killed" or told:
+            if outcome != "killed" or every:
                 print(f"{place}: {outcome}\n{diff}\n{printed}")
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
 

@@ -181,7 +181,8 @@ class RankSelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         reasons = {item: self.why_not(item) for item in items}
-        if gone := [name for name in self.unmet if name.partition("::")[0] in self.files]:
+        whole = not any("::" in argument for argument in config.args)  # files, not single tests of them
+        if gone := [name for name in self.unmet if whole and name.partition("::")[0] in self.files]:
             raise pytest.UsageError(f"{CORE.name} lists tests that are not there: {', '.join(sorted(gone))}")
         self.deselected.update(filter(None, reasons.values()))
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])

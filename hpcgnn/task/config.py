@@ -33,7 +33,7 @@ class TaskConfig:
         negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
     """
 
-    has_events: ClassVar[bool] = False  # a decoder can compare neighborhoods at a time
+    has_events: ClassVar[bool] = False  # neighborhoods have times, at which a decoder can compare them
 
     kind: str = LINK
     classes: int = 0

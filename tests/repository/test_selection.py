@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import selection
-from places import TESTS
+from conftest import clean_environment
+from places import REPOSITORY, TESTS
 
 pytestmark = pytest.mark.serial
 
@@ -44,12 +47,21 @@ def test_every_test_runs_once_on_a_number_of_ranks_that_it_is_for(marks):
     assert set(found) == NUMBERS.get(marks, {1})
 
 
-@pytest.mark.parametrize(("core", "expected"), [(None, {1}), ((), set())], ids=["all", "short"])
-def test_a_long_test_is_none_of_the_short_suite(core, expected):
+@pytest.mark.parametrize(("core", "reason"), [(None, None), ((), "long")], ids=["all", "short"])
+def test_a_long_test_is_none_of_the_short_suite(core, reason):
     item = item_of(TESTS / "test_any.py", [pytest.mark.serial, pytest.mark.long])
-    selected = selection.RankSelection(1, True, core, lambda _: True).why_not(item) is None
-    assert {1} & {int(selected)} == expected
+    assert selection.RankSelection(1, True, core, lambda _: True).why_not(item) == reason
 
 
 def test_tests_for_more_ranks_than_a_suite_starts_are_left_to_others():
     assert numbers_of(item_of(TESTS / "test_any.py", [pytest.mark.ranks(8)])) == set()
+
+
+def test_single_tests_can_be_asked_for_in_the_short_suite():
+    """Those of core.toml in the same file are no reason to refuse."""
+    one = "tests/static/test_graph_predict.py::test_embeddings_are_what_the_output_layer_takes"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--short", "--collect-only", one]
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, env=clean_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
