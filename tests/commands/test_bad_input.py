@@ -94,33 +94,6 @@ def message_of(capsys):
     return run_main
 
 
-CSV_CASES = {
-    "unsorted": ("1,2,5\n1,2,4\n", ["row 2", "5 to 4", "--sort"]),
-    "NaN": ("1,2,5\n1,2,nan\n", ["row 2", "nan"]),
-    "negative id": ("1,2,5\n-1,2,6\n", ["row 2", "-1"]),
-    # pygraphistry #15 and others
-    "empty id": ("1,,1\n2,3,2\n", ["column 'dst', row 1: '' is not an integer id", "--ids string", "(line 2)"]),
-    "nan id": ("1,nan,1\n2,3,2\n", ["column 'dst', row 1: nan is not an integer", "(line 2)"]),
-    "empty time": ("1,2,1\n2,3,\n", ["column 'time', row 2: '' is not a time", "(line 3)"]),
-    "time of 2^63": ("1,2,9223372036854775808\n", ["column 'time', row 1: the time 9.223372036854776e+18", "(line 2)"]),
-    "date": ("1,2,2024-01-01\n", ["column 'time', row 1: '2024-01-01' is not a time", "made seconds", "(line 2)"]),
-    "half seconds": ("1,2,1.5\n2,3,2.5\n", ["row 1: the time 1.5", "declare a time_scale", "(line 2)"]),
-}
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("case", CSV_CASES)
-def test_convert_refuses(message_of, tmp_path, case):
-    """Times and ids of a source file, by file and row."""
-    text, words = CSV_CASES[case]
-    source = tmp_path / "events.csv"
-    source.write_text("src,dst,time\n" + text)
-    arguments = ["--preset", "csv-temporal", "--set", f"events={source}", tmp_path / "graph.h5"]
-    message = message_of(convert.main, *arguments)
-    assert all(word in message for word in ["events.csv", *words]), message
-    assert not (tmp_path / "graph.h5").exists()
-
-
 @pytest.mark.serial
 def test_the_largest_time_is_kept(tmp_path):
     (tmp_path / "events.csv").write_text(f"src,dst,time\n1,2,-5\n2,1,{2**63 - 1}\n")
