@@ -5,13 +5,31 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from hpcgnn.comm.launch import launched_tasks
 
 P = ParamSpec("P")
+HYPHENATED = re.compile(r"--[a-z]+(-[a-z]+)+(?==|$)")
+
+
+class ToolParser(argparse.ArgumentParser):
+    """The command line of a tool, ``name``. In names of options hyphens mean the same as underscores."""
+
+    def __init__(self, name: str = "", **options: Any):
+        super().__init__(**({"prog": f"hpcgnn {name}"} if name else {}) | options)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse's."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([HYPHENATED.sub(_underscored, word) for word in words], namespace)
+
+
+def _underscored(match: re.Match[str]) -> str:
+    return f"--{match[0][2:].replace('-', '_')}"
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

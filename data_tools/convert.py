@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
@@ -75,8 +75,8 @@ def describe_counts(counts: dict[str, int], what: str) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_tools.convert",
+    parser = ToolParser(
+        "convert",
         description="Convert source files to a graph file (HDF5).",
         epilog=f"formats of source files: {describe_choices(FORMATS)}",
     )

@@ -4,7 +4,7 @@
 
 The relation ``item.with.item`` is stored in both directions, in order of source and destination; ``weight`` [E] int32
 counts the users that have both. Only edges for training count (split 0), each pair of user and item once. Users with
-very many items cost the square of them and say little: ``--max-degree`` leaves them out, and says how many they were.
+very many items cost the square of them and say little: ``--max_degree`` leaves them out, and says how many they were.
 
 Memory: a few arrays as long as the training edges, and one slab of items at a time, small enough for its products; what
 is kept goes to disk at once.
@@ -12,7 +12,6 @@ is kept goes to disk at once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import sys
@@ -24,7 +23,7 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
 from hpcgnn.graph import durable, files
@@ -38,7 +37,7 @@ PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may
 @dataclass(frozen=True, slots=True)
 class DeriveOptions:
     """Nodes of the ``side`` of a relation are joined that have nodes of its other side in common; a node of the other
-    side with more than ``max_degree`` neighbours is left out (None: no limit)."""
+    side with more than ``max_degree`` neighbors is left out (None: no limit)."""
 
     relation: str
     threshold: int = 3
@@ -51,7 +50,7 @@ class DeriveOptions:
         if self.threshold < 1:
             raise ValueError(f"--threshold {self.threshold}: must be at least 1")
         if self.max_degree is not None and self.max_degree < 2:
-            raise ValueError(f"--max-degree {self.max_degree}: must be at least 2; fewer items make no pair")
+            raise ValueError(f"--max_degree {self.max_degree}: must be at least 2; fewer items make no pair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: DeriveOp
         used = replace(pairs, user=pairs.user[chosen], item=pairs.item[chosen])
     with durable.naming_disk(folder), tempfile.TemporaryDirectory(prefix=".derive-", dir=folder) as scratch:
         spools = {name: Spool(pathlib.Path(scratch)) for name in ("src", "dst", "weight")}
-        for slab in common_neighbours(used, options.threshold, PRODUCTS):
+        for slab in common_neighbors(used, options.threshold, PRODUCTS):
             for name, values in zip(spools, slab, strict=True):
                 spools[name].append(values)
         columns = {name: spool.column() for name, spool in spools.items()}
@@ -114,7 +113,7 @@ def training_pairs(file: h5py.File, options: DeriveOptions) -> UserItems:
     sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
     split = None
     if not options.all_edges:
-        split = integer_column(group, "split", "make one with data_tools.split, or pass --all-edges")
+        split = integer_column(group, "split", "make one with data_tools.split, or pass --all_edges")
     pieces: list[list[np.ndarray]] = [[], []]
     for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
         chosen = slice(None) if split is None else split[start:stop] == SPLITS.index("train")
@@ -132,7 +131,7 @@ def training_pairs(file: h5py.File, options: DeriveOptions) -> UserItems:
     return UserItems(user, item, num_users, num_items)
 
 
-def common_neighbours(
+def common_neighbors(
     pairs: UserItems, threshold: int, products: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Find the pairs of items with at least ``threshold`` users in common: src, dst (int64) and count (int32), in
@@ -170,15 +169,15 @@ def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
 @with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.derive", description=__doc__.splitlines()[0])
+    parser = ToolParser("derive", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="graph file to write; may be the same")
     parser.add_argument("--relation", required=True, metavar="SRC.REL.DST", help="such as user.likes.item")
     parser.add_argument("--threshold", type=int, default=3, help="users that two items must have in common, default 3")
     parser.add_argument("--side", choices=("dst", "src"), default="dst", help="the side that is joined, default dst")
     parser.add_argument("--name", default="with", help="of the new relation, default with: item.with.item")
-    parser.add_argument("--max-degree", type=int, help="leave out users with more items; default: none is left out")
-    parser.add_argument("--all-edges", action="store_true", help="count all edges, not only those for training")
+    parser.add_argument("--max_degree", type=int, help="leave out users with more items; default: none is left out")
+    parser.add_argument("--all_edges", action="store_true", help="count all edges, not only those for training")
     add_overwrite(parser)
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
@@ -186,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
     made = derive(graph, output, DeriveOptions(**args))
     print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
     if args["max_degree"] is not None:
-        what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbours"
+        what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbors"
         print(f"{output}: left out {what} ({made.pairs_left_out:,} pairs)")
     return 0
 

@@ -6,14 +6,13 @@ that the programs write are taken by ``python -m data_tools.partition ... --assi
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import sys
 
 import numpy as np
 
-from data_tools.cli import add_overwrite, refuse_existing, run_alone
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone
 from data_tools.graph.checks import validate
 from data_tools.graph.source import open_source
 from data_tools.partition.assignment import METIS
@@ -55,7 +54,7 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
 
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.export_metis", description=__doc__.splitlines()[0])
+    parser = ToolParser("export_metis", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("output", help="text file to write")
     parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")

@@ -11,7 +11,6 @@ code 2 when a set cannot be had.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import http.client
 import pathlib
@@ -24,7 +23,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_tools.cli import run_alone, with_exit_code
+from data_tools.cli import ToolParser, run_alone, with_exit_code
 from data_tools.source.formats.text_stream import open_binary
 from data_tools.source.schema import build, items
 from hpcgnn.graph.decode import decode_yaml
@@ -196,7 +195,7 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
     if sha256 == expected:
         return "checksum right"
     where = f"{url}: the content is not put in place, its" if url else f"{target}: the content's"
-    remedy = "fetch again later or from a mirror (--url-base)" if url else "delete the file and fetch it again"
+    remedy = "fetch again later or from a mirror (--url_base)" if url else "delete the file and fetch it again"
     raise FileFormatError(
         f"{where} sha256 is {sha256}, expected {expected} (from {origin}); {remedy}"
         + ("" if entry.content_sha256 else f"; if the set was changed on purpose, delete {noted}")
@@ -206,12 +205,12 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.fetch", description="Fetch public data sets by name.")
+    parser = ToolParser("fetch", description="Fetch public data sets by name.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (see --list)")
     parser.add_argument("--to", type=pathlib.Path, default=pathlib.Path("data"), help="folder of the files (data)")
     parser.add_argument("--list", action="store_true", help="print the catalog")
     parser.add_argument(
-        "--url-base", metavar="URL", help="take <URL>/<file name> instead of the catalog's url (a mirror)"
+        "--url_base", metavar="URL", help="take <URL>/<file name> instead of the catalog's url (a mirror)"
     )
     parser.add_argument("--catalog", type=pathlib.Path, default=CATALOG, help="a catalog of your own")
     parser.add_argument("--attempts", type=int, default=5, help="failures in a row before giving up (5)")

@@ -10,7 +10,6 @@ that the folder holds). Only shapes, attributes and first and last times are rea
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 
 import h5py
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import ToolParser, with_exit_code
 from data_tools.partition.options import fanouts
 from data_tools.partition.plot import plot_set
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
@@ -154,9 +153,7 @@ FOLDERS = {"book.h5": (describe_set, render_set)}
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_tools.inspect", description="Say what is in a file or folder of hpcgnn."
-    )
+    parser = ToolParser("inspect", description="Say what is in a file or folder of hpcgnn.")
     parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="PATH", help="a file, or a folder with a set")
     parser.add_argument("--json", action="store_true", help="print one JSON object a path and line")
     parser.add_argument(
@@ -166,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks", type=int, help="of a partition set, the bytes that a training step is expected to move"
     )
     parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
-    parser.add_argument("--batch-size", type=int, help="seeds of a global batch of the step that --ranks is about")
+    parser.add_argument("--batch_size", type=int, help="seeds of a global batch of the step that --ranks is about")
     arguments = parser.parse_args(argv)
     for path in arguments.paths:
         report, lines = inspect(path)

@@ -9,13 +9,12 @@ stay together, in the later set). At random it is a hash of the seed and the row
 edge whatever its direction: so an edge, its repetitions and its reverse are always in the same set. Reverse relations
 that hold the same rows the other way are found and split alike. Nodes without a label are in no set: a negative one, or
 NaN, or a row of these where a node has several. Edges are split whatever their label, since it is links that are
-learnt. Memory is bounded by slabs, and by the number of different labels where the split is stratified; the sizes are
+learned. Memory is bounded by slabs, and by the number of different labels where the split is stratified; the sizes are
 exact but for keys that are equal.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from data_tools.cli import add_overwrite, refuse_existing, run_alone, with_exit_code
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.partition.blocks import splitmix64
 from data_tools.source.rewrite import find_table, integer_column, rewriting
 from hpcgnn.graph import files
@@ -273,7 +272,7 @@ def write_split(
 @with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.split graph.h5 out.h5 --nodes paper``."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.split", description=__doc__.splitlines()[0])
+    parser = ToolParser("split", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="graph file to write; may be the same")
     what = parser.add_mutually_exclusive_group(required=True)

@@ -3,16 +3,16 @@ same folder."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 
+from data_tools.cli import ToolParser
 from data_tools.team import Ranks, SharedError, Team, run_team
 
 
 def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     """Command line: ``python -m data_tools.stage parts/ /local/scratch``; with mpirun or srun before it every rank
     stages the parts that it would train on."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.stage", description=__doc__.replace("\n", " "))
+    parser = ToolParser("stage", description=__doc__.replace("\n", " "))
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument("stage_to", help="folder on a disk of the machine")
     args = parser.parse_args(argv)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from data_tools.cli import add_overwrite, refuse_existing, run_alone
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone
 from data_tools.source.rewrite import create_table
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
@@ -188,7 +188,7 @@ def synthesize_events(
 
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.synthesize", description=__doc__.splitlines()[0])
+    parser = ToolParser("synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
     add_overwrite(parser)
     parser.add_argument("--features", type=int, help="width of the features: of events (default none), or nodes (100)")
@@ -205,9 +205,9 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"write a static graph by the R-MAT model instead (default {','.join(map(str, QUARTERS))})",
     )  # fmt: skip
     static.add_argument(
-        "--nodes", type=int, help="of snapshots, too; default 100,000, of R-MAT 131,072, of snapshots 1,000"
+        "--num_nodes", type=int, help="of snapshots, too; default 100,000, of R-MAT 131,072, of snapshots 1,000"
     )
-    static.add_argument("--edges", type=int, help="both directions count; default: 20 a node")
+    static.add_argument("--num_edges", type=int, help="both directions count; default: 20 a node")
     static.add_argument("--classes", type=int, default=47)
     snapshots = parser.add_argument_group("snapshot graph")
     snapshots.add_argument("--snapshots", type=int, help="write a graph of so many snapshots instead of events")
@@ -230,8 +230,8 @@ def quarters(text: str) -> tuple[float, ...]:
 
 def run_static(args: argparse.Namespace) -> str:
     """Write a static graph as the command line says; returns what was written."""
-    num_nodes = (1 << 17 if args.rmat else 100_000) if args.nodes is None else args.nodes
-    num_edges = 20 * num_nodes if args.edges is None else args.edges
+    num_nodes = (1 << 17 if args.rmat else 100_000) if args.num_nodes is None else args.num_nodes
+    num_edges = 20 * num_nodes if args.num_edges is None else args.num_edges
     width = 100 if args.features is None else args.features
     if args.rmat:
         synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, args.classes, args.rmat)
@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--snapshots excludes --static and --rmat")
     refuse_existing(args.output, args.overwrite)
     if args.snapshots is not None:
-        num_nodes = 1_000 if args.nodes is None else args.nodes
+        num_nodes = 1_000 if args.num_nodes is None else args.num_nodes
         print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))
     else:
         print(run_static(args) if args.static or args.rmat else run_events(args))

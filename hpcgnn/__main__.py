@@ -1,4 +1,5 @@
-"""``hpcgnn COMMAND ...``, the same as ``python -m hpcgnn.COMMAND ...``; ``hpcgnn --help`` lists the commands."""
+"""``hpcgnn COMMAND ...``: all commands, each also ``python -m hpcgnn.COMMAND`` or ``python -m data_tools.COMMAND``;
+``hpcgnn --help`` lists them in the order of work."""
 
 from __future__ import annotations
 
@@ -11,19 +12,31 @@ import sys
 import hpcgnn
 from hpcgnn.comm.launch import launched_tasks
 
-COMMANDS = {
+# What each command does, in the order of work: those of data_tools, and those of hpcgnn.
+TOOLS = {
+    "fetch": "download a public data set, checked by its sha256",
+    "synthesize": "write a graph file of random events, edges or snapshots",
+    "convert": "make a graph file of tables: CSV, parquet, NumPy, OGB, DGL, RDF and others",
+    "snapshots": "make a graph file of snapshots, from lists of edges, events or sensors",
+    "derive": "add a relation that follows from others, such as items with users in common",
+    "split": "choose nodes or edges for training, validation and test",
+    "inspect": "show what a graph file or a partition set holds, and what ranks would exchange",
+    "partition": "cut a graph file into parts, also under mpirun",
+    "verify": "check a partition set, by itself or against its graph file",
+    "stage": "copy a partition set to a disk of each machine",
+    "export": "write a graph file, or a part of one, for other programs",
+    "export_metis": "write a graph as the text that METIS reads",
+}
+RUNS = {
     "train": "train a graph neural network; without options, TGN on built-in events",
     "evaluate": "score a run's best epoch again, by its own or another protocol",
     "predict": "predict links, labels or embeddings with a run's best epoch",
-    "info": "say what this installation can do, or what a run folder holds",
-    "bench": "time epochs, sampling and kernels",
     "report": "write an HTML page about runs",
+    "bench": "time epochs, sampling and kernels",
+    "info": "say what this installation can do, or what a run folder holds",
     "jobs": "write job scripts for Slurm, PBS and Flux into a folder",
 }
-TOOLS = (
-    "convert", "derive", "export", "fetch", "inspect", "partition", "snapshots", "split", "stage", "synthesize",
-    "verify",
-)  # fmt: skip
+COMMANDS = TOOLS | RUNS
 
 
 def main() -> int:
@@ -37,37 +50,42 @@ def main() -> int:
         return _refuse(unknown(name))
     # Models of one's own (model.class_path) are found in the current folder, as by `python -m`. Not hpcgnn, which is
     # imported already, nor the data tools: in a clone they would be of another version than an installed hpcgnn.
-    import data_tools  # noqa: F401
+    import data_tools
 
     if not getattr(sys.flags, "safe_path", False) and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     sys.argv = [f"hpcgnn {name}", *arguments]
-    runpy.run_module(f"hpcgnn.{name}", run_name="__main__", alter_sys=True)
-    raise AssertionError(f"hpcgnn.{name} ends by itself, with its exit code")
+    package = data_tools.__name__ if name in TOOLS else hpcgnn.__name__
+    runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
+    raise AssertionError(f"{package}.{name} ends by itself, with its exit code")
 
 
 def usage() -> str:
     """Write the help: a line for each command."""
-    lines = [f"  {name:10}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: hpcgnn COMMAND [OPTION ...]",
             "",
             "Graph neural network training as an MPI batch application: mpirun -np 4 hpcgnn train --data.path parts/",
             "",
-            *lines,
+            "From data to a partition set:",
+            *_listed(TOOLS),
             "",
-            "hpcgnn COMMAND --help lists the options of a command; python -m hpcgnn.COMMAND is the same program.",
-            "hpcgnn --version prints the version.",
-            "Graphs are converted and partitioned by python -m data_tools.convert, data_tools.partition and others.",
+            "From a partition set to answers:",
+            *_listed(RUNS),
+            "",
+            "hpcgnn COMMAND --help lists the options of a command. hpcgnn --version prints the version.",
+            "python -m hpcgnn.train and the like, python -m data_tools.convert and the like are the same programs.",
         ]
     )
 
 
+def _listed(commands: dict[str, str]) -> list[str]:
+    return [f"  {name:14}{text}" for name, text in commands.items()]
+
+
 def unknown(name: str) -> str:
-    """Write a line about a command that does not exist, or is a tool of the data."""
-    if name in TOOLS:
-        return f"no command {name!r}: it is python -m data_tools.{name}"
+    """Write a line about a command that does not exist."""
     close = difflib.get_close_matches(name, COMMANDS, n=1)
     return f"no command {name!r}" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}")
 

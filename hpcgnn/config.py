@@ -11,15 +11,18 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpcgnn.choices import Part, check_choice, describe_choices, tables_of
+from hpcgnn.choices import check_choice
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
+from hpcgnn.keys import help_of, keys, usual
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.recipes import expand_recipe, recipe_names
@@ -28,12 +31,12 @@ if TYPE_CHECKING:
     import jsonargparse
 
 # Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
-RESUMABLE = ("train.epochs", "train.patience", "train.log_every", "train.log_seconds", "train.progress",
+RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every", "train.log_seconds", "train.progress",
              "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every",
              "train.checkpoint_minutes", "train.leave_seconds", "sampling.prefetch", "sampling.in_flight",
              "sampling.topology", "sampling.routes", "output.keep", "comm.",
-             "memory.placement", "memory.replicate_mib", "memory.hot_nodes", "data.check_hash", "data.path",
-             "data.stage_to", "features.cache_ratio", "features.cache")  # fmt: skip
+             "memory.placement", "memory.replicate_mib", "memory.hot_ratio", "data.check_hash", "data.path",
+             "data.stage_to", "features.cache_ratio", "features.cache_policy")  # fmt: skip
 
 
 # How jsonargparse refuses a word that is not among those of a Literal, a value of another type, and a key.
@@ -47,6 +50,29 @@ NOT_A_KEY = (
     re.compile(r"unrecognized arguments: (--[^\s=]+)"), re.compile(r"Group '(.+)' does not accept option '(.+)'"),
     re.compile(r"Option '(.+)' is not accepted"),
 )  # fmt: skip
+# By key, what other systems, papers and older clones call it.
+WORDS = {
+    "model.hidden": "embed_dim hidden_dim hidden_channels num_hidden embedding_dim",
+    "model.layers": "num_layers n_layers", "model.heads": "num_heads n_heads n_head", "model.edge_weights": "weighted",
+    "memory.dim": "memory_dim", "memory.hot_ratio": "hot_nodes", "model.readout": "embedding",
+    "node_embedding.dim": "embedding",
+    "sampling.fanouts": "num_neighbors n_degree neighbors", "sampling.strategy": "mode replace weighted",
+    "sampling.plan_on": "planner", "sampling.window_size": "history lookback seq_len",
+    "sampling.halo_ratio": "boundary", "sampling.remote_half_life": "boundary_half_life",
+    "task.forecast_steps": "steps out_len pred_len", "task.negative_sharing": "candidates",
+    "task.negative_ends": "both_ends", "baseline.window_ratio": "share",
+    "eval.negatives": "eval_negatives", "eval.ranking": "eval_pairs",
+    "eval.negatives_per_pass": "chunk", "eval.nodes_per_pass": "chunk",
+    "data.split_by": "split splits",
+    "train.epochs": "num_epochs n_epochs max_epochs", "train.lr": "learning_rate", "train.batch_size": "bs batchsize",
+    "train.early_stopping_patience": "early_stopping tolerance", "train.step_every": "step_epochs",
+    "train.clip_grad_norm": "clip_norm max_grad_norm gradient_clip_val",
+    "train.accumulate_steps": "gradient_accumulation_steps accumulate_grad_batches",
+    "train.parallel_epochs": "epoch_parallel minibatch_parallel",
+    "comm.ranks_per_machine": "node_ranks ranks_per_node ntasks_per_node", "comm.time_groups": "time_parallel",
+    "comm.sampling_servers": "sampler_ranks num_samplers num_servers", "comm.server_features": "sampler_features",
+    "comm.server_buffer": "sampler_buffer",
+}  # fmt: skip
 TYPES = {
     "int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "list": "a list",
     "dict": "names with a value each",
@@ -54,10 +80,19 @@ TYPES = {
 
 
 def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
-    """Make a parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``."""
+    """Make a parser of all configuration keys of runs on a kind of graph, plus ``--config`` and ``--recipe``. Its help
+    shows the keys that most people use, ``--help_all`` all of them."""
     import jsonargparse  # here, as only rank 0 parses, and loading it takes 0.1 s of a core
 
+    class HelpAll(argparse.Action):
+        def __call__(self, parser, *_: Any, **__: Any) -> None:
+            print(_help(parser, kind, every=True))
+            parser.exit()
+
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
+    text = "show all keys of runs on this kind of graph"
+    result.add_argument("--help_all", "--help-all", action=HelpAll, nargs=0, default=argparse.SUPPRESS, help=text)
+    result.format_help = lambda *_: _help(result, kind, every=False)  # type: ignore[method-assign]
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
     result.add_argument(
@@ -67,17 +102,29 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
     result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
     for name, section in KINDS[kind].config.sections().items():
         result.add_class_arguments(section, name)
-        _say_choices(result, name, tables_of(section))
     return result
 
 
-def _say_choices(result: jsonargparse.ArgumentParser, section: str, tables: dict[str, Mapping[str, Part]]) -> None:
-    """Put the rows of the tables that a section's fields are chosen from into the help."""
+def _help(result: jsonargparse.ArgumentParser, kind: str, every: bool) -> str:
+    """Write the help of a command: its own options, then the keys of runs, all or those that most people use."""
+    everything, width = keys(kind), min(100, shutil.get_terminal_size().columns)
+    sections = {key.section for key in everything}
+    says = re.sub(r"^``[^`]*``: ", "", (result.description or "").strip())
+    lines = [f"usage: {result.prog} [--OPTION VALUE ...]", "", says[:1].upper() + says[1:], "", "options:"]
     for action in result._actions:
-        name, _, field = action.dest.partition(".")
-        if name == section and field in tables:
-            action.metavar = f"{{{','.join(filter(None, tables[field]))}}}"
-            action.help = f"{(action.help or '').rstrip('.')}: {describe_choices(tables[field])}"
+        names = [name for name in action.option_strings if name.startswith("--") and "-" not in name[2:]]
+        if not names or action.help == argparse.SUPPRESS or names[0][2:].partition(".")[0] in sections:
+            continue
+        choices = ", ".join(map(str, action.choices or ()))
+        default = "" if action.default in (None, "", False, [], argparse.SUPPRESS) else f"default {action.default}"
+        note = "; ".join(filter(None, (choices, default)))
+        lines += [f"  {', '.join(names)}" + f" ({note})" * bool(note)]
+        lines += textwrap.wrap(action.help or "", width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    shown = everything if every else usual(kind)
+    lines += ["", f"keys of runs with --kind {kind}, as options or in a run file:", help_of(shown, width), ""]
+    if not every:
+        lines += [f"{len(everything) - len(shown)} further keys: {result.prog} --kind {kind} --help_all"]
+    return "\n".join(lines)
 
 
 def kind_of(argv: list[str], kind: str = DEFAULT_KIND) -> str:
@@ -135,10 +182,22 @@ def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
         return f"{message} (see --help)"
     dashes, name = "--" * unknown.startswith("--"), unknown.removeprefix("--")
     keys = list(result.get_defaults().keys())
-    close = [key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]]
-    close = close or difflib.get_close_matches(name, keys, n=1)
+    close = nearest(name, keys)
     meant = f"; did you mean {' or '.join(dashes + key for key in close)}?" if close else ""
     return f"no {'option' if dashes else 'key'} {unknown}{meant} (see --help)"
+
+
+def nearest(name: str, keys: Collection[str]) -> list[str]:
+    """The keys that a name which is none of them may mean: of another section, by another system's word, as a part of
+    their name, or by its letters."""
+    last = name.rpartition(".")[2]
+    by_last = {key: key.rpartition(".")[2] for key in keys}
+    return (
+        [key for key, own in by_last.items() if own == last]
+        or [key for key in by_last if last in WORDS.get(key, "").split()]
+        or [key for key, own in by_last.items() if f"_{last}_" in f"_{own}_"]
+        or difflib.get_close_matches(name, keys, n=1)
+    )
 
 
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:

@@ -1,11 +1,13 @@
 """``python -m hpcgnn.evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
 
-The protocol is the run's own, or with ``--eval`` another one; ``--baseline`` scores a rule in place of the model.
+The protocol is the run's own, or with ``--eval tgb`` and others, short for ``--eval.protocol``, another one;
+``--baseline.kind`` scores a rule in place of the model.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import jsonargparse
@@ -21,10 +23,11 @@ from hpcgnn.reopen import command_parser, load_best, open_session, parse
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Evaluate, and print one JSON object on rank 0; returns the exit code."""
+    argv = [re.sub("^--eval(?==|$)", "--eval.protocol", word) for word in argv]
     arguments, comm = parse(_parser(), argv, world)
 
     def change(config: Sections) -> Sections:
-        return config.evaluated_by(arguments.eval, arguments.negatives_file, arguments.baseline)
+        return config.evaluated_by(arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind)
 
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
         result = _evaluate(session, arguments.run) | session.goal.protocol()
@@ -34,12 +37,15 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parser() -> jsonargparse.ArgumentParser:
-    parser = command_parser("python -m hpcgnn.evaluate", __doc__)
+    parser = command_parser("hpcgnn evaluate", __doc__)
     protocols = [word for kind in KINDS.values() for word in kind.protocols]
     baselines = [word for kind in KINDS.values() for word in kind.baselines]
-    parser.add_argument("--eval", choices=("", *protocols), default="", help="another protocol, or other negatives")
-    parser.add_argument("--negatives_file", type=str, default="", help="fixed negatives, for --eval file and tgb")
-    parser.add_argument("--baseline", choices=("", *baselines), default="", help="a baseline in place of the model")
+    text = "another protocol, or other negatives; --eval is short for it"
+    parser.add_argument("--eval.protocol", choices=("", *protocols), default="", help=text)
+    text = "file of fixed negatives, for --eval file and --eval tgb"
+    parser.add_argument("--eval.negatives_file", type=str, default="", help=text)
+    text = "baseline to score in place of the model"
+    parser.add_argument("--baseline.kind", choices=("", *baselines), default="", help=text)
     return parser
 
 

@@ -97,7 +97,7 @@ def _checkpoint(path: Path, check: bool) -> str:
 def main(world: World, argv: list[str]) -> int:
     """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
     fails."""
-    parser = jsonargparse.ArgumentParser(prog="python -m hpcgnn.info", description=__doc__, exit_on_error=False)
+    parser = jsonargparse.ArgumentParser(prog="hpcgnn info", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="*", help="run folders to describe")
     folders = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).runs)
     if not folders:

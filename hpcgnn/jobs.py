@@ -21,7 +21,7 @@ ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns exit code 2 for a folder that cannot be written or holds other files of these names."""
-    parser = argparse.ArgumentParser(prog="python -m hpcgnn.jobs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="hpcgnn jobs", description=__doc__)
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, of any name, such as jobs")
     parser.add_argument("--overwrite", action="store_true", help="write over files that were changed")
     options = parser.parse_args(argv)

@@ -7,7 +7,7 @@ Loads the best epoch, moves node memory through validation and test events, and 
 written: ``.csv``, ``.parquet``, or ``.npz``.
 
 For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv``: class and outputs, or ``--embeddings``,
-of all nodes of the learnt type, with all their neighbours; of a run on links ``--pairs pairs.csv``: scores of pairs.
+of all nodes of the learned type, with all their neighbors; of a run on links ``--pairs pairs.csv``: scores of pairs.
 
 For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: what is predicted of all nodes
 from each of the last three snapshots, after all snapshots before; for runs on links or edges ``--embeddings``.
@@ -27,7 +27,7 @@ from hpcgnn.reopen import command_parser, open_run, parse
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Predict, and write the answers into a file; returns the exit code."""
-    parser = command_parser("python -m hpcgnn.predict", __doc__)
+    parser = command_parser("hpcgnn predict", __doc__)
     parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst, and time or rel")
     parser.add_argument(
         "--nodes", type=str, default="",

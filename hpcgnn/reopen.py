@@ -47,8 +47,8 @@ def parse(
     def read() -> tuple[jsonargparse.Namespace, CommConfig]:
         arguments = configuration.parse_arguments(parser, argv)
         comm = CommConfig(**arguments.comm.as_dict())
-        if comm.sampler_ranks:
-            raise ValueError("comm.sampler_ranks is for training: here every rank draws for itself; leave it 0")
+        if comm.sampling_servers:
+            raise ValueError("comm.sampling_servers is for training: here every rank draws for itself; leave it 0")
         return arguments, comm
 
     return on_first_rank(world, "arguments", read)

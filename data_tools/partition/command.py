@@ -1,6 +1,6 @@
 """Cut a graph file into a partition set: book.h5 and part-<i>.h5.
 
-Consecutive parts are neighbours, so any number of ranks up to the number of parts can take blocks of them.
+Consecutive parts are neighbors, so any number of ranks up to the number of parts can take blocks of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
+from data_tools.cli import ToolParser
 from data_tools.graph.source import open_source
 from data_tools.memory import parse_bytes
 from data_tools.partition.assignment import DEFAULT_PASSES, GIVEN, HOTNESS_CACHE, METHODS, METIS, Job, method_of
@@ -104,7 +105,7 @@ def partition(
 
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.partition", description=__doc__.splitlines()[0])
+    parser = ToolParser("partition", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file")
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument(
@@ -132,9 +133,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true", help="replace a set that is there")
     static = parser.add_argument_group("static graphs", argument_default=argparse.SUPPRESS)
-    static.add_argument("--out-edges", action="store_true", help="store the out-edges of every node too")
+    static.add_argument("--out_edges", action="store_true", help="store the out-edges of every node too")
     static.add_argument(
-        "--cache-ranking", type=float, nargs="?", const=HOTNESS_CACHE, metavar="SHARE",
+        "--cache_ranking", type=float, nargs="?", const=HOTNESS_CACHE, metavar="SHARE",
         help="store the remote nodes that a part's training seeds reach most likely, at most this share of a type's "
         f"nodes (default {HOTNESS_CACHE}); part of the method hotness",
     )  # fmt: skip
@@ -143,7 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"fanouts that access probabilities are for (default {','.join(map(str, DEFAULT_FANOUTS))})",
     )  # fmt: skip
     static.add_argument(
-        "--batch-size", type=int, help=f"seeds of a global batch that they are for (default {DEFAULT_BATCH_SIZE})"
+        "--batch_size", type=int, help=f"seeds of a global batch that they are for (default {DEFAULT_BATCH_SIZE})"
     )
     return parser
 

@@ -1,6 +1,6 @@
 """Where every node goes: from a part per node to global ids.
 
-Parts that come in no order are numbered so that consecutive ones are neighbours. N nodes of all types numbered
+Parts that come in no order are numbered so that consecutive ones are neighbors. N nodes of all types numbered
 together, n of them in a rank's block, P parts, R ranks. Global ids are contiguous by (node type, part).
 """
 
@@ -123,7 +123,7 @@ def part_ties(own: np.ndarray, other: np.ndarray, weight: np.ndarray, num_parts:
 
 
 def new_numbers(ties: np.ndarray, seed: int) -> np.ndarray:
-    """Choose numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbours: the
+    """Choose numbers [P] int32 of parts with ties [P, P] between them, so that consecutive ones are neighbors: the
     graph of the parts is bisected again and again."""
     ties = ties.copy()
     np.fill_diagonal(ties, 0)
@@ -133,7 +133,7 @@ def new_numbers(ties: np.ndarray, seed: int) -> np.ndarray:
 
 
 def order_parts(graph: PairGraph, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
-    """Renumber the parts of an assignment [N] of a whole graph so that consecutive ones are neighbours."""
+    """Renumber the parts of an assignment [N] of a whole graph so that consecutive ones are neighbors."""
     own = np.repeat(part, graph.degrees())
     return new_numbers(part_ties(own, part[graph.neighbor], graph.weight, num_parts), seed)[part]
 

@@ -98,7 +98,7 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
         slab = min(slab, counts.column // ranks)
         moved = MOVED_EDGE_BYTES * min(counts.edges, graph_source.SLAB_BYTES // 16) // ranks
         read = MOVED_EDGE_BYTES * min(-(-counts.edges // ranks), window_bytes(ranks) // ranks // 16)
-    neighbours = spool_bytes(counts, work) if "degree" in options.balance else 0
+    neighbors = spool_bytes(counts, work) if "degree" in options.balance else 0
     halo = min(HALO_KEY_BYTES * most_halo_keys(counts.nodes, 2 * counts.edges, options.parts) // ranks, HALO_BYTES)
     stamps = 120 * counts.edges // ranks if counts.kind == "snapshots" else 0
     window = 4 * shuffle_window(ranks, work) // ranks if ranks > 1 else 0
@@ -109,7 +109,7 @@ def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
     return {
         "checks": 4 * slab,
         "assignment": method_of(options.method).memory(counts, options, work, read),
-        "measures": 32 * nodes + 3 * weights + max(neighbours, window, moved + 6 * slab + halo + stamps),
+        "measures": 32 * nodes + 3 * weights + max(neighbors, window, moved + 6 * slab + halo + stamps),
         "part files": 44 * nodes + moved + 8 * slab + min(parts, PARTS_AT_ONCE) * FILE_BYTES + max(history, access),
     }
 

@@ -45,7 +45,7 @@ class Options:
             streamed = " and ".join(name for name, method in METHODS.items() if method.has_passes)
             raise ValueError(f"passes={self.passes}, method={self.method}: a positive number, for {streamed}")
         if self.objective not in row.objectives:
-            raise ValueError(f"objective={self.objective}: method {self.method} minimises the cut; use --method metis")
+            raise ValueError(f"objective={self.objective}: method {self.method} minimizes the cut; use --method metis")
         if len(set(self.balance)) != len(self.balance):
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 
@@ -64,7 +64,7 @@ class StaticOptions(Options):
     """Further options of static graphs.
 
     out_edges: store out-edges too. cache_ranking: share of a type's nodes that the cache ranking of a part holds at
-    most; 0: none is stored. fanouts (-1: all neighbours) from the seeds outwards and batch_size (seeds of a global
+    most; 0: none is stored. fanouts (-1: all neighbors) from the seeds outwards and batch_size (seeds of a global
     batch): the sampling that access probabilities are computed for.
     """
 
@@ -78,7 +78,7 @@ class StaticOptions(Options):
         if not 0 <= self.cache_ranking <= 1:
             raise ValueError(f"cache_ranking={self.cache_ranking}: expected a share of the nodes, 0 .. 1")
         if any(fanout < -1 for fanout in self.fanouts):
-            raise ValueError(f"fanouts={','.join(map(str, self.fanouts))}: a fanout is -1 (all neighbours), 0 or more")
+            raise ValueError(f"fanouts={','.join(map(str, self.fanouts))}: a fanout is -1 (all neighbors), 0 or more")
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size}: at least one seed is needed")
 

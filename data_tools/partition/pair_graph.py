@@ -20,7 +20,7 @@ MERGE_AT_LEAST = 1 << 20  # pending pairs; below it merging would cost more than
 
 @dataclass(frozen=True, slots=True)
 class PairGraph:
-    """Symmetric weighted graph in CSR form: the rows of a block of its nodes; neighbours may be any nodes."""
+    """Symmetric weighted graph in CSR form: the rows of a block of its nodes; neighbors may be any nodes."""
 
     indptr: np.ndarray  # [n + 1] int64
     neighbor: np.ndarray  # [A]
@@ -32,13 +32,13 @@ class PairGraph:
         return len(self.indptr) - 1
 
     def degrees(self) -> np.ndarray:
-        """Count the distinct neighbours [n] int64."""
+        """Count the distinct neighbors [n] int64."""
         return np.diff(self.indptr)
 
 
 def build_pair_graph(source: Source, blocks: NodeBlocks | None = None, dtype: type | np.dtype = np.int64) -> PairGraph:
     """Collective. Add up the events of all relations by pair, for this rank's block of the nodes (default: all nodes,
-    in one process); neighbours and weights of a dtype.
+    in one process); neighbors and weights of a dtype.
 
     Memory grows with the distinct pairs of the block, not with the events.
     """
@@ -52,7 +52,7 @@ def build_pair_graph(source: Source, blocks: NodeBlocks | None = None, dtype: ty
 
 
 def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Count events by pair: keys node * N + neighbour [A], increasing, of the pairs whose node is in this
+    """Collective. Count events by pair: keys node * N + neighbor [A], increasing, of the pairs whose node is in this
     rank's block, and events [A] between the two; an edge that stays counts in every snapshot."""
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0

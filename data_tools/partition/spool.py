@@ -26,7 +26,7 @@ from data_tools.partition.pair_graph import tied_slabs
 from data_tools.team import Team
 from hpcgnn.graph import durable
 
-Adjacency = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr [k + 1], neighbour, tie
+Adjacency = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr [k + 1], neighbor, tie
 
 ENTRY_BYTES = 100  # of memory for an entry of a slab, while it is sorted or streamed
 LEAST_ENTRIES = 1 << 12  # of a slab: smaller ones would take many exchanges
@@ -87,7 +87,7 @@ class RowSlabs:
 
 @dataclass(frozen=True, slots=True)
 class RowGraph:
-    """Symmetric weighted graph in CSR form, of this rank's rows; neighbours, which are rows too, and ties lie in files.
+    """Symmetric weighted graph in CSR form, of this rank's rows; neighbors, which are rows too, and ties lie in files.
 
     row: of every node of this rank's block.
     """
@@ -106,7 +106,7 @@ class RowGraph:
         return self.slabs.lookup(values, self.row)
 
     def degrees(self) -> np.ndarray:
-        """Collective. Count the distinct neighbours [n] of the nodes of this rank's block."""
+        """Collective. Count the distinct neighbors [n] of the nodes of this rank's block."""
         return self.of_block(np.diff(self.indptr))
 
     def slab(self, first: int, stop: int) -> Adjacency:
@@ -216,7 +216,7 @@ def number_rows(team: Team, entries: np.ndarray) -> tuple[RowTable, np.ndarray]:
 def deal_entries(
     source: Source, slabs: RowSlabs, blocks: NodeBlocks, row: np.ndarray, indptr: np.ndarray, spool: IO[bytes]
 ) -> None:
-    """Collective. Write (row's place on its rank, neighbour, tie) of every edge, from both ends, behind what the row's
+    """Collective. Write (row's place on its rank, neighbor, tie) of every edge, from both ends, behind what the row's
     slab has; row [n] of this rank's block, indptr [m + 1] of its rows before repeated pairs are merged."""
     starts, dtype = slabs.local_starts, entry_dtype(source)
     cursor = indptr[starts[:-1]].copy()
@@ -260,7 +260,7 @@ def merge_slabs(
     spool: IO[bytes],
     folder: pathlib.Path | None,
 ) -> RowGraph:
-    """Collective. Sort every slab by (row, neighbour), merge equal pairs and append them to the graph's files."""
+    """Collective. Sort every slab by (row, neighbor), merge equal pairs and append them to the graph's files."""
     neighbor, tie = tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder)
     starts, dtype, num_nodes = slabs.local_starts.tolist(), entry_dtype(source), source.num_nodes
     merged, done, total = np.zeros(len(indptr), np.int64), 0, 0

@@ -20,7 +20,7 @@ from hpcgnn.graph import files
 from hpcgnn.native import sample_recent
 
 WIDTH = 100  # float32 numbers of a row without features: a learnable vector, the memory of a node, hidden values
-TRAIN, FANOUT = 0.7, 10  # of temporal graphs: the share of events that train, neighbours of a root
+TRAIN, FANOUT = 0.7, 10  # of temporal graphs: the share of events that train, neighbors of a root
 EVENT_BYTES = 160  # of memory for an event, while all are sorted into histories
 STEPS = 200  # of a temporal epoch, evenly spread, that are counted
 
@@ -80,7 +80,7 @@ def row_widths(book: SetBook) -> np.ndarray:
 
 def temporal_rows(book: SetBook, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
     """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
-    event and their newest neighbours, where the rank of an event's source works on it."""
+    event and their newest neighbors, where the rank of an event's source works on it."""
     src, dst, time = read_events(book)
     num_nodes = book.num_nodes
     rank = rank_of_parts(book.num_parts, num_ranks)[book.part_of_nodes()]

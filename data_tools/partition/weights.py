@@ -40,7 +40,7 @@ CONSTRAINTS = {
     "nodes": Constraint(None, "nodes"),
     "events": Constraint(None, "entries of histories, of temporal graphs", ("temporal",)),
     "edges": Constraint(None, "in-edges of all relations, of other graphs", files.BY_DESTINATION),
-    "degree": Constraint(None, "distinct neighbours"),
+    "degree": Constraint(None, "distinct neighbors"),
     "train": Constraint(None, "nodes of that split, or entries in the first 0.7 of the events"),
     "val": Constraint(None, "nodes of that split, or entries in the next 0.15"),
     "time": Constraint(
@@ -74,7 +74,7 @@ def node_weights(
     """Collective. Compute the weights [n] int64 of this rank's block of the nodes (default: all nodes, in one process)
     by column name.
 
-    nodes: 1; degree: distinct neighbours (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes. Of
+    nodes: 1; degree: distinct neighbors (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes. Of
     a temporal graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next
     15 %; time0 .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all
     relations; train, val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.

@@ -1,6 +1,6 @@
 """Convert source files to a snapshot graph file: one node set, edges of several snapshots.
 
-    python -m data_tools.snapshots lists enron10.csv.gz enron10.h5 --nodes 184 --undirected
+    python -m data_tools.snapshots lists enron10.csv.gz enron10.h5 --num_nodes 184 --undirected
     python -m data_tools.snapshots pygt england_covid.json.gz covid.h5
     python -m data_tools.snapshots quadruples icews14/ icews.h5
     python -m data_tools.snapshots speeds los_speed.csv.gz los_adj.csv.gz los.h5
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_tools.cli import add_overwrite, refuse_existing, with_exit_code
+from data_tools.cli import ToolParser, add_overwrite, refuse_existing, with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
@@ -43,7 +43,7 @@ class SnapshotFormat(Part):
 
 def lists_of(args: argparse.Namespace) -> SnapshotGraph:
     """Read lists of edges."""
-    graph = read_lists(args.edges, args.ids, args.nodes)
+    graph = read_lists(args.edges, args.ids, args.num_nodes)
     graph = both_directions(graph) if args.undirected else graph
     return merge_parallel(graph, {"weight": "sum"} if "weight" in graph.edges else {}) if args.merge else graph
 
@@ -69,12 +69,12 @@ def option(text: str, **settings: Any) -> dict[str, Any]:
 KEEP = {"--keep": option("keep parallel edges instead of counting them in weight")}
 UNDIRECTED = {"--undirected": option("store both directions")}
 LISTS = {
-    "--nodes": option("ids are rows 0 .. NODES-1; default: the ids found", type=int),
+    "--num_nodes": option("ids are rows 0 .. NUM_NODES-1; default: the ids found", type=int),
     "--ids": option("kind of ids, default int", choices=("int", "string"), default="int"),
     "--merge": option("merge parallel edges of a snapshot, weights are summed"),
 }
 QUADRUPLES = {
-    "--nodes": option("number of entities; default: as stat.txt says, else those found", type=int),
+    "--num_nodes": option("number of entities; default: as stat.txt says, else those found", type=int),
     "--step": option("time from one snapshot to the next; default: what fits all times", type=int),
 }
 MISSING = "stands for a measurement that is not there, as empty cells and nan do; may be repeated"
@@ -92,7 +92,7 @@ WINDOWS = {
     "--cumulative": option("every window begins with the first event"),
     "--reduce": option(HOW, action="append", default=[], metavar="COLUMN=HOW"),
 }
-RAW = {"--raw": option("numbers as they are, not standardised or encoded")}
+RAW = {"--raw": option("numbers as they are, not standardized or encoded")}
 FORMATS = {
     "lists": SnapshotFormat(
         lists_of, "rows snapshot,u,v or snapshot,u,v,weight", ("edges",), LISTS | UNDIRECTED
@@ -101,7 +101,7 @@ FORMATS = {
         lambda args: read_json(args.json, args.raw), "a JSON set of PyTorch Geometric Temporal", ("json",), RAW
     ),
     "quadruples": SnapshotFormat(
-        lambda args: read_quadruples(args.folder, args.nodes, args.step),
+        lambda args: read_quadruples(args.folder, args.num_nodes, args.step),
         "a folder with train, valid and test: rows s r o t", ("folder",), QUADRUPLES,
     ),
     "speeds": SnapshotFormat(
@@ -119,7 +119,7 @@ FORMATS = {
 
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools.snapshots", description=__doc__.splitlines()[0])
+    parser = ToolParser("snapshots", description=__doc__.splitlines()[0])
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
     for name, row in FORMATS.items():
         command = formats.add_parser(name, help=row.says, description=row.says)

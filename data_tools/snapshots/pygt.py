@@ -25,7 +25,7 @@ DEGREE_CLASSES, SHARE_CLASSES = 5, 11  # of the tennis features: log of degrees,
 def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
     """Read a file of one of the sets, as its keys tell. Columns ``target`` [N, S] and, for tennis, ``feat`` [N, S, 16].
 
-    raw: numbers as they stand in the file, else: england_covid and montevideo_bus standardised, every node over its
+    raw: numbers as they stand in the file, else: england_covid and montevideo_bus standardized, every node over its
     whole time; tennis: logarithms of 1 + target, degrees and transitivity as one-hot classes (raw: feat [N, S, 2]).
     Raises FileFormatError.
     """
@@ -47,7 +47,7 @@ def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
 
 
 def read_chickenpox(data: dict[str, Any], raw: bool) -> SnapshotGraph:
-    """Read one graph; its numbers are standardised in the file."""
+    """Read one graph; its numbers are standardized in the file."""
     target = np.array(data["FX"], FLOAT).T
     return _one_graph(np.array(data["edges"], np.int64), target, {})
 
@@ -59,7 +59,7 @@ def read_bus(data: dict[str, Any], raw: bool) -> SnapshotGraph:
     ends = np.array([(row[link["source"]], row[link["target"]]) for link in data["links"]], np.int64)
     weight = np.array([link["weight"] for link in data["links"]], FLOAT)
     target = np.array([node["y"] for node in data["nodes"]], np.float64)
-    graph = _one_graph(ends, target if raw else _standardised(target), {"weight": weight})
+    graph = _one_graph(ends, target if raw else _standardized(target), {"weight": weight})
     graph.id = ids
     return graph
 
@@ -70,7 +70,7 @@ def read_covid(data: dict[str, Any], raw: bool) -> SnapshotGraph:
     count = int(data["time_periods"])
     ends = [mapping["edge_index"][str(number)] for number in range(count)]
     weight = [mapping["edge_weight"][str(number)] for number in range(count)]
-    return _many_graphs(ends, weight, {TARGET: target if raw else _standardised(target)})
+    return _many_graphs(ends, weight, {TARGET: target if raw else _standardized(target)})
 
 
 def read_tennis(data: dict[str, Any], raw: bool) -> SnapshotGraph:
@@ -111,7 +111,7 @@ def _many_graphs(ends: list, weight: list, series: dict[str, np.ndarray]) -> Sna
     return SnapshotGraph(nodes, count, src, dst, first, edges={"weight": weights}, series=stored)
 
 
-def _standardised(values: np.ndarray) -> np.ndarray:
+def _standardized(values: np.ndarray) -> np.ndarray:
     """Scale rows [N, S] to mean 0 and deviation 1."""
     mean, deviation = values.mean(axis=1, keepdims=True), values.std(axis=1, keepdims=True)
     return (values - mean) / (deviation + SMALLEST_DEVIATION)

@@ -56,7 +56,7 @@ a list of names and positions. In npz, npy and mat files it is an array with an 
 `column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a sparse
 matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for row
 numbers in a file of their own, or, with `mask: true`, for a mask; edges only by masks); `file` (row-aligned, else that
-of the table); `dtype`; `fill` (stored for empty and NaN values; .nan in a column of floats that are to be learnt: not
+of the table); `dtype`; `fill` (stored for empty and NaN values; .nan in a column of floats that are to be learned: not
 known, which neither loss nor metrics count); `values` (a mapping of the source's words to
 integers); `classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A
 split holds 0 train, 1 val, 2 test, -1 none.

@@ -73,10 +73,10 @@ def synthesize_rmat(
     if len(quarters) != 4 or min(quarters) < 0 or not math.isclose(sum(quarters), 1, abs_tol=1e-6):
         raise ValueError(f"quarters={','.join(map(str, quarters))}: expected four probabilities a,b,c,d that sum to 1")
     levels = num_nodes.bit_length() - 1
-    centre = SIGNAL * random_stream(seed, TABLES).standard_normal((num_classes, width), dtype=np.float32)
+    center = SIGNAL * random_stream(seed, TABLES).standard_normal((num_classes, width), dtype=np.float32)
     arguments = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
     sources = [f"synthetic rmat {arguments} quarters={','.join(map(str, quarters))}"]
     with files.writing(path, files.GRAPH, kind="static", sources=json.dumps(sources)) as file:
         labels = permute(np.arange(num_nodes), levels, INVERSE) * num_classes >> levels
-        write_node_columns(write_nodes(file, "node", 0, num_nodes), labels, centre, seed)
+        write_node_columns(write_nodes(file, "node", 0, num_nodes), labels, center, seed)
         write_links(file, num_edges, partial(draw_links, levels, quarters, seed))

@@ -1,7 +1,7 @@
 """A seeded snapshot graph with links that come and go, and a number of every node that spreads along them.
 
 Nodes lie on a ring of communities; a link, once there, stays for a while. target of the next snapshot: partly a node's
-own, partly its neighbours' mean, and noise: whoever looks at neighbours can tell more of it.
+own, partly its neighbors' mean, and noise: whoever looks at neighbors can tell more of it.
 """
 
 from __future__ import annotations

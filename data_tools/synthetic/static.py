@@ -1,7 +1,7 @@
 """A seeded static graph (node, to, node) with a power law of degrees, and labels worth learning.
 
 Every node has a class and a weight (Zipf); a link chooses both ends by weight, mostly within one class. Features are
-the centre of the class with so much noise that neighbours help. The graph is drawn in blocks, each with its own random
+the center of the class with so much noise that neighbors help. The graph is drawn in blocks, each with its own random
 stream: memory is bounded by a block and a few numbers a node, and the result depends on the arguments alone.
 """
 
@@ -24,7 +24,7 @@ from hpcgnn.graph import files
 NODE_BLOCK, LINK_BLOCK = 1 << 14, 1 << 18
 EXPONENT, SHIFT = 0.7, 10.0  # weight of rank r: (r + SHIFT) ** -EXPONENT, which makes degrees fall with exponent 2.4
 SAME_CLASS = 0.6  # links that stay in the class of their source for sure
-SIGNAL = 0.12  # standard deviation of a class's centre, where that of the noise is 1
+SIGNAL = 0.12  # standard deviation of a class's center, where that of the noise is 1
 FRACTIONS = (0.1, 0.05, 0.85)  # train, val, test
 TABLES, NODES, LINKS = 0, 1 << 40, 2 << 40  # numbers of the random streams
 
@@ -37,7 +37,7 @@ class Population:
     order: np.ndarray  # [N] int64, nodes by class
     cumulative: np.ndarray  # [N] float64, of the weights in that order, ending in 1
     start: np.ndarray  # [C + 1] int64 into order
-    centre: np.ndarray  # [C, D] float32
+    center: np.ndarray  # [C, D] float32
 
 
 def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> Population:
@@ -47,9 +47,9 @@ def make_population(num_nodes: int, num_classes: int, width: int, seed: int) -> 
     label = draw_from(share / share[-1], rng.random(num_nodes)).astype(np.int64)
     order = np.argsort(label, kind="stable")
     cumulative = zipf_cdf(num_nodes, EXPONENT, SHIFT, rng)
-    centre = SIGNAL * rng.standard_normal((num_classes, width), dtype=np.float32)
+    center = SIGNAL * rng.standard_normal((num_classes, width), dtype=np.float32)
     start = np.searchsorted(label[order], np.arange(num_classes + 1))
-    return Population(label, order, cumulative, start, centre)
+    return Population(label, order, cumulative, start, center)
 
 
 def draw_links(population: Population, seed: int, count: int, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,9 +66,9 @@ def draw_links(population: Population, seed: int, count: int, block: int) -> tup
     return population.order[first], population.order[second]
 
 
-def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray, seed: int) -> None:
-    """Draw and write features, labels [N] and the split; centre [C, D] of the features of a class."""
-    num_nodes, width = len(labels), centre.shape[1]
+def write_node_columns(group: h5py.Group, labels: np.ndarray, center: np.ndarray, seed: int) -> None:
+    """Draw and write features, labels [N] and the split; center [C, D] of the features of a class."""
+    num_nodes, width = len(labels), center.shape[1]
     feat = files.create_column(group, "feat", num_nodes, (width,), np.float32) if width else None
     label = files.create_column(group, "label", num_nodes, (), np.int64)
     split = files.create_column(group, "split", num_nodes, (), np.int8)
@@ -78,7 +78,7 @@ def write_node_columns(group: h5py.Group, labels: np.ndarray, centre: np.ndarray
         split[start:stop] = draw_from(np.cumsum(FRACTIONS), rng.random(stop - start))
         if feat is not None:
             noise = rng.standard_normal((stop - start, width), dtype=np.float32)
-            feat[start:stop] = centre[labels[start:stop]] + noise
+            feat[start:stop] = center[labels[start:stop]] + noise
 
 
 def write_links(file: h5py.File, num_edges: int, draw: Callable[[int, int], tuple[np.ndarray, ...]]) -> None:
@@ -108,5 +108,5 @@ def synthesize_static(
     population = make_population(num_nodes, num_classes, width, seed)
     arguments = f"nodes={num_nodes} edges={num_edges} seed={seed} features={width} classes={num_classes}"
     with files.writing(path, files.GRAPH, kind="static", sources=json.dumps([f"synthetic static {arguments}"])) as file:
-        write_node_columns(write_nodes(file, "node", 0, num_nodes), population.label, population.centre, seed)
+        write_node_columns(write_nodes(file, "node", 0, num_nodes), population.label, population.center, seed)
         write_links(file, num_edges, partial(draw_links, population, seed))

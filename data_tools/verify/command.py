@@ -5,7 +5,6 @@ Exit code 0: the set is right; 2: each problem found is a line naming file, data
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import pathlib
@@ -15,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from data_tools.cli import ToolParser
 from data_tools.graph.book import SetBook, read_book
 from data_tools.graph.findings import Findings, each
 from data_tools.graph.source import time_scale
@@ -210,7 +210,7 @@ def check_source(book: SetBook, source: h5py.File, findings: Findings) -> bool:
 def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     """Command line: ``python -m data_tools.verify parts/ --against graph.h5``, or with ``mpirun -np 4`` before."""
     team = team or Team()
-    parser = argparse.ArgumentParser(prog="python -m data_tools.verify", description=__doc__.splitlines()[0])
+    parser = ToolParser("verify", description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument("--against", metavar="GRAPH", help="graph file that the set was made from")
     args = parser.parse_args(argv)

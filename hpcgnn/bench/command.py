@@ -29,8 +29,8 @@ from hpcgnn.loop.trainer import Trainer
 
 # The command for each kind of graph, which the refusal of another kind names.
 OTHER_COMMANDS = {
-    "temporal": "python -m hpcgnn.bench epoch", "static": "python -m hpcgnn.bench sage",
-    "snapshots": "python -m hpcgnn.bench snapshots",
+    "temporal": "hpcgnn bench epoch", "static": "hpcgnn bench sage",
+    "snapshots": "hpcgnn bench snapshots",
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def training(open_session: Callable[..., Any], config, path: str, folder: Path, 
         Watchdog(world, config.comm.watchdog_seconds) as watchdog,
         tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as logs,  # the folder may be that of another machine
     ):
-        session = open_session(config, path, world.split(config.train.epoch_parallel), watchdog)
+        session = open_session(config, path, world.split(config.train.parallel_epochs), watchdog)
         trainer = Trainer(session, folder, RunLog(Path(logs), world.rank), StopRequest())
         yield session, trainer
         trainer.close()

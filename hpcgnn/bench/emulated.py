@@ -268,10 +268,10 @@ class _ThreadMemory:
 
 def emulate_steps(config: Any, path: str, num_ranks: int, steps: int, skipped: int, folder: Path) -> SimulatedSteps:
     """Train ``skipped`` steps and then ``steps`` more, which are recorded, on so many ranks, at least one a part;
-    ``comm.node_ranks`` of them are those of a machine, 0: one. folder: for what the run writes."""
+    ``comm.ranks_per_machine`` of them are those of a machine, 0: one. folder: for what the run writes."""
     config, hook = copy.deepcopy(config), sys.excepthook
     config.comm.device, config.comm.gradients, config.comm.watchdog_seconds = "cpu", "mpi", 0
-    config.comm.max_message_bytes, config.comm.node_ranks = WHOLE_MESSAGES, max(1, config.comm.node_ranks)
+    config.comm.max_message_bytes, config.comm.ranks_per_machine = WHOLE_MESSAGES, max(1, config.comm.ranks_per_machine)
     config.comm.threads = max(1, config.comm.threads)
 
     def train(comm: EmulatedComm) -> SimulatedSteps:

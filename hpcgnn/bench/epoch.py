@@ -1,7 +1,7 @@
 """``python -m hpcgnn.bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
 
 Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
-events. The first epoch warms up; each following one is reported, or round of epochs with ``--train.epoch_parallel``.
+events. The first epoch warms up; each following one is reported, or round of epochs with ``--train.parallel_epochs``.
 ``--peer pyg`` adds PyTorch Geometric's time for the same epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a
 cost model of many ranks.
 """
@@ -31,10 +31,10 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str], world: World) -> tuple[TemporalConfig, TimingOptions]:
-    parser = configuration.parser("python -m hpcgnn.bench", __doc__)
+    parser = configuration.parser("hpcgnn bench", __doc__)
     config, options = command.parse(parser, argv, world, ("repeat", 3, "epochs"), "pyg", peer_on_device=True)
-    if options.peer == "pyg" and config.train.epoch_parallel > 1:
-        raise ValueError("--peer pyg compares single epochs: leave train.epoch_parallel 1")
+    if options.peer == "pyg" and config.train.parallel_epochs > 1:
+        raise ValueError("--peer pyg compares single epochs: leave train.parallel_epochs 1")
     if options.peer == "pyg":
         command.check_installed("--peer pyg", "torch-geometric")
     return config, options
@@ -44,7 +44,7 @@ def measure(config: TemporalConfig, folder: Path, options: TimingOptions, world:
     """Collective. Measure what the command reports."""
     path = command.graph_path(config, folder, world)
     with command.training(open_session, config, path, folder, world) as (session, trainer):
-        first_epochs = [number * config.train.epoch_parallel for number in range(options.count + 1)]
+        first_epochs = [number * config.train.parallel_epochs for number in range(options.count + 1)]
         epochs = [_epoch(session, trainer, epoch) for epoch in first_epochs][1:]
     result = _summary(session, epochs)
     if options.peer == "pyg":
@@ -89,15 +89,15 @@ def _summary(session: Session, epochs: list[dict[str, float]]) -> dict:
     sent = np.median(values[:, :, names.index("bytes")], axis=1).max()
     median = dict(zip(names, np.median(values, axis=1).mean(axis=0), strict=True))
     seconds = values[:, :, names.index("seconds")].max(axis=0)
-    batches, at_once = session.batches["train"], config.train.epoch_parallel
+    batches, at_once = session.batches["train"], config.train.parallel_epochs
     steps, events = batches.num_steps, int(batches.sizes.sum()) * at_once
     parameters = sum(p.numel() for p in session.model.parameters())
     return {
         "ranks": world.size, "threads": world.threads, "device": world.device.type, "precision": config.train.precision,
         "update_at": config.memory.update_at, "batch_size": config.train.batch_size, "events": events, "steps": steps,
-        "epoch_parallel": at_once, "groups": session.world.num_groups,
+        "parallel_epochs": at_once, "groups": session.world.num_groups,
         "epoch_seconds": float(np.median(seconds)), "epoch_seconds_best": float(seconds.min()),
-        "events_per_second": events / float(np.median(seconds)),
+        "samples_per_second": events / float(np.median(seconds)),
         "stages": {n: median[n] for n in (*STAGES, "wait for plan", "plan (background)")},
         "bytes_sent_per_rank_and_step": median["bytes"] / max(1, steps),
         "bytes_sent_by_busiest_rank_and_step": float(sent) / max(1, steps),
@@ -108,14 +108,14 @@ def _summary(session: Session, epochs: list[dict[str, float]]) -> dict:
 
 def table(result: dict) -> str:
     """Write the result as text."""
-    total, count = result["epoch_seconds"], result["epoch_parallel"]
+    total, count = result["epoch_seconds"], result["parallel_epochs"]
     what = "epoch" if count == 1 else f"{count} epochs at once ({result['groups']} groups of ranks)"
     lines = [
         f"{result['ranks']} ranks x {result['threads']} threads, {result['device']}, {result['precision']}, batch "
         f"{result['batch_size']}, memory updated at {result['update_at']}",
         f"{what} of {result['events']} events in {result['steps']} steps: {total:.2f} s "
         f"(best {result['epoch_seconds_best']:.2f} s), "
-        f"{result['events_per_second']:.0f} events/s",
+        f"{result['samples_per_second']:.0f} events/s",
     ]
     lines += [
         f"  {name:18s} {seconds:7.2f} s  {100 * seconds / total:5.1f} %" for name, seconds in result["stages"].items()

@@ -162,7 +162,7 @@ def _time_kernels(sizes: ProblemSizes, device: torch.device, repeat: int) -> dic
 
 
 def _parse(argv: list[str]) -> tuple[ProblemSizes, GpuOptions]:
-    parser = argparse.ArgumentParser("python -m hpcgnn.bench gpu", description=__doc__)
+    parser = argparse.ArgumentParser("hpcgnn bench gpu", description=__doc__)
     default = GpuOptions()
     for name, value in asdict(ProblemSizes()).items():
         parser.add_argument(f"--{name}", type=int, default=value, help="of the kernels' problems")

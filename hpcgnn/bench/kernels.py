@@ -25,7 +25,7 @@ class ProblemSizes:
     """Sizes of the problems: nodes and their entries of history; roots with slots neighbors each; unique nodes of a
     step; width of rows; heads of attention."""
 
-    nodes: int = 1_000_000
+    num_nodes: int = 1_000_000
     entries: int = 50_000_000
     roots: int = 200_000
     slots: int = 10
@@ -55,10 +55,10 @@ class Problems:
     def __init__(self, sizes: ProblemSizes, device: torch.device, seed: int = 0):
         self.sizes, self.device = sizes, device
         self._draw = torch.Generator(device).manual_seed(seed)
-        degree = np.random.default_rng(seed).multinomial(sizes.entries, np.full(sizes.nodes, 1 / sizes.nodes))
+        degree = np.random.default_rng(seed).multinomial(sizes.entries, np.full(sizes.num_nodes, 1 / sizes.num_nodes))
         self.indptr = torch.from_numpy(np.r_[0, np.cumsum(degree)]).to(device)
         self.time = torch.arange(sizes.entries, device=device)
-        self.roots = self.integers(sizes.nodes, sizes.roots)
+        self.roots = self.integers(sizes.num_nodes, sizes.roots)
         self.until = torch.full_like(self.roots, sizes.entries)
         self.ids = self.integers(sizes.unique, sizes.roots * sizes.slots)
         self.table = self.numbers(sizes.unique, sizes.width)
@@ -83,7 +83,7 @@ class Problems:
     def sampling(self) -> Iterator[Case]:
         """Make the cases of samplers and random numbers."""
         s, graph = self.sizes, (self.indptr, self.time, self.time)
-        search = SECTOR * np.log2(max(2, s.entries / s.nodes))  # one sector a step of the binary search
+        search = SECTOR * np.log2(max(2, s.entries / s.num_nodes))  # one sector a step of the binary search
         root, out = 3 * 8 + 2 * SECTOR + search, 8 * s.slots + 4
         yield Case(
             "sample_recent", s.roots * (root + out), 0,
@@ -104,7 +104,7 @@ class Problems:
         )  # fmt: skip
         yield Case(
             "random_integers", s.roots * 8 * (1 + s.slots), 0,
-            lambda: native.random_integers(KEY, self.roots, s.slots, s.nodes),
+            lambda: native.random_integers(KEY, self.roots, s.slots, s.num_nodes),
         )  # fmt: skip
         yield Case(
             "dropout_mask", s.roots * (8 + 4 * s.width), 0,
@@ -113,7 +113,7 @@ class Problems:
 
     def node_identity(self) -> torch.Tensor:
         """Return identities [nodes]; any numbers will do."""
-        return self.time[: self.sizes.nodes] if self.sizes.entries >= self.sizes.nodes else self.indptr[:-1]
+        return self.time[: self.sizes.num_nodes] if self.sizes.entries >= self.sizes.num_nodes else self.indptr[:-1]
 
     def planning(self) -> Iterator[Case]:
         """Make the cases of relabelling, winners and transposes."""

@@ -43,8 +43,8 @@ class MemoryOptions:
     if any, how many steps are trained before arrays are measured."""
 
     ranks: int
-    nodes: int
-    edges: int
+    num_nodes: int
+    num_edges: int
     width: int
     snapshots: int
     steps: int
@@ -53,12 +53,12 @@ class MemoryOptions:
     def __post_init__(self):
         if self.ranks < 2 or self.steps < 1 or self.snapshots < 1 or self.width < 0:
             raise ValueError("--ranks must be at least 2, --steps and --snapshots at least 1, --width at least 0")
-        if self.nodes < self.ranks or self.edges < self.ranks:
-            raise ValueError(f"--nodes and --edges must be at least 1 for each of {self.ranks} ranks")
+        if self.num_nodes < self.ranks or self.num_edges < self.ranks:
+            raise ValueError(f"--num_nodes and --num_edges must be at least 1 for each of {self.ranks} ranks")
 
-    def num_nodes(self, num_edges: int) -> int:
+    def nodes_of(self, num_edges: int) -> int:
         """Return the nodes of a part with so many edges, at least 2."""
-        return max(2, round(self.nodes * num_edges / self.edges))
+        return max(2, round(self.num_nodes * num_edges / self.num_edges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def main(world: World, argv: list[str]) -> int:
     if world.size > 1:
         raise DistributedError("bench memory takes one process: it pretends the other ranks", user_error=True)
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
-    share = options.edges // options.ranks
+    share = options.num_edges // options.ranks
     sizes = sorted({max(1, min(share, LARGEST) // 4), min(share, LARGEST)})
     held = []
     with tempfile.TemporaryDirectory(prefix="hpcgnn-bench-") as folder:
@@ -92,10 +92,10 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
-    parser = configuration.parser("python -m hpcgnn.bench memory", __doc__, configuration.kind_of(argv))
+    parser = configuration.parser("hpcgnn bench memory", __doc__, configuration.kind_of(argv))
     parser.add_argument("--ranks", type=int, default=1024, help="of the job")
-    parser.add_argument("--nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
-    parser.add_argument("--edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
+    parser.add_argument("--num_nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
+    parser.add_argument("--num_edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
     parser.add_argument("--width", type=int, default=0, help="features of an event, or, of other kinds, of a node")
     parser.add_argument("--snapshots", type=int, default=20, help="of the graph, of kind snapshots")
     parser.add_argument("--steps", type=int, default=3, help="steps that are trained before arrays are measured")
@@ -125,7 +125,7 @@ def _alone(function: Callable, *arguments: Any) -> Any:
 
 def write(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> None:
     """Write the part of a rank with ``num_edges`` edges."""
-    sizes = options.ranks, options.num_nodes(num_edges), num_edges
+    sizes = options.ranks, options.nodes_of(num_edges), num_edges
     further = {"num_snapshots": options.snapshots} if config.KIND == "snapshots" else {}
     kinds.kind_of(config).make_slice(folder, *sizes, options.width, **further)
 
@@ -136,7 +136,7 @@ def hold(config: Any, options: MemoryOptions, num_edges: int, folder: str) -> He
     config.comm.watchdog_seconds = 0  # no other rank answers
     if config.KIND == "static":
         config.sampling.topology = "sharded"
-    with pretend(options.ranks, options.num_nodes(num_edges), config.comm) as world:
+    with pretend(options.ranks, options.nodes_of(num_edges), config.comm) as world:
         start = _process("VmRSS")
         RESET.write_text("5")
         with command.training(kinds.open_session, config, folder, Path(folder) / "run", world) as (session, trainer):
@@ -222,7 +222,7 @@ def predict(options: MemoryOptions, held: list[Held]) -> dict:
     """Extrapolate the bytes of every structure to a rank's share of the graph. Plans and what steps take are those of
     the larger part: they grow less, as a step's roots are always as many. Opening a run takes as many times its arrays
     as with the larger part: what small arrays leave behind in the process depends on the C library."""
-    share, last = options.edges // options.ranks, held[-1]
+    share, last = options.num_edges // options.ranks, held[-1]
     plans = {name: size for name, size in last.structures.items() if name.startswith("plan")}
     sizes = dict(plans)
     for name in last.structures.keys() - plans.keys():
@@ -231,7 +231,7 @@ def predict(options: MemoryOptions, held: list[Held]) -> dict:
     opening, opened = (last.start + (size - last.start) * arrays[0] / max(1, arrays[1])
                        for size in (last.opening, last.opened))  # fmt: skip
     return {
-        "options": dataclasses.asdict(options), "edges": share, "nodes": options.nodes // options.ranks,
+        "options": dataclasses.asdict(options), "edges": share, "nodes": options.num_nodes // options.ranks,
         "structures": dict(sorted(sizes.items(), key=lambda item: -item[1])),
         "start_mib": last.start, "opening_mib": opening, "steps_mib": last.steps,
         "peak_mib": max(opening, opened + last.steps),

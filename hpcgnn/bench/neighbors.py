@@ -27,8 +27,8 @@ MODES = ("uniform", "replace", "full", "labor")
 class SampleOptions:
     """Options of the command."""
 
-    nodes: int = 1_000_000
-    edges: int = 20_000_000
+    num_nodes: int = 1_000_000
+    num_edges: int = 20_000_000
     exponent: float = 0.5
     batch_size: int = 1024
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
@@ -42,11 +42,11 @@ class SampleOptions:
     out: str = ""
 
     def __post_init__(self):
-        for name in ("nodes", "batch_size", "batches", "repeat", "threads"):
+        for name in ("num_nodes", "batch_size", "batches", "repeat", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if self.edges < 0 or self.batch_size > self.nodes:
-            raise ValueError("--edges must not be negative, --batch_size not above --nodes")
+        if self.num_edges < 0 or self.batch_size > self.num_nodes:
+            raise ValueError("--num_edges must not be negative, --batch_size not above --num_nodes")
 
 
 def power_law_graph(nodes: int, edges: int, exponent: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,15 +68,15 @@ class SampledBatches:
 
     def __init__(self, options: SampleOptions):
         self.options = options
-        self.indptr, self.src = power_law_graph(options.nodes, options.edges, options.exponent, options.seed)
+        self.indptr, self.src = power_law_graph(options.num_nodes, options.num_edges, options.exponent, options.seed)
         rng = np.random.default_rng(options.seed + 1)
-        self.weight = rng.integers(1, 1 << 16, options.edges).astype(np.uint32) if options.weighted else None
-        self.identity = np.arange(options.nodes)
-        self.seeds = [rng.choice(options.nodes, options.batch_size, replace=False) for _ in range(options.batches)]
+        self.weight = rng.integers(1, 1 << 16, options.num_edges).astype(np.uint32) if options.weighted else None
+        self.identity = np.arange(options.num_nodes)
+        self.seeds = [rng.choice(options.num_nodes, options.batch_size, replace=False) for _ in range(options.batches)]
 
     def relabel(self) -> Relabel:
         """Make a table for one thread."""
-        return Relabel(self.options.nodes, dense=False if self.options.hashed else None)
+        return Relabel(self.options.num_nodes, dense=False if self.options.hashed else None)
 
     def sample(self, number: int, relabel: Relabel, threads: int) -> tuple[int, int]:
         """Sample a batch; returns its numbers of edges and of unique nodes."""
@@ -99,10 +99,10 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> SampleOptions:
-    parser = argparse.ArgumentParser("python -m hpcgnn.bench sample", description=__doc__)
+    parser = argparse.ArgumentParser("hpcgnn bench sample", description=__doc__)
     default = SampleOptions()
     number = {
-        "nodes": "of the graph", "edges": "of the graph", "batch_size": "seeds of a batch",
+        "num_nodes": "nodes of the graph", "num_edges": "edges of the graph", "batch_size": "seeds of a batch",
         "batches": "in one timing", "repeat": "timings", "threads": "of the sampler", "seed": "of all draws",
     }  # fmt: skip
     for name, text in number.items():

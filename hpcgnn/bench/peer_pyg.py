@@ -30,18 +30,18 @@ class PeerTGN(nn.Module):
         from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
         super().__init__()
-        model = config.model
-        message = IdentityMessage(message_width, model.memory_dim, model.time_dim)
+        model, memory = config.model, config.memory
+        message = IdentityMessage(message_width, memory.dim, model.time_dim)
         self.memory = TGNMemory(
-            num_nodes, message_width, model.memory_dim, model.time_dim, message, LastAggregator()
+            num_nodes, message_width, memory.dim, model.time_dim, message, LastAggregator()
         )  # fmt: skip
-        head_width, edge_width = model.embed_dim // model.heads, message_width + model.time_dim
+        head_width, edge_width = model.hidden // model.heads, message_width + model.time_dim
         self.attention = TransformerConv(
-            model.memory_dim, head_width, model.heads, dropout=model.dropout, edge_dim=edge_width
+            memory.dim, head_width, model.heads, dropout=model.dropout, edge_dim=edge_width
         )
-        self.source, self.destination = (nn.Linear(model.embed_dim, model.embed_dim) for _ in range(2))
-        self.out = nn.Linear(model.embed_dim, 1)
-        self.neighbors = LastNeighborLoader(num_nodes, config.sampling.fanout, device=device)
+        self.source, self.destination = (nn.Linear(model.hidden, model.hidden) for _ in range(2))
+        self.out = nn.Linear(model.hidden, 1)
+        self.neighbors = LastNeighborLoader(num_nodes, config.sampling.fanout(0), device=device)
         self.to(device)
 
     def reset(self) -> None:

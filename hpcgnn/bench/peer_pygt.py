@@ -24,10 +24,10 @@ def check(config: SnapshotConfig) -> None:
     """Raise ValueError where there is nothing to compare with."""
     check_installed("--peer pygt", *NEEDED)
     has_peer = config.model.kind in ("tgcn", "evolvegcn_o") and config.model.layers == 1
-    if not has_peer or config.task.kind != "regression" or config.sampling.history:
+    if not has_peer or config.task.kind != "regression" or config.sampling.window_size:
         raise ValueError(
             "--peer pygt compares model.kind tgcn or evolvegcn_o of one layer, with task.kind regression and "
-            "sampling.history 0"
+            "sampling.window_size 0"
         )
 
 

@@ -225,7 +225,7 @@ def pretend_steps(
     edges of each, width of features; folder: for its part of the graph and what the run writes."""
     config, (num_ranks, num_nodes, *_) = copy.deepcopy(config), sizes
     config.comm.watchdog_seconds, config.comm.max_message_bytes = 0, WHOLE_MESSAGES
-    config.comm.node_ranks = 1
+    config.comm.ranks_per_machine = 1
     if config.KIND == "static":
         config.sampling.topology = "sharded"
     kinds.kind_of(config).make_slice(str(folder / "part"), *sizes)

@@ -24,7 +24,7 @@ from hpcgnn.bench.command import TimingOptions
 from hpcgnn.comm.world import World
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.static.config import WHOLE, StaticConfig
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.session import open_session
@@ -55,13 +55,13 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
-    parser = configuration.parser("python -m hpcgnn.bench sage", __doc__, StaticConfig.KIND)
+    parser = configuration.parser("hpcgnn bench sage", __doc__, StaticConfig.KIND)
     counted = ("steps", 10, "steps")
     config, options = command.parse(parser, [*DEFAULTS, *argv], world, counted, "pyg", peer_on_device=True)
-    if config.comm.sampler_ranks:
-        raise ValueError("comm.sampler_ranks: the benchmark draws and trains on the same ranks; leave it 0")
-    if config.sampling.mode == WHOLE:
-        raise ValueError("sampling.mode whole: the benchmark times steps of mini-batches; use another mode")
+    if config.comm.sampling_servers:
+        raise ValueError("comm.sampling_servers: the benchmark draws and trains on the same ranks; leave it 0")
+    if config.train.full_graph:
+        raise ValueError("train.full_graph: the benchmark times steps of mini-batches; leave it out")
     if options.peer == "pyg":
         peer_pyg_sage.check_installed()
     return config, options

@@ -64,7 +64,7 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> tuple[Any, ScaleOptions]:
-    parser = configuration.parser("python -m hpcgnn.bench scale", __doc__, configuration.kind_of(argv))
+    parser = configuration.parser("hpcgnn bench scale", __doc__, configuration.kind_of(argv))
     parser.add_argument("--out", type=str, default="", help="JSON file to write")
     parser.add_argument("--plot", type=str, default="", help="picture to write (.png, .pdf, .svg)")
     parser.add_argument("--max_ranks", type=int, default=1024, help="largest number of ranks to predict")
@@ -72,8 +72,8 @@ def _parse(argv: list[str]) -> tuple[Any, ScaleOptions]:
         "--steps", type=int, default=SIMULATED_STEPS,
         help="training steps to simulate; of a temporal graph those in the middle of an epoch, or a whole one",
     )  # fmt: skip
-    parser.add_argument("--nodes", type=int, default=0, help="of a graph to make up, in place of data.path")
-    parser.add_argument("--edges", type=int, default=0, help="edges or events of it")
+    parser.add_argument("--num_nodes", type=int, default=0, help="of a graph to make up, in place of data.path")
+    parser.add_argument("--num_edges", type=int, default=0, help="edges or events of it")
     parser.add_argument("--width", type=int, default=0, help="features of a node of it, or of an event")
     parser.add_argument("--per_rank", type=bool, default=False, help="train.batch_size is of a rank, not of all ranks")
     parser.add_argument("--speed", type=float, default=1.0, help="how many times as fast as here ranks compute")
@@ -86,7 +86,7 @@ def _parse(argv: list[str]) -> tuple[Any, ScaleOptions]:
             raise ValueError(f"--{name} must be positive, got {value}")
     if namespace.max_ranks < 1 or namespace.steps < 1 or namespace.speed <= 0:
         raise ValueError("--max_ranks and --steps must be at least 1, --speed positive")
-    graph = GivenGraph(namespace.nodes, namespace.edges, namespace.width)
+    graph = GivenGraph(namespace.num_nodes, namespace.num_edges, namespace.width)
     check_simulated(config, graph)
     if namespace.plot:
         command.check_installed("--plot", "matplotlib")
@@ -116,7 +116,9 @@ def make_report(config: Any, options: ScaleOptions, folder: Path, machine: dict[
     elif not config.data.path:
         config.data.path = str(folder / "parts")
         make_built_in(config, folder / "parts")
-    links = Links(**{name: machine[name]["value"] for name in GIVEN}, machine_ranks=max(1, config.comm.node_ranks))
+    links = Links(
+        **{name: machine[name]["value"] for name in GIVEN}, machine_ranks=max(1, config.comm.ranks_per_machine)
+    )
     sizes = sorted({*(1 << k for k in range(options.max_ranks.bit_length())), options.max_ranks})
     report = simulate(config, sizes, options.steps, graph, links, options.speed, options.per_rank, folder)
     speed = {"value": options.speed, "source": "given" if options.speed != 1 else "measured"}

@@ -46,7 +46,7 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> ScoreOptions:
-    parser = argparse.ArgumentParser("python -m hpcgnn.bench scores", description=__doc__)
+    parser = argparse.ArgumentParser("hpcgnn bench scores", description=__doc__)
     default = ScoreOptions()
     parser.add_argument("--scores", type=int, default=default.scores, help="of all ranks, half of them of positives")
     parser.add_argument("--seed", type=int, default=default.seed, help="of the random scores")

@@ -43,15 +43,15 @@ class GivenGraph:
 
 def check_simulated(config: Any, graph: GivenGraph) -> None:
     """Raise ValueError for a job that cannot be simulated."""
-    if config.comm.sampler_ranks or config.comm.time_parallel > 1 or config.train.epoch_parallel > 1:
+    if config.comm.sampling_servers or config.comm.time_groups > 1 or config.train.parallel_epochs > 1:
         raise ValueError(
-            "the cost model knows jobs whose ranks all do the same: leave comm.sampler_ranks 0, comm.time_parallel and "
-            "train.epoch_parallel 1"
+            "the cost model knows jobs whose ranks all do the same: leave comm.sampling_servers 0, comm.time_groups "
+            "and train.parallel_epochs 1"
         )
     if min(graph.nodes, graph.edges, graph.width) < 0 or (graph.nodes > 0) != (graph.edges > 0):
-        raise ValueError("--nodes and --edges are the sizes of a graph: give both, or data.path")
+        raise ValueError("--num_nodes and --num_edges are the sizes of a graph: give both, or data.path")
     if graph.nodes and config.data.path:
-        raise ValueError("--nodes and --edges are of a graph that is made up: leave data.path out")
+        raise ValueError("--num_nodes and --num_edges are of a graph that is made up: leave data.path out")
 
 
 def simulate(

@@ -37,10 +37,10 @@ def main(world: World, argv: list[str]) -> int:
 
 
 def _parse(argv: list[str], world: World) -> tuple[SnapshotConfig, TimingOptions]:
-    parser = configuration.parser("python -m hpcgnn.bench snapshots", __doc__, SnapshotConfig.KIND)
+    parser = configuration.parser("hpcgnn bench snapshots", __doc__, SnapshotConfig.KIND)
     config, options = command.parse(parser, argv, world, ("epochs", 3, "epochs"), "pygt")
-    if config.comm.time_parallel > 1:
-        raise ValueError("comm.time_parallel: the benchmark has all ranks split the nodes; leave it 1")
+    if config.comm.time_groups > 1:
+        raise ValueError("comm.time_groups: the benchmark has all ranks split the nodes; leave it 1")
     if options.peer == "pygt":
         peer_pygt.check(config)
     return config, options
@@ -105,8 +105,8 @@ def _expected(session: Session, world: World) -> float | None:
     """Collective. Compute from the partition alone how many bytes of hidden rows an epoch should send; None where that
     is not known."""
     config = session.config
-    is_stacked = config.model.kind in STACKED and config.task.kind == "regression" and session.memory.learnt is None
-    if not is_stacked or config.sampling.history or config.sampling.by_part:
+    is_stacked = config.model.kind in STACKED and config.task.kind == "regression" and session.memory.learned is None
+    if not is_stacked or config.sampling.window_size or config.sampling.by_part:
         return None
     halo = sum(halo_rows(session.partition, number) for number in session.loaders["train"].snapshots)
     width = config.model.hidden * session.dtype.itemsize

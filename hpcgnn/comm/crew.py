@@ -119,10 +119,12 @@ class Crew:
     """
 
     def __init__(self, job: World, num_lanes: int):
-        """Raises DistributedError, on all ranks, where ``comm.sampler_ranks`` leaves no trainer."""
-        samplers = job.config.sampler_ranks
+        """Raises DistributedError, on all ranks, where ``comm.sampling_servers`` leaves no trainer."""
+        samplers = job.config.sampling_servers
         if samplers >= job.size:
-            message = f"comm.sampler_ranks {samplers} leaves no trainer among {job.size} ranks: start more, or lower it"
+            message = (
+                f"comm.sampling_servers {samplers} leaves no trainer among {job.size} ranks: start more, or lower it"
+            )
             raise DistributedError(message, user_error=True)
         self.job, self.mapping = job, Mapping(job.size - samplers, samplers)
         self.world = job.split_off(samplers)

@@ -1,4 +1,4 @@
-"""Exchanges halo rows with gradients: rows of remote neighbours inside a model that all ranks compute together.
+"""Exchanges halo rows with gradients: rows of remote neighbors inside a model that all ranks compute together.
 
 A rank whose loss does not depend on what it pulled would leave the others waiting in the backward pass, and autograd
 promises no order of independent operations. So the exchanges of a forward pass form a chain: each takes a token from

@@ -160,7 +160,7 @@ class Watchdog:
     def _report_and_abort(self, answers: dict[int, Where]) -> None:
         world = self._world
         if self._asks:
-            text = describe(answers, world.rank, self._hosts, self.seconds, world.config.sampler_ranks)
+            text = describe(answers, world.rank, self._hosts, self.seconds, world.config.sampling_servers)
         else:
             text = describe_alone(answers[world.rank], world.rank, world.host, self.seconds)
         with contextlib.suppress(OSError):

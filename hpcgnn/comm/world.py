@@ -45,17 +45,17 @@ class CommConfig:
         gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
         watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
         max_message_bytes: size of one round of an exchange.
-        sampler_ranks: number of sampling servers, for training on static graphs: the last ranks hold the graph's edges
-            and draw neighbours, the others hold everything else and train. 0: every rank does both.
-        sampler_features: sampling servers hold the features, too, and send the rows of the nodes that they draw.
-        sampler_buffer: steps that a trainer requests from its sampling server ahead of those it plans; the server keeps
+        sampling_servers: number of sampling servers, for training on static graphs: the last ranks hold the graph's
+            edges and draw neighbors, the others hold everything else and train. 0: every rank does both.
+        server_features: sampling servers hold the features, too, and send the rows of the nodes that they draw.
+        server_buffer: steps that a trainer requests from its sampling server ahead of those it plans; the server keeps
             what it has drawn.
-        overlap: exchanges of neighbours' rows inside a model are under way while ranks compute; False: waited for at
+        overlap: exchanges of neighbors' rows inside a model are under way while ranks compute; False: waited for at
             once, to see what that hides.
-        node_ranks: how many consecutive ranks count as those of one machine, which read each other's rows in shared
-            memory and send requests to other machines together; 0: all that can share memory; 1: none share it, and
-            rows travel to each rank.
-        time_parallel: for runs on snapshots: the most groups of ranks that split a step's snapshots between them,
+        ranks_per_machine: how many consecutive ranks count as those of one machine, which read each other's rows in
+            shared memory and send requests to other machines together; 0: all that can share memory; 1: none share it,
+            and rows travel to each rank.
+        time_groups: for runs on snapshots: the most groups of ranks that split a step's snapshots between them,
             besides the nodes, which the ranks of a group split. There are as many groups as divide both this and the
             ranks.
     """
@@ -66,25 +66,25 @@ class CommConfig:
     gpu_direct: Literal["auto", "on", "off"] = "auto"
     watchdog_seconds: float = 1800.0
     max_message_bytes: int = MAX_BYTES
-    sampler_ranks: int = 0
-    sampler_features: bool = False
-    sampler_buffer: int = 2
+    sampling_servers: int = 0
+    server_features: bool = False
+    server_buffer: int = 2
     overlap: bool = True
-    node_ranks: int = 0
-    time_parallel: int = 1
+    ranks_per_machine: int = 0
+    time_groups: int = 1
 
     def __post_init__(self):
         check_choices("comm", self)
         if self.threads < 0 or self.watchdog_seconds < 0 or self.max_message_bytes < 1:
             raise ValueError("comm.threads and comm.watchdog_seconds must be >= 0, comm.max_message_bytes >= 1")
-        if self.sampler_ranks < 0 or self.sampler_buffer < 0:
-            raise ValueError("comm.sampler_ranks and comm.sampler_buffer must be >= 0")
-        if self.sampler_features and not self.sampler_ranks:
-            raise ValueError("comm.sampler_features: there are no sampling servers; set comm.sampler_ranks, too")
-        if self.node_ranks < 0:
-            raise ValueError(f"comm.node_ranks must be at least 0, got {self.node_ranks}")
-        if self.time_parallel < 1:
-            raise ValueError(f"comm.time_parallel must be at least 1, got {self.time_parallel}")
+        if self.sampling_servers < 0 or self.server_buffer < 0:
+            raise ValueError("comm.sampling_servers and comm.server_buffer must be >= 0")
+        if self.server_features and not self.sampling_servers:
+            raise ValueError("comm.server_features: there are no sampling servers; set comm.sampling_servers, too")
+        if self.ranks_per_machine < 0:
+            raise ValueError(f"comm.ranks_per_machine must be at least 0, got {self.ranks_per_machine}")
+        if self.time_groups < 1:
+            raise ValueError(f"comm.time_groups must be at least 1, got {self.time_groups}")
 
 
 class AbortAtError:
@@ -194,7 +194,7 @@ class World(Group):
             return 0
         if wanted >= 0:
             return wanted
-        pays = self._spare_cores or self.local_size < self.job.size or self.config.sampler_ranks > 0
+        pays = self._spare_cores or self.local_size < self.job.size or self.config.sampling_servers > 0
         return max(PLANS_AHEAD * pays, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False, by_machine: bool = False) -> Channel:
@@ -215,8 +215,8 @@ class World(Group):
         return channel
 
     def machine(self) -> Any:
-        """Collective. Make the communicator of the ranks that share this rank's memory, as ``comm.node_ranks`` says."""
-        machine, most = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank), self.config.node_ranks
+        """Collective. Make the communicator of the ranks that share this rank's memory, by ``ranks_per_machine``."""
+        machine, most = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank), self.config.ranks_per_machine
         if not most:
             return machine
         part = machine.Split(self.rank // most, self.rank)
@@ -298,7 +298,7 @@ class World(Group):
     @property
     def _samples(self) -> bool:
         """Whether this rank is a sampling server: what it draws is sent to trainers, so it needs no GPU."""
-        return self.rank >= self.size - self.config.sampler_ranks
+        return self.rank >= self.size - self.config.sampling_servers
 
     def check_same(self) -> None:
         """Collective. Raise DistributedError, on all ranks, where one has another version of hpcgnn, another build of

@@ -131,7 +131,7 @@ def _find_stretches(dataset: h5py.Dataset) -> list[tuple[int, int]]:
     dataset.id.chunk_iter(lambda chunk: stretches.append((chunk.chunk_offset[0], chunk.byte_offset)))
     has_whole_rows = dataset.chunks[1:] == dataset.shape[1:] and len(stretches) == -(-len(dataset) // dataset.chunks[0])
     if dataset.id.get_create_plist().get_nfilters() or not has_whole_rows:
-        raise ValueError(f"{dataset.name} is packed or not in whole rows: use features.storage memory")
+        raise ValueError(f"{dataset.name} is packed or not in whole rows: use features.storage device")
     return sorted(stretches)
 
 

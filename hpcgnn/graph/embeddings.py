@@ -44,10 +44,10 @@ class EmbeddingConfig:
     scale: float = 0.0
 
     def __post_init__(self):
-        check_choices("embedding", self)
+        check_choices("node_embedding", self)
         for name in ("lr", "weight_decay", "scale"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"embedding.{name} must be at least 0, got {getattr(self, name)}")
+                raise ValueError(f"node_embedding.{name} must be at least 0, got {getattr(self, name)}")
 
 
 class SparseEmbedding:

@@ -170,7 +170,7 @@ def open_graph_partition(
 
     def check_book(file: h5py.File) -> None:
         if with_out and not (files.json_attribute(file, "options") or {}).get("out_edges"):
-            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out-edges")
+            raise files.FileFormatError(f"{path}: no out-edges are stored; partition again with --out_edges")
 
     read_part = partial(
         _read_part, rank=rank, with_edges=edges, with_columns=columns, with_out=with_out, edge_columns=edge_columns
@@ -231,7 +231,7 @@ def _merge_features(path, pieces: list[Piece | Any]) -> StoredColumn | None:
 
 
 def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collection[str] | None) -> InEdges:
-    """Read the edge lists of ``num_nodes`` nodes; neighbor: name of the column of neighbours; wanted: of the others."""
+    """Read the edge lists of ``num_nodes`` nodes; neighbor: name of the column of neighbors; wanted: of the others."""
     ends = ("indptr", neighbor)
     columns = {name: group[name][()] for name in group if wanted is None or name in (*ends, *wanted)}
     if wanted is not None and "row" not in wanted:

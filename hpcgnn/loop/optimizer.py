@@ -1,7 +1,7 @@
 """The optimizer step: gradients summed over ranks and over a group of steps, clipped, at the scheduled learning rate.
 
-A group is ``train.accumulate`` consecutive steps of an epoch, the epoch's last one may be shorter. Where a group ends
-and what its learning rate is are functions of epoch and step alone, so a resumed run needs no counters.
+A group is ``train.accumulate_steps`` consecutive steps of an epoch, the epoch's last one may be shorter. Where a group
+ends and what its learning rate is are functions of epoch and step alone, so a resumed run needs no counters.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     if config.schedule == "constant":
         return warm * config.lr
     if config.schedule == "step":
-        times = step // steps_per_epoch * config.epoch_parallel // config.step_epochs
-        return warm * max(config.min_lr, config.lr * config.decay**times)
-    decaying_steps = config.epochs // config.epoch_parallel * steps_per_epoch - config.warmup_steps
+        times = step // steps_per_epoch * config.parallel_epochs // config.step_every
+        return warm * max(config.min_lr, config.lr * config.step_decay**times)
+    decaying_steps = config.epochs // config.parallel_epochs * steps_per_epoch - config.warmup_steps
     done = min(1.0, max(0, step - config.warmup_steps) / max(1, decaying_steps))
     share = 1.0 - done if config.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2
     return warm * (config.min_lr + (config.lr - config.min_lr) * share)
@@ -67,7 +67,7 @@ class FlatOptimizer:
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
         self.flat = FlatParameters(model, num_extras=4)
         self._config, self._num_steps = config, num_steps
-        self._groups = -(-num_steps // config.accumulate)  # of every epoch, for the schedule
+        self._groups = -(-num_steps // config.accumulate_steps)  # of every epoch, for the schedule
         self._sum = GradientSum(world)
         self.lr, self._moments = config.lr, self._first_moments()
 
@@ -77,7 +77,7 @@ class FlatOptimizer:
 
     def begin(self, step: int) -> None:
         """Clear gradients where a group begins."""
-        if step % self._config.accumulate == 0:
+        if step % self._config.accumulate_steps == 0:
             self.flat.zero()
 
     def sum(
@@ -94,19 +94,19 @@ class FlatOptimizer:
         else:
             self.flat.sum_extras(self._sum)
         total, stops, writers, clocks = self.flat.extras.tolist()
-        return total / self._config.epoch_parallel, stops > 0, writers > 0, clocks > 0
+        return total / self._config.parallel_epochs, stops > 0, writers > 0, clocks > 0
 
     def step(self, epoch: int, step: int) -> None:
         """Update the weights, if this is the last step of a group."""
         if not self._ends_group(step):
             return
-        num_summed = (step % self._config.accumulate + 1) * self._config.epoch_parallel
+        num_summed = (step % self._config.accumulate_steps + 1) * self._config.parallel_epochs
         if num_summed > 1:
             self.flat.gradient.div_(num_summed)
-        if self._config.clip_norm > 0:
-            clip(self.flat.gradient, self._config.clip_norm)
-        round_start = epoch // self._config.epoch_parallel * self._groups
-        number = round_start + min(step // self._config.accumulate, self._groups - 1)
+        if self._config.clip_grad_norm > 0:
+            clip(self.flat.gradient, self._config.clip_grad_norm)
+        round_start = epoch // self._config.parallel_epochs * self._groups
+        number = round_start + min(step // self._config.accumulate_steps, self._groups - 1)
         self.lr = learning_rate(self._config, number, self._groups)
         if self.flat.parameter.numel() == 0:
             return
@@ -151,7 +151,7 @@ class FlatOptimizer:
         learning rate and, within a group, the gradient so far, summed over ranks."""
         tensors = {f"optimizer.{name}": value for name, value in self._moments.items()}
         tensors["lr"] = torch.tensor(self.lr, dtype=torch.float64)
-        if step % self._config.accumulate and step < self._num_steps:
+        if step % self._config.accumulate_steps and step < self._num_steps:
             tensors["gradient"] = self.flat.gather_gradient(self._sum).clone()
         return tensors
 
@@ -171,4 +171,4 @@ class FlatOptimizer:
         self._sum.close()
 
     def _ends_group(self, step: int) -> bool:
-        return (step + 1) % self._config.accumulate == 0 or step + 1 == self._num_steps
+        return (step + 1) % self._config.accumulate_steps == 0 or step + 1 == self._num_steps

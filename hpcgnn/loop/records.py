@@ -135,7 +135,7 @@ class Seen:
             self.metrics.write(kind, **values)
         if self._board is not None:
             for name, value in without_nan(values).items():
-                if name not in ("epoch", "step") and value is not None:
+                if name not in ("epoch", "step") and isinstance(value, int | float):
                     self._board.add_scalar(f"{kind}/{name}", value, global_step)
 
     def close(self) -> None:

@@ -17,9 +17,9 @@ from hpcgnn.native.random import MOST_EPOCHS
 
 Planner = Literal["auto", "host", "device"]  # where plans are made
 LEAST = {
-    "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_epochs": 1,
-    "clip_norm": 0, "accumulate": 1, "epoch_parallel": 1, "eval_every": 1, "patience": 0, "log_every": 0,
-    "checkpoint_every": 0, "checkpoint_minutes": 0, "leave_seconds": 0, "log_seconds": 0,
+    "epochs": 0, "batch_size": 1, "seed": 0, "weight_decay": 0, "warmup_steps": 0, "min_lr": 0, "step_every": 1,
+    "clip_grad_norm": 0, "accumulate_steps": 1, "parallel_epochs": 1, "eval_every": 1, "early_stopping_patience": 0,
+    "log_every": 0, "checkpoint_every": 0, "checkpoint_minutes": 0, "leave_seconds": 0, "log_seconds": 0,
 }  # fmt: skip
 
 
@@ -35,26 +35,26 @@ class TrainConfig:
         optimizer: "adam", "adamw", or "sgd" with momentum 0.9.
         weight_decay: of all weights; decoupled with "adamw", added to the gradient with "adam" and "sgd".
         schedule: learning rate over optimizer steps: "constant", "cosine" or "linear" (down to min_lr at the end of
-            the last epoch, which binds the run to its epochs), or "step" (times decay every step_epochs epochs).
+            the last epoch, which binds the run to its epochs), or "step" (times step_decay every step_every epochs).
         warmup_steps: optimizer steps over which the learning rate first rises linearly; 0: none.
         min_lr: the lowest learning rate of a schedule.
-        step_epochs: epochs between two reductions of the "step" schedule.
-        decay: factor of such a reduction.
-        clip_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
-        accumulate: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group may be
-            shorter.
-        epoch_parallel: epochs trained at once, step by step: their gradients are averaged for one optimizer step. Must
+        step_every: epochs between two reductions of the "step" schedule.
+        step_decay: factor of such a reduction.
+        clip_grad_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
+        accumulate_steps: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group
+            may be shorter.
+        parallel_epochs: epochs trained at once, step by step: their gradients are averaged for one optimizer step. Must
             divide epochs. Ranks form as many groups as divide both their number and this.
         seed: of everything random, below 2^56.
         precision: float32 or float64, of weights and node memory.
         matmul: how rows are multiplied with weights: float32, tf32 (rounded to 10 bits of mantissa) or bf16 (rounded to
             bfloat16), both added up in float32; fast on CUDA devices, slow on others.
         cuda_graphs: launch training steps as CUDA graphs, one a shape; lengths are padded so that many steps have the
-            same. For one rank whose device makes the plans (``sampling.planner``).
+            same. For one rank whose device makes the plans (``sampling.plan_on``).
         eval_every: epochs between two validations; the last epoch is always validated.
         monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
             mse; of errors the lowest is best.
-        patience: validations without a better one before the run stops; 0: never.
+        early_stopping_patience: validations without a better one before the run stops; 0: never.
         train_metrics: also report metrics of the training scores, those that the loss was computed from.
         log_every: steps between two step lines in metrics.jsonl; 0: none.
         log_seconds: seconds between two lines in the log that tell how far an epoch is; 0: none.
@@ -80,18 +80,18 @@ class TrainConfig:
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
     warmup_steps: int = 0
     min_lr: float = 0.0
-    step_epochs: int = 1
-    decay: float = 0.5
-    clip_norm: float = 0.0
-    accumulate: int = 1
-    epoch_parallel: int = 1
+    step_every: int = 1
+    step_decay: float = 0.5
+    clip_grad_norm: float = 0.0
+    accumulate_steps: int = 1
+    parallel_epochs: int = 1
     seed: int = 0
     precision: Literal["float32", "float64"] = "float32"
     matmul: Literal["float32", "tf32", "bf16"] = "float32"
     cuda_graphs: bool = False
     eval_every: int = 1
     monitor: str = ""
-    patience: int = 5
+    early_stopping_patience: int = 5
     train_metrics: bool = False
     log_every: int = 50
     log_seconds: float = 60.0
@@ -116,9 +116,9 @@ class TrainConfig:
             raise ValueError(
                 f"train.epochs must be at most {MOST_EPOCHS}, as many as random numbers tell apart, got {self.epochs}"
             )
-        if self.epochs % self.epoch_parallel:
+        if self.epochs % self.parallel_epochs:
             raise ValueError(
-                f"train.epochs must be a multiple of train.epoch_parallel = {self.epoch_parallel}, got {self.epochs}"
+                f"train.epochs must be a multiple of train.parallel_epochs = {self.parallel_epochs}, got {self.epochs}"
             )
         if self.seed >= 1 << 56:
             raise ValueError(f"train.seed must be below 2^56, got {self.seed}")
@@ -126,8 +126,8 @@ class TrainConfig:
             raise ValueError(f"train.lr must be above 0, got {self.lr}")
         if self.min_lr > self.lr:
             raise ValueError(f"train.min_lr must be at most train.lr = {self.lr}, got {self.min_lr}")
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"train.decay must be above 0 and at most 1, got {self.decay}")
+        if not 0 < self.step_decay <= 1:
+            raise ValueError(f"train.step_decay must be above 0 and at most 1, got {self.step_decay}")
         if self.profile and not self.profiled:
             raise ValueError(f"train.profile must be steps such as 10-19, got {self.profile!r}")
 
@@ -145,12 +145,12 @@ class TrainConfig:
 
     def validates(self, epoch: int) -> bool:
         """Whether validation follows an epoch, or the round of epochs that begins with it."""
-        done = epoch + self.epoch_parallel
+        done = epoch + self.parallel_epochs
         return self._is_due(done) or done == self.epochs
 
     def _is_due(self, done: int) -> bool:
         """Whether the last round up to ``done`` epochs reached a multiple of ``eval_every``."""
-        return done // self.eval_every > (done - self.epoch_parallel) // self.eval_every
+        return done // self.eval_every > (done - self.parallel_epochs) // self.eval_every
 
 
 @dataclass
@@ -201,7 +201,7 @@ class Sections:
     @property
     def num_groups(self) -> int:
         """The most groups of ranks that train epochs or parts of time side by side."""
-        return self.train.epoch_parallel
+        return self.train.parallel_epochs
 
     def resolve_inputs(self) -> None:
         """Make the paths of inputs absolute, as a run may be resumed from another folder, and read what stands for the
@@ -212,7 +212,7 @@ class Sections:
         """Return the configuration with another protocol of evaluation. Raises ValueError where the kind has no
         other."""
         if protocol or negatives_file or baseline:
-            raise ValueError("--eval, --negatives_file and --baseline are for runs on temporal graphs")
+            raise ValueError("--eval, --eval.negatives_file and --baseline.kind are for runs on temporal graphs")
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,13 +239,13 @@ class Sections:
             raise ValueError(str(error)) from error
 
 
-def check_time_parallel(comm: CommConfig) -> None:
+def check_time_groups(comm: CommConfig) -> None:
     """Raise ValueError for groups of ranks by time, where nothing is divided so."""
-    if comm.time_parallel > 1:
-        raise ValueError("comm.time_parallel is for graphs of snapshots: leave it 1")
+    if comm.time_groups > 1:
+        raise ValueError("comm.time_groups is for graphs of snapshots: leave it 1")
 
 
-def check_epoch_parallel(train: TrainConfig) -> None:
+def check_parallel_epochs(train: TrainConfig) -> None:
     """Raise ValueError for epochs trained at once, where that is not possible."""
-    if train.epoch_parallel > 1:
-        raise ValueError("train.epoch_parallel is for temporal graphs: leave it 1")
+    if train.parallel_epochs > 1:
+        raise ValueError("train.parallel_epochs is for temporal graphs: leave it 1")

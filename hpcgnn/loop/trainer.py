@@ -122,7 +122,7 @@ class Trainer:
         self._metrics = self._seen.metrics
         self._stages = StageLog(self.session, self._run_folder, self._resumed)
         try:
-            patience = self._config.patience
+            patience = self._config.early_stopping_patience
             while self.progress.epoch < self._config.epochs and not 0 < patience <= self.progress.bad_epochs:
                 self._epoch()
             self._test()
@@ -270,14 +270,15 @@ class Trainer:
         """Collective. Write the epoch's line into metrics.jsonl and into the log."""
         progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
         loss = progress.loss_sum / max(1, events)
-        rate = events * self._config.epoch_parallel / max(progress.train_seconds, 1e-9)
+        rate = events * self._config.parallel_epochs / max(progress.train_seconds, 1e-9)
         values = self._scores.metrics() if self._config.train_metrics else {}
         values |= {f"val_{name}": value for name, value in metrics.items()}
         self._write(
             "epoch",
             epoch=progress.epoch,
             train_seconds=progress.train_seconds,
-            **{f"{self.session.roots}_per_second": rate},
+            samples_per_second=rate,
+            samples=self.session.roots,
             loss=loss,
             **values,
         )
@@ -289,7 +290,7 @@ class Trainer:
         """Collective. Save the best epoch and a checkpoint to resume from, and move on to the next epoch. metrics: of
         validation; trained: memory before it; empty and None for an epoch without validation."""
         progress = self.progress
-        next_epoch = progress.epoch + self._config.epoch_parallel
+        next_epoch = progress.epoch + self._config.parallel_epochs
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if trained is not None:
             name = self._monitored

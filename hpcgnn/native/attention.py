@@ -75,7 +75,7 @@ def temporal_attention(query, node, phase, edge, frequency, plan: AttentionPlan)
 
 
 def plain_attention(query, node, phase, edge, frequency, plan: AttentionPlan):
-    """temporal_attention in plain torch on any device: materialises the keys [N, K, D + F + T]."""
+    """temporal_attention in plain torch on any device: materializes the keys [N, K, D + F + T]."""
     times = time_encode_reference(plan.dt.reshape(-1), frequency, phase, query.dtype)
     return attend_to_keys(query, node, edge, times, plan)
 
@@ -86,7 +86,7 @@ def attend_to_keys(query, node, edge, times, plan: AttentionPlan):
     valid = torch.arange(slots, device=query.device) < plan.count.unsqueeze(1)
     pieces = [node[plan.slot.clamp(min=0).long()]]
     if edge.shape[1]:
-        edge = edge if len(edge) else edge.new_zeros(1, edge.shape[1])  # no root has a neighbour
+        edge = edge if len(edge) else edge.new_zeros(1, edge.shape[1])  # no root has a neighbor
         pieces.append(edge[plan.edge_of.clamp(min=0).long()])
     pieces.append(times.view(*plan.dt.shape, times.shape[1]))
     keys = torch.cat(pieces, dim=2).masked_fill(~valid.unsqueeze(2), 0.0)

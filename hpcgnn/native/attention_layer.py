@@ -33,7 +33,7 @@ class AttentionCall:
 
 class AttentionPass:
     """Softmax attention of each root over its slots' [node | edge | cos(w dt + b)], merged with its own row, keyed
-    dropout, relu, layer norm. The products of neighbouring weights are formed first.
+    dropout, relu, layer norm. The products of neighboring weights are formed first.
 
     node [U, D], phase [T] float64; weights: key and value [H, Z / H, W], query_weight [Z, D + T], query_bias [Z],
     merge_weight [Z, Z + D], merge_bias, norm_weight, norm_bias [Z]. width: Z.

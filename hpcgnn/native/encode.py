@@ -38,7 +38,7 @@ def time_encode_reference(dt, frequency, phase, dtype):
 
 def time_encode(dt, frequency, phase, dtype):
     """cos(dt * frequency + phase) [n, T]; the native kernel on the CPU, plain torch elsewhere and for frequencies that
-    are learnt."""
+    are learned."""
     if on_host(dt) and not frequency.requires_grad:
         return TimeEncode.apply(dt, frequency, phase, dtype)
     return time_encode_reference(dt, frequency, phase, dtype)

@@ -1,4 +1,4 @@
-"""Static neighbour sampling of a whole batch in one call, on the CPU. n rows, m entries."""
+"""Static neighbor sampling of a whole batch in one call, on the CPU. n rows, m entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sample_layers(
 
     One node type, one relation, all of it here: indptr [n + 1], src [m], identity [n] int64, ``relabel`` of n nodes.
     The frontier of a hop, F nodes, are all unique nodes so far, the different seeds first; source is the place of
-    each neighbour among the unique nodes after the hop, ``relabel.unique`` in the end. Equal, bit for bit, to
+    each neighbor among the unique nodes after the hop, ``relabel.unique`` in the end. Equal, bit for bit, to
     ``sample_neighbors`` with ``random.hop`` one more each hop, followed by ``relabel.add(src[positions])``; for mode
     and weight see there. NumPy only; releases the GIL, so that threads with a Relabel each may sample a batch each.
     """

@@ -1,4 +1,4 @@
-"""Static neighbour sampling on a CSC of in-edges. N nodes to sample for, n rows, m entries."""
+"""Static neighbor sampling on a CSC of in-edges. N nodes to sample for, n rows, m entries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sample_neighbors(
     "labor" is LABOR-0 (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023) in its sequential Poisson form:
     every source has one 64-bit random number a call, keyed by source_identity [m] int64 (the identity of each entry's
     source), and a node takes the entries with the ``fanout`` smallest numbers, of equal ones the first. So nodes share
-    neighbours, each has exactly min(degree, fanout), and its entries are equally likely; of parallel edges all or the
+    neighbors, each has exactly min(degree, fanout), and its entries are equally likely; of parallel edges all or the
     first are taken. No importance weights (LABOR-1 and LABOR-* have them).
     """
     entries = None if on_cuda(nodes) else int(indptr[-1])  # a device is not waited for
@@ -62,7 +62,7 @@ def checked_draws(fanout: int, mode: str, weight, entries: int | None) -> tuple[
     if mode == "labor" and weight is not None:
         raise ValueError("mode labor takes no weights: leave them out, or choose uniform or replace")
     if fanout != FULL and not 1 <= fanout <= MAX_FANOUT:
-        raise ValueError(f"fanout must be in [1, {MAX_FANOUT}], or {FULL} for all neighbours; got {fanout}")
+        raise ValueError(f"fanout must be in [1, {MAX_FANOUT}], or {FULL} for all neighbors; got {fanout}")
     if weight is not None and str(weight.dtype).removeprefix("torch.") != "uint32":
         raise ValueError(f"weights must be uint32 (draws use integers only), got {weight.dtype}")
     if weight is not None and entries not in (None, len(weight)):

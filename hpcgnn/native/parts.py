@@ -57,7 +57,7 @@ class PartLoads:
 
 @dataclass(frozen=True, slots=True)
 class StreamNodes:
-    """Nodes [n] with their weights [n, C] and adjacency (indptr [n + 1], neighbour [A], tie [A]), integers."""
+    """Nodes [n] with their weights [n, C] and adjacency (indptr [n + 1], neighbor [A], tie [A]), integers."""
 
     node: np.ndarray
     weight: np.ndarray

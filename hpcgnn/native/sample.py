@@ -38,7 +38,7 @@ def sample_uniform(
 
 
 def decay_keep(positions, count, remote, age, half_life: int, random: Random, identity, threads: int = 1) -> None:
-    """Drop sampled neighbours in other parts the likelier, the older they are (boundary decay, StarryGL); in place.
+    """Drop sampled neighbors in other parts the likelier, the older they are (boundary decay, StarryGL); in place.
 
     positions [N, K], count [N] as the samplers return them: survivors move to the front in order. remote [N, K] bool
     or uint8; age [N, K] int64. A remote slot is kept with probability 2^-min(32, age // half_life), drawn by
@@ -52,7 +52,7 @@ def decay_keep(positions, count, remote, age, half_life: int, random: Random, id
 
 
 def temporal_reply(other, time, feature, positions, times, threads: int = 1):
-    """What sampled neighbours are, from their positions [N, K] in a history: (other, dt, feature), each [N, K] int64.
+    """What sampled neighbors are, from their positions [N, K] in a history: (other, dt, feature), each [N, K] int64.
 
     other, time [m] int64, feature [m] int64 or None (then None comes back); times [N] of the roots. dt = the root's
     time - the entry's. Padding (-1) gives -1, 0 and -1.

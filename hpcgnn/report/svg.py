@@ -1,4 +1,4 @@
-"""Draws small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colours are the page's variables.
+"""Draws small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colors are the page's variables.
 
 By hand, as clusters lack extras: matplotlib is one, makes the page 2.5 times as large, and has no words at a mark.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 34
-COLOURS = ("#2f6fb0", "#d1672a", "#3a8f5c", "#a04a9a", "#8a6d1d", "#4f5bd5", "#c23b57", "#4b8c94", "#777777")
+COLORS = ("#2f6fb0", "#d1672a", "#3a8f5c", "#a04a9a", "#8a6d1d", "#4f5bd5", "#c23b57", "#4b8c94", "#777777")
 Points = Sequence[tuple[float, float]]
 
 
@@ -50,9 +50,9 @@ def svg(body: list[str], label: str, height: float = HEIGHT) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """Write names beside their colours, as HTML."""
+    """Write names beside their colors, as HTML."""
     items = (
-        f'<span><i style="background:{COLOURS[i % len(COLOURS)]}"></i>{html.escape(name)}</span>'
+        f'<span><i style="background:{COLORS[i % len(COLORS)]}"></i>{html.escape(name)}</span>'
         for i, name in enumerate(names)
     )
     return f'<div class="legend">{"".join(items)}</div>'
@@ -95,12 +95,12 @@ def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> s
     axes = Axes((min(xs), max(xs)), (min(ys), max(ys)))
     body = axes.frame(x_label)
     for index, curve in enumerate(series.values()):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         places = [axes.place(*point) for point in curve if math.isfinite(point[1])]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        body.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>')
         if len(places) <= 30:
-            body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}"/>' for x, y in places]
+            body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{color}"/>' for x, y in places]
     return svg(body, label) + (legend(list(series)) if len(series) > 1 else "")
 
 
@@ -114,7 +114,7 @@ def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank"
             x0, y0 = axes.place(rank - 0.36, below[rank])
             x1, y1 = axes.place(rank + 0.36, below[rank] + value)
             shape = f'x="{x0:.1f}" y="{y1:.1f}" width="{x1 - x0:.1f}" height="{max(0.0, y0 - y1):.1f}"'
-            body.append(f'<rect {shape} fill="{COLOURS[index % len(COLOURS)]}"/>')
+            body.append(f'<rect {shape} fill="{COLORS[index % len(COLORS)]}"/>')
         below = below + values
     return svg(body, label) + legend(list(parts))
 
@@ -131,7 +131,7 @@ def matrix(values: np.ndarray, label: str) -> str:
             share = float(values[row, column]) / most
             x, y = LEFT + column * cell, TOP + 18 + row * cell
             body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" '
-                        f'fill="{COLOURS[0]}" fill-opacity="{0.06 + 0.94 * share:.3f}"/>')  # fmt: skip
+                        f'fill="{COLORS[0]}" fill-opacity="{0.06 + 0.94 * share:.3f}"/>')  # fmt: skip
             if cell >= 30:
                 shade = 'class="on-dark"' if share > 0.5 else ""
                 body.append(text(x + cell / 2, y + cell / 2 + 4, number(float(values[row, column])), extra=shade))
@@ -147,15 +147,15 @@ def time_axis(rows: dict[str, list[tuple[float, str, bool]]], label: str) -> str
     width, body, height = WIDTH - LEFT - 2 * RIGHT, [], 30.0
     for index, (name, marks) in enumerate(rows.items()):
         y = 24 + 34 * index
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         body.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         body.append(text(LEFT - 6, y + 4, name[:8], "end"))
         for moment, words, is_start in marks:
             x = LEFT + width * ((moment - first) / (last - first) if last > first else 0.5)
             shape = (
-                f'<path d="M{x:.1f},{y - 9} l6,9 l-6,9 l-6,-9 z" fill="{colour}">'
+                f'<path d="M{x:.1f},{y - 9} l6,9 l-6,9 l-6,-9 z" fill="{color}">'
                 if is_start
-                else f'<circle cx="{x:.1f}" cy="{y}" r="2.6" fill="{colour}">'
+                else f'<circle cx="{x:.1f}" cy="{y}" r="2.6" fill="{color}">'
             )
             body.append(f"{shape}<title>{html.escape(words)}</title>{'</path>' if is_start else '</circle>'}")
         height = y + 34.0

@@ -28,7 +28,7 @@ from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
-TIME, NODES = "time", "nodes"
+TIME, NODES, GRAPH = "time", "nodes", "graph"
 KEPT = "kept"
 
 
@@ -47,10 +47,10 @@ class SnapshotGoal(Goal):
     def splits(self, data: Any, first: int, named: dict[str, tuple[int, int]], horizon: int) -> dict[str, range]:
         """Return the ranges of input snapshots by split, from ``first`` on: with the graph's own splits, ``horizon``
         before the targets; named: first and last snapshot of these. Raises ValueError."""
-        if data.splits == "shares":
+        if data.split_by != GRAPH:
             return data.split(first, self.last)
         if not named:
-            raise ValueError("data.splits graph: this graph names no splits; leave it shares")
+            raise ValueError("data.split_by graph: this graph names no splits; use time")
         end = self.last + 1
         test = named["test"][0] - horizon if "test" in named else end
         val = named["val"][0] - horizon if "val" in named else test
@@ -145,21 +145,21 @@ class RegressionGoal(LabelGoal):
 
     def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
-        task, self._first = config.task, config.sampling.horizon
+        task, self._first = config.task, config.task.horizon
         if task.target not in partition.series:
             names = ", ".join(partition.series) or "none"
             raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {names}")
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
-        self._series, self._steps = series.reshape(*series.shape[:2], width), task.steps
+        self._series, self._steps = series.reshape(*series.shape[:2], width), task.forecast_steps
         _check_unseen(partition, task.target, self._first)
         if never_change(self._series, world):
             raise ValueError(f"task.target {task.target}{UNCHANGED}: {SEEN}")
         self.sum, self._world = make_loss(task), world
         self._keeps, self._targets = config.sampling.routes == KEPT, dict[int, Targets]()
         self.scale = partition.scales.get(task.target, 1.0)
-        self.last = partition.num_snapshots - 1 - self._first - (task.steps - 1)
-        self.num_outputs = task.steps * self._series.shape[2]
+        self.last = partition.num_snapshots - 1 - self._first - (task.forecast_steps - 1)
+        self.num_outputs = task.forecast_steps * self._series.shape[2]
         self._dtype = config.train.dtype
         self.roots = self.count_roots(lambda number: len(self._values(number)[0]), partition, world)
 
@@ -200,7 +200,7 @@ class NodeLabelGoal(LabelGoal):
     their column ``split``."""
 
     def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
-        self._horizon, self._device = config.sampling.horizon, world.device
+        self._horizon, self._device = config.task.horizon, world.device
         with together(world, "read the labels"):
             self._label = _node_labels(partition, config.task)
         is_fixed = never_change(_unknown_as_nan(self._label), world)
@@ -217,14 +217,12 @@ class NodeLabelGoal(LabelGoal):
         if self._split is None:
             return super().splits(data, first, named, horizon)
         data.refuse_shares("the nodes' column split divides the nodes, and every split sees all snapshots")
-        if data.splits == "graph":
-            raise ValueError("data.splits graph is of snapshots, but the nodes' column split divides the nodes")
         return {name: range(first, self.last + 1) for name in SPLITS}
 
     def _rows(self, split: str, number: int) -> np.ndarray:
         """Return the local rows [r] with a label that belong to the split."""
-        labelled = self._at(number) >= 0
-        return np.flatnonzero(labelled if self._split is None else labelled & (self._split == SPLITS.index(split)))
+        labeled = self._at(number) >= 0
+        return np.flatnonzero(labeled if self._split is None else labeled & (self._split == SPLITS.index(split)))
 
     def _at(self, number: int) -> np.ndarray:
         """Return the labels [n] that are predicted from snapshot ``number``."""
@@ -254,10 +252,10 @@ class EdgeTargets:
 
 
 class EdgeLabelGoal(LabelGoal):
-    """Predicts classes or numbers of the edges ``sampling.horizon`` snapshots later, from the outputs at both ends."""
+    """Predicts classes or numbers of the edges ``task.horizon`` snapshots later, from the outputs at both ends."""
 
     def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
-        self._horizon, self._world, self._partition = config.sampling.horizon, world, partition
+        self._horizon, self._world, self._partition = config.task.horizon, world, partition
         self._planning, self._channel = planning, channel
         self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
         self._most, self.sum = config.task.classes, make_loss(config.task)
@@ -291,8 +289,8 @@ class EdgeLabelGoal(LabelGoal):
         """Return the edges with a label: sources, destinations (global ids) and labels [r]."""
         edges = self._partition.edges_at(number + self._horizon, (self._column,))
         label = self._read(edges.columns[self._column], self._column, self._most)
-        labelled = is_known(label)
-        return edges.src[labelled], self._partition.global_ids[edges.dst[labelled]], label[labelled]
+        labeled = is_known(label)
+        return edges.src[labeled], self._partition.global_ids[edges.dst[labeled]], label[labeled]
 
     def want(self, split: str, epoch: int, number: int) -> EdgeTargets:
         source, destination, label = self._edges(number)
@@ -307,7 +305,7 @@ class EdgeLabelGoal(LabelGoal):
 
     def describe(self) -> str:
         what = f"{self.classes} classes" if self.classes else "a number"
-        repeated = f"; of later ones {self._repeated:.0%} were in training, labelled so" if self._repeated else ""
+        repeated = f"; of later ones {self._repeated:.0%} were in training, labeled so" if self._repeated else ""
         return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later{repeated}"
 
 
@@ -334,28 +332,28 @@ def _check_unseen(partition: SnapshotPartition, target: str, horizon: int) -> No
     """Raise ValueError for a target that can be counted from the edges of the input snapshot."""
     if target == DEGREE and partition.counts_degrees and not horizon:
         raise ValueError(
-            "sampling.horizon 0: task.target degree counts the very edges that messages travel on; set it above 0"
+            "task.horizon 0: task.target degree counts the very edges that messages travel on; set it above 0"
         )
 
 
 def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np.ndarray | None:
     """Read the nodes' splits [n], None where time is split; is_fixed: no node's class changes. Raises ValueError."""
-    task = config.task
-    if task.split == TIME and is_fixed:
+    task, by = config.task, config.data.split_by
+    if by in (TIME, GRAPH) and is_fixed:
         raise ValueError(
-            f"task.split time: task.target {task.target}{UNCHANGED}, so a later test would be of the nodes that were "
-            "trained on; set task.split nodes"
+            f"data.split_by {by}: task.target {task.target}{UNCHANGED}, so a later test would be of the nodes that "
+            "were trained on; set data.split_by nodes"
         )
-    if task.split == TIME or (task.split != NODES and not is_fixed):
+    if by in (TIME, GRAPH) or (by != NODES and not is_fixed):
         return None
-    why = "" if task.split == NODES else f" (task.target {task.target}{UNCHANGED})"
+    why = "" if by == NODES else f" (task.target {task.target}{UNCHANGED})"
     if "split" not in partition.columns:
         raise ValueError(
-            f"task.split nodes needs a column split of the nodes{why}: python -m data_tools.split GRAPH OUT --nodes "
+            f"data.split_by nodes needs a column split of the nodes{why}: python -m data_tools.split GRAPH OUT --nodes "
             "node writes one; partition OUT again"
         )
     if config.inputs.lags:
-        raise ValueError(f"inputs.lags would show the labels of all nodes: leave it 0 with task.split nodes{why}")
+        raise ValueError(f"inputs.lags would show the labels of all nodes: leave it 0 with data.split_by nodes{why}")
     return partition.columns["split"].astype(np.int64)
 
 

@@ -22,7 +22,7 @@ from hpcgnn.graph.splits import SPLITS
 STAMPS = ("first", "last")
 DEGREE = "degree"
 WEIGHT = "weight"  # column of the edges that messages are multiplied by
-UNWEIGHTED = "write others, or set sampling.weighted false"
+UNWEIGHTED = "write others, or set model.edge_weights false"
 
 
 @dataclass(frozen=True, slots=True)

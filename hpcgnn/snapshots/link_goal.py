@@ -201,11 +201,11 @@ DRAWN = RANKINGS[""]
 
 
 class SnapshotLinkGoal(SnapshotGoal):
-    """Predicts whether two nodes have an edge ``sampling.horizon`` snapshots later. An edge is handled by the owner of
+    """Predicts whether two nodes have an edge ``task.horizon`` snapshots later. An edge is handled by the owner of
     its destination."""
 
     def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
-        task, horizon, self._eval = config.task, config.sampling.horizon, config.eval
+        task, horizon, self._eval = config.task, config.task.horizon, config.eval
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
         self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
         self._loss = make_loss(task)

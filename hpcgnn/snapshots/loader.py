@@ -69,13 +69,15 @@ class SnapshotLoader:
     def __init__(
         self, graph: SnapshotSequence, split: str, snapshots: range, batch_size: int,
         want: Callable[[str, int, int], Any], roots: np.ndarray | None = None, *,
-        sampling: SnapshotSamplingConfig | None = None, with_out: bool = False, drop_last: bool = False, seed: int = 0,
-        dtype: torch.dtype = torch.float32, channel: Channel | None = None, timers: Timers | None = None,
+        sampling: SnapshotSamplingConfig | None = None, edge_weights: bool = True, with_out: bool = False,
+        drop_last: bool = False, seed: int = 0, dtype: torch.dtype = torch.float32, channel: Channel | None = None,
+        timers: Timers | None = None,
     ):  # fmt: skip
         """split: "train" for steps that may be shuffled, sampled and repeated as ``sampling`` says; batch_size:
         snapshots of a step, 0: all; want(split, epoch, number): plans the targets that are predicted from a snapshot,
         collective; roots [S]: number of predictions made from every snapshot on all ranks, by default one a node;
-        with_out: whether the model sees out-neighbors too; channel: of planning. Raises DistributedError."""
+        edge_weights: messages are multiplied by the edges' column weight, where there is one; with_out: whether the
+            model sees out-neighbors too; channel: of planning. Raises DistributedError."""
         world, partition = graph.world, graph.partition
         self._split, self.snapshots, self._size = split, snapshots, batch_size
         self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
@@ -83,9 +85,9 @@ class SnapshotLoader:
         self.prefetch = world.plans_ahead(self._sampling.prefetch)
         self._channel = channel or world.channel(polite=self.prefetch > 0)
         self._timers = timers or Timers()
-        share = self._sampling.boundary
+        share = self._sampling.halo_ratio
         boundary = Boundary(share, seed, partition.flat_row) if share < 1 else None
-        weighted = self._sampling.weighted and WEIGHT in partition.edge_columns
+        weighted = edge_weights and WEIGHT in partition.edge_columns
         below = weighted and bool((partition.edge_column(WEIGHT) < 0).any())
         signed = world.reduce_array(np.array([below], np.int64), "max")[0] > 0
         builder = Builder(partition, self._channel, dtype, world.device, weighted, self._sampling.by_part, bool(signed))
@@ -94,7 +96,7 @@ class SnapshotLoader:
         self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, groups, boundary)
         self.start_epoch(0)
         if boundary is not None and split == SPLITS[0]:
-            self.check_keys("sampling.boundary", 1)
+            self.check_keys("sampling.halo_ratio", 1)
 
     def check_keys(self, key: str, off: int) -> None:
         """Raise DistributedError for more steps or snapshots than the random numbers of ``key`` tell apart; with its
@@ -124,7 +126,7 @@ class SnapshotLoader:
         shuffle = epoch_shuffle(self._seed, epoch) if training and sampling.shuffle else None
         self.batches: SnapshotBatches = make_batches(
             self._split, self.snapshots, self._size, self._roots, shuffle, training and self._drop_last,
-            sampling.updates if training else 1,
+            sampling.updates_per_batch if training else 1,
         )  # fmt: skip
 
     def plans(self, epoch: int = 0, start: int = 0) -> Prefetcher[SnapshotPlan]:

@@ -95,7 +95,7 @@ class Neighborhood:
             if self.signed and name != SUM:
                 raise DistributedError(
                     f"operator {name} divides by sums of the edges' column weight, which must be from 0 on: take the "
-                    f"operator {SUM}, or set sampling.weighted false",
+                    f"operator {SUM}, or set model.edge_weights false",
                     user_error=True,
                 )
             self._operators[name] = make_operator(name, self)

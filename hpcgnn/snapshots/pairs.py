@@ -1,4 +1,4 @@
-"""Plans the pairs that links of snapshots are learnt from: the edges of a target, and negatives drawn for them.
+"""Plans the pairs that links of snapshots are learned from: the edges of a target, and negatives drawn for them.
 
 s edges of this rank, k negatives each, w different nodes wanted. Pairs depend on the random key, the edges and the
 nodes alone: the number of ranks does not change them.
@@ -92,7 +92,7 @@ class TargetPairs:
 
 
 class TargetEdges:
-    """Finds the edges that are learnt, ``horizon`` snapshots after the input snapshot: every pair of nodes once.
+    """Finds the edges that are learned, ``horizon`` snapshots after the input snapshot: every pair of nodes once.
     Collective to create. undirected: one of both directions, drawn for the pair and the snapshot (if it were always the
     one from the lower row id, drawn negatives would give it away); new_only: leave out edges that the input snapshot
     already has; types: number of edge types, 0: edges have none."""
@@ -120,7 +120,7 @@ class TargetEdges:
         return SnapshotEdges(edges.src[place], edges.dst[place], edges.row[place], columns)
 
     def _is_asked(self, number: int, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Return which of the edges [e], given in both directions, are learnt, bool [e]."""
+        """Return which of the edges [e], given in both directions, are learned, bool [e]."""
         # The owner of each end sees one direction: both draw the same number, keyed by the pair, and need no message.
         source, destination = self._source_rows[np.searchsorted(self._source_ids, src)], self._partition.flat_row[dst]
         lower, higher = np.minimum(source, destination), np.maximum(source, destination)

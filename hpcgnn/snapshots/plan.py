@@ -131,9 +131,9 @@ class SnapshotPlanner:
     def frames(self, targets: list[int]) -> list[list[int]]:
         """Return the frames of windows that end at the targets, side by side, or, where state is carried on, a frame
         for each target."""
-        if not self._config.history:
+        if not self._config.window_size:
             return [[number] for number in targets]
-        return [[number - back for number in targets] for back in reversed(range(self._config.history))]
+        return [[number - back for number in targets] for back in reversed(range(self._config.window_size))]
 
     def _blocks(self, numbers: list[int]) -> dict[int, tuple[Neighborhood, Neighborhood | None]]:
         """Collective. Build the neighborhoods of snapshots, one for all with the same edges; by the first of these."""
@@ -169,7 +169,7 @@ def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.n
 
 
 class SnapshotInputs:
-    """Input features that are not learnt: columns of nodes, lags of the target, degrees. target: the column that lags
+    """Input features that are not learned: columns of nodes, lags of the target, degrees. target: the column that lags
     are taken from, or empty."""
 
     def __init__(

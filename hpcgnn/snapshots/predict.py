@@ -87,14 +87,14 @@ def _named(session: Session, number: int, outputs: np.ndarray) -> dict[str, np.n
     """Name the outputs [n, C] at a snapshot after the snapshot t that they are for: of numbers ``snapshot_t``, of
     several steps ``snapshot_t_from_number``, numbers as in the source; of classes ``class_t``, by name where the graph
     has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot."""
-    task, target = session.config.task, number + session.config.sampling.horizon
+    task, target = session.config.task, number + session.config.task.horizon
     if task.kind == NODE:
         chosen, names = outputs.argmax(axis=1), session.partition.names.get(task.target, [])
         best = np.array(names)[chosen] if len(names) == outputs.shape[1] else chosen
         return {f"class_{target}": best, f"snapshot_{target}": outputs}
     if task.kind != REGRESSION:
         return {f"embedding_{number}": outputs}
-    steps = np.split(outputs, task.steps, axis=1)
-    of = f"_from_{number}" if task.steps > 1 else ""
+    steps = np.split(outputs, task.forecast_steps, axis=1)
+    of = f"_from_{number}" if task.forecast_steps > 1 else ""
     single = steps[0].shape[1] == 1
     return {f"snapshot_{target + step}{of}": rows[:, 0] if single else rows for step, rows in enumerate(steps)}

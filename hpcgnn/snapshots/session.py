@@ -18,7 +18,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import SnapshotGoal
+from hpcgnn.snapshots.goals import GRAPH, SnapshotGoal
 from hpcgnn.snapshots.graph import DEGREE, WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
@@ -31,13 +31,13 @@ from hpcgnn.task.config import LINK
 
 
 def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watchdog) -> Session:
-    """Collective. Open the session of a run; ``world``: the ranks that hold the graph, with ``comm.time_parallel`` a
+    """Collective. Open the session of a run; ``world``: the ranks that hold the graph, with ``comm.time_groups`` a
     group of the job's, which predicts from some snapshots of every step."""
     sampling, train = config.sampling, config.train
     timers, plan_timers, dtype = prepare(train, world)
     graph = SnapshotSequence(
         path, world, config.data.check_hash, config.task.target == DEGREE, config.data.stage_to,
-        {config.task.target, *[WEIGHT] * sampling.weighted, *[TYPE] * (config.task.kind == LINK)},
+        {config.task.target, *[WEIGHT] * config.model.edge_weights, *[TYPE] * (config.task.kind == LINK)},
     )  # fmt: skip
     partition, channel = graph.partition, world.channel(polite=world.plans_ahead(sampling.prefetch) > 0)
     with together(world, "open the partition set"):
@@ -46,13 +46,13 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         make_goal: Any = GOALS[config.task.kind].make
         goal = make_goal(config, partition, world, channel, graph.channel)
     with together(world, "split the snapshots"):
-        first = inputs.first + max(0, sampling.history - 1)
-        splits = goal.splits(config.data, first, partition.splits, sampling.horizon)
+        first = inputs.first + max(0, sampling.window_size - 1)
+        splits = goal.splits(config.data, first, partition.splits, config.task.horizon)
     model, memory = _build_model(config, graph, goal, inputs.width, dtype)
     loader = SnapshotLoader(
         graph, "train", splits["train"], train.batch_size, goal.want, goal.roots, sampling=sampling,
-        with_out=model.with_out, drop_last=train.drop_last, seed=train.seed, dtype=dtype, channel=channel,
-        timers=plan_timers,
+        edge_weights=config.model.edge_weights, with_out=model.with_out, drop_last=train.drop_last,
+        seed=train.seed, dtype=dtype, channel=channel, timers=plan_timers,
     )  # fmt: skip
     if config.model.dropout > 0:
         loader.check_keys("model.dropout", 0)
@@ -62,7 +62,7 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         sampling=sampling, seed=train.seed, relay=Relay(world) if world.num_groups > 1 else None,
         overlap=config.comm.overlap,
     )  # fmt: skip
-    carries = not sampling.history and bool(model.node_state or model.shared_state())
+    carries = not sampling.window_size and bool(model.node_state or model.shared_state())
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, _describe,
         world.job, "predictions", forgets=goal.restarts, renew=_renew if carries and not goal.restarts else None,
@@ -98,7 +98,7 @@ def _build_model(
     config: SnapshotConfig, graph: SnapshotSequence, goal: SnapshotGoal, width: int, dtype: torch.dtype
 ) -> tuple[SequenceModel, SequenceRows]:
     """Collective. Build the model, its state, and learnable inputs beside ``width`` known ones."""
-    world, partition, train, extra = graph.world, graph.partition, config.train, config.inputs.embedding
+    world, partition, train, extra = graph.world, graph.partition, config.train, config.node_embedding.dim
     if extra < 0:
         extra = 0 if width else config.model.hidden
     # The same weights on all ranks, which draw them in one order: those of the model, then those that the goal adds.
@@ -106,20 +106,20 @@ def _build_model(
     with together(world, "build the model"):
         if width + extra == 0:
             raise ValueError("inputs: nothing is known of the nodes; set inputs.degrees, lags or embedding")
-        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.history)
+        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size)
         model = make_model(config.model, sizes)
-        if model.weighs_edges and config.sampling.weighted and WEIGHT in partition.edge_columns:
-            raise ValueError(f"{config.model_name} weighs edges itself: set sampling.weighted false")
-        if config.sampling.weighted and WEIGHT in partition.edge_columns and not config.model.class_path:
+        if model.weighs_edges and config.model.edge_weights and WEIGHT in partition.edge_columns:
+            raise ValueError(f"{config.model_name} weighs edges itself: set model.edge_weights false")
+        if config.model.edge_weights and WEIGHT in partition.edge_columns and not config.model.class_path:
             partition.check_weights()
         whole: Any = goal.extend(model)
     model = whole.to(device=world.device, dtype=dtype)
     share_model(model, world, config.model.class_path)
-    learnt = SparseEmbedding(
+    learned = SparseEmbedding(
         partition.flat_row, extra, EmbeddingConfig(), train.lr, train.seed, dtype, world.device
     ) if extra else None  # fmt: skip
-    widths = {} if config.sampling.history else model.node_state
-    return model, SequenceRows(torch.from_numpy(partition.flat_row).to(world.device), widths, learnt, dtype)
+    widths = {} if config.sampling.window_size else model.node_state
+    return model, SequenceRows(torch.from_numpy(partition.flat_row).to(world.device), widths, learned, dtype)
 
 
 def _describe(session: Session) -> list[str]:
@@ -127,10 +127,10 @@ def _describe(session: Session) -> list[str]:
     world, partition, config, loaders = session.world, session.partition, session.config, session.loaders
     counts = world.reduce_array(partition.count_edges())
     splits = ", ".join(f"{name} {len(loader.snapshots)}" for name, loader in loaders.items())
-    if partition.splits and config.data.splits == "shares":
-        splits += " (not the graph's own splits: see data.splits)"
-    history = f"windows of {config.sampling.history}" if config.sampling.history else "state carried on"
-    unread = f"edge columns not read: {', '.join(partition.unread)} (models weigh by {WEIGHT}, with sampling.weighted)"
+    if partition.splits and config.data.split_by != GRAPH:
+        splits += " (not the graph's own splits: see data.split_by)"
+    history = f"windows of {config.sampling.window_size}" if config.sampling.window_size else "state carried on"
+    unread = f"edge columns not read: {', '.join(partition.unread)} (models weigh by {WEIGHT}, with model.edge_weights)"
     return [
         f"{world.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: "
         f"{loaders['train'].prefetch}; groups that split time: {world.num_groups}",

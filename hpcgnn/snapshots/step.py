@@ -28,13 +28,13 @@ from hpcgnn.snapshots.plan import SnapshotPlan
 
 class SequenceRows(NodeRowStore):
     """Keeps rows of nodes from step to step. identity [n]: row ids of this rank's nodes, on the device; state: rows [n,
-    W] by name; shared: further state, equal on all ranks; both begin anew with every epoch. learnt: learnable
+    W] by name; shared: further state, equal on all ranks; both begin anew with every epoch. learned: learnable
     embeddings, or None."""
 
     def __init__(
-        self, identity: torch.Tensor, widths: dict[str, int], learnt: SparseEmbedding | None, dtype: torch.dtype
+        self, identity: torch.Tensor, widths: dict[str, int], learned: SparseEmbedding | None, dtype: torch.dtype
     ):
-        self.identity, self.learnt, self._widths = identity, learnt, widths
+        self.identity, self.learned, self._widths = identity, learned, widths
         self._like = torch.empty(0, dtype=dtype, device=identity.device)
         self.saved_shared: dict[str, torch.Tensor] = {}
         self.reset()
@@ -91,8 +91,8 @@ class SequenceRows(NodeRowStore):
         raise ValueError("the checkpoint holds writes that wait, which a run on snapshots has none of")
 
     def _columns(self) -> dict[str, torch.Tensor]:
-        learnt = {} if self.learnt is None else self.learnt.columns()
-        return {**learnt, **{f"state.{name}": value for name, value in self.state.items()}}
+        learned = {} if self.learned is None else self.learned.columns()
+        return {**learned, **{f"state.{name}": value for name, value in self.state.items()}}
 
 
 STATE = "state."
@@ -119,9 +119,9 @@ class SnapshotTask(Task):
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
         """Collective. Form the gradients of one step; returns this rank's part of the loss."""
         self.model.train()
-        chain, learnt = self._chain(), self._learnt()
+        chain, learned = self._chain(), self._learned()
         with self.timers("compute"):
-            scores, tokens = self._run(plan, chain, learnt)
+            scores, tokens = self._run(plan, chain, learned)
             loss = sum((self._goal.loss(score) for score in scores), self._rows.zero()) / max(1, plan.batch_size)
             # Halo exchanges are collective backward, too: the loss is tied to all of them, so that a rank without
             # predictions takes part, and all ranks run them in one order.
@@ -130,10 +130,10 @@ class SnapshotTask(Task):
                 tied.backward()
         for norm in self._norms:  # in the order of the modules, the same in all groups: their sum is collective
             norm.settle(None if self._relay is None else self._relay.sum)
-        if learnt is not None:
-            assert self._rows.learnt is not None
-            gradient = torch.zeros_like(learnt) if learnt.grad is None else learnt.grad
-            self._rows.learnt.move(gradient if self._relay is None else self._relay.sum(gradient))
+        if learned is not None:
+            assert self._rows.learned is not None
+            gradient = torch.zeros_like(learned) if learned.grad is None else learned.grad
+            self._rows.learned.move(gradient if self._relay is None else self._relay.sum(gradient))
         self.last_scores = self._goal.join(scores if plan.begins else [], True).detach()
         return loss.detach()
 
@@ -142,7 +142,7 @@ class SnapshotTask(Task):
         """Collective. Return the scores of one step."""
         self.model.eval()
         with self.timers("compute"):
-            return self._goal.join(self._run(plan, self._chain(), self._learnt())[0], False)
+            return self._goal.join(self._run(plan, self._chain(), self._learned())[0], False)
 
     evaluate = score
 
@@ -150,7 +150,7 @@ class SnapshotTask(Task):
     def outputs(self, plan: SnapshotPlan) -> list[torch.Tensor]:
         """Collective. Return the model's outputs [n, C] at every target of a plan; the state moves on."""
         self.model.eval()
-        return self._outputs(plan, self._chain(), self._learnt())[0]
+        return self._outputs(plan, self._chain(), self._learned())[0]
 
     def can_resume(self, epoch: int, step: int) -> bool:
         """Whether a run can resume exactly before a step: with stale rows, only where they are brought anew."""
@@ -174,18 +174,18 @@ class SnapshotTask(Task):
     def _chain(self) -> HaloChain:
         return HaloChain(self.timers, self._overlap)
 
-    def _run(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
+    def _run(self, plan: SnapshotPlan, chain: HaloChain, learned: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Score the plan's targets. Also returns a scalar for each send to the next group: add 0 times each
         to the loss, so that the backward pass receives the gradient of what was sent."""
-        outputs, tokens = self._outputs(plan, chain, learnt)
+        outputs, tokens = self._outputs(plan, chain, learned)
         pairs = zip(outputs, plan.needs, strict=True)
         return [self._goal.score(rows, needs, chain) for rows, needs in pairs], tokens
 
-    def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> tuple[list, list]:
+    def _outputs(self, plan: SnapshotPlan, chain: HaloChain, learned: torch.Tensor | None) -> tuple[list, list]:
         """Collective. Compute outputs [n, C] at the targets, and the scalars of ``_run``; the state moves on."""
-        frames = self._frames(plan, chain, learnt)
+        frames = self._frames(plan, chain, learned)
         tokens: list = []
-        if not self._sampling.history:
+        if not self._sampling.window_size:
             outputs, state = self._carry(frames, tokens)
             if plan.ends:
                 self._rows.remember(state)
@@ -208,11 +208,11 @@ class SnapshotTask(Task):
             after = dict(zip(names, relay.close_round([value.detach() for value in values]), strict=True))
         return [rows.squeeze(1) for rows in outputs], after
 
-    def _learnt(self) -> torch.Tensor | None:
+    def _learned(self) -> torch.Tensor | None:
         """Return the learnable embeddings [n, E] as a leaf of the backward pass."""
-        if self._rows.learnt is None:
+        if self._rows.learned is None:
             return None
-        return self._rows.learnt.weight.detach().requires_grad_(torch.is_grad_enabled())
+        return self._rows.learned.weight.detach().requires_grad_(torch.is_grad_enabled())
 
     def _state(self) -> State:
         """Return the state that a step begins with when state is carried on."""
@@ -222,7 +222,7 @@ class SnapshotTask(Task):
         of_nodes = {name: value.unsqueeze(1) for name, value in self._rows.state.items()}
         return dict(state) | of_nodes | {name: value.unsqueeze(0) for name, value in self._rows.shared.items()}
 
-    def _frames(self, plan: SnapshotPlan, chain: HaloChain, learnt: torch.Tensor | None) -> list[Frame]:
+    def _frames(self, plan: SnapshotPlan, chain: HaloChain, learned: torch.Tensor | None) -> list[Frame]:
         """Collective. Make the frames of a step from its plan."""
         stale = self._stale if self.model.training else None
         if stale is not None:
@@ -233,9 +233,9 @@ class SnapshotTask(Task):
         snapshots = {}
         for number, pair in plan.blocks.items():
             inputs = self.inputs(number)
-            if learnt is not None:
-                inputs = torch.cat([inputs, learnt], dim=1)
-            smoothed = self._smoothed.setdefault(number, {}) if learnt is None else None
+            if learned is not None:
+                inputs = torch.cat([inputs, learned], dim=1)
+            smoothed = self._smoothed.setdefault(number, {}) if learned is None else None
             neighbors, all_neighbors = seen[id(pair)], whole[id(plan.whole[number])]
             snapshots[number] = Snapshot(number, neighbors, inputs, self._rows.identity, smoothed, all_neighbors)
         everyone = RankRows(chain, self._channel) if self._channel.size > 1 else None

@@ -11,17 +11,16 @@ import torch
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
-from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_epoch_parallel, check_time_parallel
+from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.task.config import TaskConfig
 
-WHOLE = "whole"
-FULL = -1
+FULL, FANOUTS = -1, "sampling.fanouts"
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
-Mode = Literal["uniform", "replace", "weighted", "full", "labor", "whole"]
+Strategy = Literal["uniform", "replace", "weighted", "labor"]
 Topology = Literal["auto", "sharded", "replicated"]
 Direction = Literal["in", "out"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -36,12 +35,11 @@ class GraphSamplingConfig:
         fanouts: in-neighbors of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
             model without layers.
         relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
-        mode: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "full" all, "labor"
-            draws shared by a batch's nodes, so that they meet in the same neighbors (Balin and Catalyurek, 2023).
-            "whole": nothing is sampled, a step is a pass over the whole graph, for as many layers as the model has.
+        strategy: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "labor" draws that
+            the nodes of a batch share, so that they meet in the same neighbors (Balin and Catalyurek, 2023).
         eval_fanouts: of validation and test; empty: as in training.
         direction: "in": neighbors are the sources of a node's in-edges; "out": the destinations of its out-edges, from
-            partition sets made with ``--out-edges``.
+            partition sets made with ``--out_edges``.
         topology: "sharded": owners are asked for neighbors; "replicated": the ranks of a machine share one copy of all
             edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every
             machine has free. The sample is the same.
@@ -49,20 +47,20 @@ class GraphSamplingConfig:
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, or lie on several machines, else none.
         in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
-        planner: where neighbors are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
+        plan_on: where neighbors are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
             or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
-    mode: Mode = "uniform"
+    strategy: Strategy = "uniform"
     eval_fanouts: list[int] = field(default_factory=list)
     direction: Direction = "in"
     topology: Topology = "auto"
     edge_columns: list[str] = field(default_factory=list)
     prefetch: int = -1
     in_flight: int = 1
-    planner: Planner = "auto"
+    plan_on: Planner = "auto"
 
     def __post_init__(self):
         check_choices("sampling", self)
@@ -76,8 +74,8 @@ class GraphSamplingConfig:
                 raise ValueError(f"sampling.{name} must be -1 (all), 0 (none) or more, got {values}")
         if len(self.fanouts) > MOST_HOPS:
             raise ValueError(
-                f"sampling.fanouts must have at most {MOST_HOPS} numbers, got {len(self.fanouts)}: use sampling.mode "
-                "whole for deeper models"
+                f"sampling.fanouts must have at most {MOST_HOPS} numbers, got {len(self.fanouts)}: use "
+                "train.full_graph for deeper models"
             )
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
@@ -97,10 +95,12 @@ class GraphSamplingConfig:
             if name not in names:
                 raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {', '.join(names)}")
 
-    def check_count(self, num_relations: int, key: str = "sampling.mode") -> None:
+    def check_count(self, num_relations: int, key: str = FANOUTS) -> None:
         """Raise ValueError, with a remedy for ``key``, for more relations than can be drawn from."""
         if self.fanouts and num_relations > MOST_RELATIONS:
-            remedy = "use mode whole, or one relation with a column rel" if key == "sampling.mode" else "use stored"
+            remedy = "use stored"
+            if key == FANOUTS:
+                remedy = "use train.full_graph, or one relation with a column rel"
             raise ValueError(
                 f"{key}: neighbors are drawn from at most {MOST_RELATIONS} relations, not {num_relations}: {remedy}"
             )
@@ -118,19 +118,19 @@ class GraphEvalConfig:
             asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
             of a source, those of its training edges left out.
         exact: score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
-        chunk: nodes of a rank that such a layer works on at once; bounds memory.
+        nodes_per_pass: nodes of a rank that such a layer works on at once; bounds memory.
     """
 
     batch_size: int = 0
     negatives: int = 0
-    ranking: Literal["", "filtered", "full"] = ""
+    ranking: Literal["", "filtered", "destinations"] = ""
     exact: bool = False
-    chunk: int = 10_000
+    nodes_per_pass: int = 10_000
 
     def __post_init__(self):
         check_choices("eval", self)
-        if min(self.batch_size, self.negatives) < 0 or self.chunk < 1:
-            raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.chunk at least 1")
+        if min(self.batch_size, self.negatives) < 0 or self.nodes_per_pass < 1:
+            raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.nodes_per_pass at least 1")
 
 
 @dataclass
@@ -141,7 +141,7 @@ class GraphModelConfig:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
         kind: the layers.
         layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of none 0.
-        hidden: width of hidden rows and of learnt embeddings.
+        hidden: width of hidden rows and of learned embeddings.
         heads: attention heads; must divide hidden.
         dropout: of hidden rows, keyed by node and column.
         input_dropout: of the input rows, keyed by node and column.
@@ -235,7 +235,7 @@ class GraphDataConfig:
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
-        synthetic_nodes: size of the built-in graph.
+        synthetic_nodes: number of nodes of the built-in graph.
     """
 
     path: str = ""
@@ -255,7 +255,7 @@ BOTH_ENDS = "both"
 
 @dataclass
 class GraphTaskConfig(TaskConfig):
-    """The task: what is learnt of the graph.
+    """The task: what is learned of the graph.
 
     Attributes:
         kind: "node": the label (column ``label``) of the nodes that column ``split`` gives to training; "link":
@@ -264,8 +264,8 @@ class GraphTaskConfig(TaskConfig):
         relation: for link: whose edges (src.rel.dst); empty: the only relation with a column split.
         reverse: for link: the relation that holds the same edges the other way, which are left out together with them;
             empty: every relation that leads back; "none": none.
-        messages: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type, or
-            "both": typed, and of as many further relations the other way.
+        message_edges: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type,
+            or "both": typed, and of as many further relations the other way.
         negative_sharing: for link: negatives in training: "edge": drawn for each edge, from all nodes of the type but
             its own end; "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the
             same for all of its edges.
@@ -279,7 +279,7 @@ class GraphTaskConfig(TaskConfig):
     node_type: str = ""
     relation: str = ""
     reverse: str = ""
-    messages: Literal["stored", "typed", "both"] = "stored"
+    message_edges: Literal["stored", "typed", "both"] = "stored"
     negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
@@ -311,21 +311,21 @@ class FeatureConfig:
     """Input rows of nodes.
 
     Attributes:
-        storage: where a rank's own rows lie: in "memory" (of the device), "pinned" in the host's memory where the
+        storage: where a rank's own rows lie: on the "device", "pinned" in the host's memory where the
             device reads them in place, or in the part "file", read anew whenever they are wanted.
         device_ratio: share of a rank's pinned rows that lie on the device, too: of the nodes with most out-edges there.
         cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
-        cache: which those are: "presample" counts what plans of the first epoch (at most 1,000) would want, "stored"
-            takes the ranking that data_tools.partition stored with the parts (``--cache-ranking``).
+        cache_policy: which those are: "presample" counts what plans of the first epoch (at most 1,000) would want,
+            "stored" takes the ranking that data_tools.partition stored with the parts (``--cache_ranking``).
         wire: dtype that rows travel in, to which all are rounded, on one rank too: "float16" (up to 65,504; features
             beyond are refused), "bfloat16", or empty for their own.
         normalize: divide every node's features by the sum of their absolute values.
     """
 
-    storage: Literal["memory", "pinned", "file"] = "memory"
+    storage: Literal["device", "pinned", "file"] = "device"
     device_ratio: float = 0.0
     cache_ratio: float = 0.0
-    cache: Literal["presample", "stored"] = "presample"
+    cache_policy: Literal["presample", "stored"] = "presample"
     wire: Literal["", "float16", "bfloat16"] = ""
     normalize: bool = False
 
@@ -341,6 +341,20 @@ class FeatureConfig:
 
 
 @dataclass
+class GraphTrainConfig(TrainConfig):
+    """The training loop.
+
+    Attributes:
+        epochs: passes over the seeds of training: labeled nodes, or edges.
+        batch_size: seeds of a global batch, over all ranks.
+        full_graph: nothing is sampled, each step is a pass over the whole graph, for as many layers as the model has;
+            its loss is of all seeds. sampling.fanouts and train.batch_size have no effect.
+    """
+
+    full_graph: bool = False
+
+
+@dataclass
 class StaticConfig(Sections):
     """A run on a static graph, typed or not."""
 
@@ -350,30 +364,32 @@ class StaticConfig(Sections):
     task: GraphTaskConfig = field(default_factory=GraphTaskConfig)
     sampling: GraphSamplingConfig = field(default_factory=GraphSamplingConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
-    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    node_embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     model: GraphModelConfig = field(default_factory=GraphModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: GraphTrainConfig = field(default_factory=GraphTrainConfig)
     eval: GraphEvalConfig = field(default_factory=GraphEvalConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        check_time_parallel(self.comm)
-        check_epoch_parallel(self.train)
+        check_time_groups(self.comm)
+        check_parallel_epochs(self.train)
         if self.eval.ranking and self.task.kind != "link":
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
         if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and self.task.kind != LINK:
             raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
-        if self.comm.sampler_ranks and self.sampling.edge_columns:
-            raise ValueError("sampling.edge_columns: sampling servers send no edge columns; leave comm.sampler_ranks 0")
-        if self.comm.sampler_features:
+        if self.comm.sampling_servers and self.sampling.edge_columns:
+            raise ValueError(
+                "sampling.edge_columns: sampling servers send no edge columns; leave comm.sampling_servers 0"
+            )
+        if self.comm.server_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
-            raise ValueError("sampling.direction out is for task.kind node: links are learnt along in-edges")
-        if self.sampling.mode == WHOLE:
-            _check_whole(self)
+            raise ValueError("sampling.direction out is for task.kind node: links are learned along in-edges")
+        if self.train.full_graph:
+            _check_full_graph(self)
         elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
             raise ValueError(
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
@@ -396,23 +412,25 @@ def _check_sampler_features(config: StaticConfig) -> None:
     }
     if used := _used(settings):
         raise ValueError(
-            f"comm.sampler_features: ranks that train hold no features: leave out {used}, or comm.sampler_features"
+            f"comm.server_features: ranks that train hold no features: leave out {used}, or comm.server_features"
         )
 
 
-def _check_whole(config: StaticConfig) -> None:
+def _check_full_graph(config: StaticConfig) -> None:
     """Raise ValueError for settings that only mini-batches have."""
     sampling, features = config.sampling, config.features
     settings = {
         "task.kind link": config.task.kind == "link",
         "train.cuda_graphs": config.train.cuda_graphs,
-        "comm.sampler_ranks": config.comm.sampler_ranks > 0,
+        "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.edge_columns": sampling.edge_columns,
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,
-        f"features.storage {features.storage}": features.storage != "memory",
+        f"features.storage {features.storage}": features.storage != "device",
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,
     }
     if used := _used(settings):
-        raise ValueError(f"sampling.mode whole passes over the whole graph: leave out {used}, or use another mode")
+        raise ValueError(
+            f"train.full_graph passes over the whole graph in every step: leave out {used}, or train.full_graph"
+        )

@@ -78,15 +78,15 @@ class NodeRows:
     Rows are *near* if they lie in memory that this rank can read: its own and, where ranks share memory, theirs. A
     cache holds copies of C far rows. num_copies: C. wire: dtype that floating rows travel in, to which all rows are
     rounded, or None. remote, hits: how many of the rows planned so far were far, and how many of these the cache had.
-    near_learnt: learnable embeddings of all ranks that share memory, read in place; None where they are fetched.
+    near_learned: learnable embeddings of all ranks that share memory, read in place; None where they are fetched.
     """
 
     def __init__(
         self, ownership: BlockOwnership, tables: dict[str, Table], hot: np.ndarray, channel: Channel,
-        wire: torch.dtype | None = None, shared: dict[str, MachineTable] | None = None, is_learnt: bool = False,
+        wire: torch.dtype | None = None, shared: dict[str, MachineTable] | None = None, is_learned: bool = False,
     ):  # fmt: skip
         """hot: unique global ids [C] of the remote nodes whose rows this rank copies; wire: dtype that floating rows
-        travel in, None: their own; shared: the tables with the rows of all ranks that share memory, by name; is_learnt:
+        travel in, None: their own; shared: the tables with the rows of all ranks that share memory; is_learned:
         plans have a route to all wanted nodes, over which a step moves their learnable embeddings."""
         self._ownership, self._rank, self.tables, self.wire = ownership, channel.rank, tables, wire
         self._near_tables: dict[str, Table] = dict(tables)
@@ -95,8 +95,8 @@ class NodeRows:
         for name, of_machine in (shared or {}).items():
             self._near_tables[name], self._first = of_machine.table, of_machine.first
         self.hits = self.remote = 0
-        self._is_learnt = is_learnt
-        self.near_learnt: torch.Tensor | None = None
+        self._is_learned = is_learned
+        self.near_learned: torch.Tensor | None = None
         self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._counting = threading.Lock()  # several threads may plan
         self._hot, self.num_copies = np.sort(hot), len(hot)
@@ -120,14 +120,14 @@ class NodeRows:
         if isinstance(ids, torch.Tensor):
             if channel.size == 1:
                 index = ids - int(self._ownership.starts[0])
-                route = Route.alone(channel, index) if self._is_learnt else Route.to_nothing(channel)
+                route = Route.alone(channel, index) if self._is_learned else Route.to_nothing(channel)
                 return Fetch(len(ids), route, index)
             ids = ids.cpu().numpy()
         owner, local = self._ownership.locate(ids)
         row = self._first[owner]
         is_near = row >= 0
         row += local
-        route = Route.plan_located(owner, local, channel) if self._is_learnt else Route.to_nothing(channel)
+        route = Route.plan_located(owner, local, channel) if self._is_learned else Route.to_nothing(channel)
         if not self.has_far_ranks:
             return Fetch(len(ids), route, torch.from_numpy(row))
         return self._plan_far(ids, owner, local, row, is_near, route)
@@ -136,7 +136,7 @@ class NodeRows:
         """Collective. Plan to fetch rows some of which may not be near."""
         copied = copy = np.empty(0, np.int64)
         near, is_pulled = np.flatnonzero(is_near), ~is_near
-        if self.num_copies:  # none of learnt types
+        if self.num_copies:  # none of learned types
             place = np.minimum(np.searchsorted(self._hot, ids), self.num_copies - 1)
             copied = np.flatnonzero((self._hot[place] == ids) & is_pulled)
             is_pulled[copied], copy = False, place[copied]
@@ -145,7 +145,7 @@ class NodeRows:
             self.hits += len(copied)
         pulled = np.flatnonzero(is_pulled)
         pull: Route | MachineRoute
-        if self._is_learnt:
+        if self._is_learned:
             pull = route.restrict(is_pulled, self._first[route.requesters()] < 0)
         else:
             channel = route.channel
@@ -205,16 +205,16 @@ class NodeRows:
             native.scatter_rows(out, fetch.copied, native.gather_rows(self._copies[name], fetch.copy))
         return out
 
-    def fetch_learnt(self, fetch: Fetch, own: torch.Tensor) -> torch.Tensor:
+    def fetch_learned(self, fetch: Fetch, own: torch.Tensor) -> torch.Tensor:
         """Collective. Fetch the learnable embeddings [U, Z] of the wanted nodes; own [n, Z]: of this rank's nodes."""
-        if self.near_learnt is None:
+        if self.near_learned is None:
             return fetch.route.pull(own)[0]
         if fetch.index is not None:
-            return native.gather_rows(self.near_learnt, fetch.index)
+            return native.gather_rows(self.near_learned, fetch.index)
         rows = fetch.pull.pull(own)[0]
         out = empty_like_rows(rows, fetch.num_wanted)
         native.scatter_rows(out, fetch.pulled, rows)
-        native.scatter_rows(out, fetch.near, native.gather_rows(self.near_learnt, fetch.row))
+        native.scatter_rows(out, fetch.near, native.gather_rows(self.near_learned, fetch.row))
         return out
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
@@ -244,7 +244,7 @@ class NodeRows:
         return self.wire is not None and table.dtype.is_floating_point
 
     def _gather(self, table: Table, rows: torch.Tensor) -> torch.Tensor:
-        """Copy near rows of a table, rounded as if they had travelled."""
+        """Copy near rows of a table, rounded as if they had traveled."""
         gathered = gather(table, rows)
         return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
 
@@ -272,33 +272,33 @@ class NodeTables:
         self._shared: list[MachineColumns] = []
         self.lacks_room = False
         self._near: list[dict[str, MachineTable]] = [{} for _ in partition.types]
-        self._shares = shares and config.storage == "memory" and not world.any(world.device.type != "cpu")
+        self._shares = shares and config.storage == "device" and not world.any(world.device.type != "cpu")
         stored = partition.features if loads_features else (None,) * len(partition.types)
         places = self._share(_shapes(partition, stored, dtype))
         with together(world, "read the features"):
             self._tables = _make_tables(partition, stored, config, dtype, world, places)
         self._publish()
         self.predicted_hits = 0.0
-        self._learnt: Collection[int] = ()
+        self._learned: Collection[int] = ()
         self._in_shared: EmbeddingStore | None = None
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
     def learn(self, kinds: Collection[int]) -> None:
         """Collective. Set the node types with learnable embeddings, whose rows are not cached."""
-        self._learnt = kinds
+        self._learned = kinds
         self.rows = self._make_rows([np.empty(0, np.int64)] * len(self._tables))
 
-    def share_learnt(self, learnt: EmbeddingStore) -> None:
+    def share_learned(self, learned: EmbeddingStore) -> None:
         """Collective. Put learnable embeddings into memory that the ranks of a machine share, if features lie there."""
-        shapes: list[Shape] = [(tuple(table.weight.shape), table.weight.dtype) for table in learnt.tables.values()]
+        shapes: list[Shape] = [(tuple(table.weight.shape), table.weight.dtype) for table in learned.tables.values()]
         columns = share_columns(self._world, shapes) if self.is_shared and shapes else None
         if columns is None:
             return
         self._shared.append(columns)
-        learnt.lie_in(columns)
-        self._in_shared = learnt
-        for kind, of_machine in zip(learnt.tables, columns.tables, strict=True):
-            self.rows[kind].near_learnt = of_machine.table
+        learned.lie_in(columns)
+        self._in_shared = learned
+        for kind, of_machine in zip(learned.tables, columns.tables, strict=True):
+            self.rows[kind].near_learned = of_machine.table
 
     def _share(self, shapes: list[dict[str, Shape]]) -> list[dict[str, torch.Tensor]]:
         """Collective. Make tables of this rank's rows, by type and name, in memory that the ranks of a machine share;
@@ -363,20 +363,20 @@ class NodeTables:
         """Collective. Make the rows of each type, with copies of the ``hot`` global ids."""
         wire, book = WIRES[self._config.wire], self._book
         return tuple(
-            NodeRows(book.of_type(kind), tables, ids, self._channel, wire, near, kind in self._learnt)
+            NodeRows(book.of_type(kind), tables, ids, self._channel, wire, near, kind in self._learned)
             for kind, (tables, ids, near) in enumerate(zip(self._tables, hot, self._near, strict=True))
         )
 
     def keep_copies(self, input_ids: InputIds, num_steps: int) -> None:
         """Collective. Copy the rows that this rank needs most and that are not near, by the parts' ranking or by what
-        the steps of an epoch need, of the types with features none of whose rows are learnt. Raises DistributedError
+        the steps of an epoch need, of the types with features none of whose rows are learned. Raises DistributedError
         where the parts should have a ranking and have none."""
         config = self._config
-        if config.cache == "stored":
+        if config.cache_policy == "stored":
             if not self._world.any(any(len(ranking.id) for ranking in self._ranking)):
                 raise DistributedError(
-                    "features.cache stored: the parts hold no ranking; partition again with --cache-ranking or "
-                    "--method hotness, or use features.cache presample", user_error=True,
+                    "features.cache_policy stored: the parts hold no ranking; partition again with --cache_ranking or "
+                    "--method hotness, or use features.cache_policy presample", user_error=True,
                 )  # fmt: skip
             rankings = tuple(
                 ranking.of(~rows.is_near(ranking.id)) for ranking, rows in zip(self._ranking, self.rows, strict=True)
@@ -384,7 +384,7 @@ class NodeTables:
         else:
             rankings = presample(input_ids, num_steps, [rows.is_near for rows in self.rows], self._world)
         counts = np.diff(self._book.type_base())
-        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in self._learnt)
+        room = [int(config.cache_ratio * counts[kind]) * (FEATURE in tables and kind not in self._learned)
                 for kind, tables in enumerate(self._tables)]  # fmt: skip
         ranked = [(ranking, count) for ranking, count in zip(rankings, room, strict=True) if count]
         answered = self._world.total(sum(float(ranking.probability[:count].sum()) for ranking, count in ranked))

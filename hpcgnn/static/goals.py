@@ -47,7 +47,7 @@ from hpcgnn.static.step import (
     score_negatives,
 )
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
-from hpcgnn.task.labels import LabelScores, class_weights, count_classes, has_label, labelled_type, node_labels
+from hpcgnn.task.labels import LabelScores, class_weights, count_classes, has_label, labeled_type, node_labels
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import (
@@ -93,7 +93,7 @@ class NodeGoal(StaticGoal):
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         with together(world, "read the labels"):
-            self.node_type = kind = labelled_type(partition, config.task.node_type, "task.node_type")
+            self.node_type = kind = labeled_type(partition, config.task.node_type, "task.node_type")
             label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
         self.roots, self._type_name = ((kind, "id"),), partition.types[kind]
         self.several = label.ndim == 2
@@ -102,10 +102,10 @@ class NodeGoal(StaticGoal):
             task, dtype = config.task, config.train.dtype
             weights = class_weights(task.class_weights, self.num_outputs, dtype, world.device)
         self.loss = make_loss(task, weights)
-        self.pools, labelled = {}, has_label(label)
+        self.pools, labeled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
         for number, name in enumerate(SPLITS):
-            chosen = np.flatnonzero((split == number) & labelled)
+            chosen = np.flatnonzero((split == number) & labeled)
             seeds = {"id": ids[chosen], "label": label[chosen]}
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
 
@@ -159,12 +159,12 @@ def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: Worl
 # Kinds of scores and the function that measures them, by ``eval.ranking``.
 MEASURES: dict[str, tuple[tuple[str, ...], SplitMeasure]] = {
     "": ((PAIRS, RANKS), _measure_drawn), "filtered": ((RANKS,), _measure_ranks),
-    "full": ((QUERIES,), _measure_queries),
+    "destinations": ((QUERIES,), _measure_queries),
 }  # fmt: skip
 
 
 class LinkGoal(StaticGoal):
-    """Predicts whether an edge of a relation exists: ``learnt``, with edges of ``num_edge_types``. Messages follow
+    """Predicts whether an edge of a relation exists: ``learned``, with edges of ``num_edge_types``. Messages follow
     training edges only, and in a step none of its seeds."""
 
     complete: LinkNegatives
@@ -175,7 +175,7 @@ class LinkGoal(StaticGoal):
         """partition: the graph with the links of all splits."""
         self._config, self._world, self.loss = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
-        self.learnt = kind = partition.relations[self._relation]
+        self.learned = kind = partition.relations[self._relation]
         self.excluded = links.excluded
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._found = _describe_seeds(config, seeds, partition, kind)
@@ -206,7 +206,7 @@ class LinkGoal(StaticGoal):
 
     def _list_ends(self, pool: NodeDirectory, answer: str, partition: GraphPartition, channel: Channel) -> Directory:
         """Collective. List the ends of the training edges that negatives take the place of, as places in the pool."""
-        seeds, num_edges = self.pools[SPLITS[0]].columns, self.learnt.num_edges
+        seeds, num_edges = self.pools[SPLITS[0]].columns, self.learned.num_edges
         nodes = partition.book, partition.flat_row, self._world, channel
         return list_ends(pool, seeds["row"], seeds[answer], num_edges, *nodes)
 
@@ -220,7 +220,7 @@ class LinkGoal(StaticGoal):
         selected = slice(None) if ranking == "filtered" else split == TRAIN
         for end in (DESTINATION, SOURCE) if ranking == "filtered" else (DESTINATION,):
             known_edges = known_answers(partition, self._relation, end == SOURCE, selected, channel)
-            kind = (self.learnt.src_type, self.learnt.dst_type)[end]
+            kind = (self.learned.src_type, self.learned.dst_type)[end]
             most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
             candidates[end] = Candidates(known_edges, most, end == SOURCE)
         return candidates
@@ -233,7 +233,7 @@ class LinkGoal(StaticGoal):
         return model
 
     def task(self, *shared) -> GraphLinkTask:
-        types = self.learnt.src_type, self.learnt.dst_type
+        types = self.learned.src_type, self.learned.dst_type
         return GraphLinkTask(types, self._replaced, self.loss, *shared)
 
     @torch.no_grad()
@@ -268,7 +268,7 @@ class LinkGoal(StaticGoal):
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
         collected = self.collector()
-        kinds = self.learnt.src_type, self.learnt.dst_type
+        kinds = self.learned.src_type, self.learned.dst_type
         for step in range(batches.num_steps):
             seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
@@ -296,7 +296,7 @@ class LinkGoal(StaticGoal):
         return names_of(PAIRS), measure_links
 
     def describe(self) -> str:
-        return f"links of {self.learnt.name}{self._found}, {self._describe_negatives()}"
+        return f"links of {self.learned.name}{self._found}, {self._describe_negatives()}"
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size
@@ -366,11 +366,11 @@ def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
     seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel)
     messages, left_out = seeds.partition, seeds.edges
-    if task.messages != STORED:
+    if task.message_edges != STORED:
         with together(world, "type the edges"):
-            typed = edge_types * (1 + (task.messages == BOTH))
-            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.messages")
-        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.messages, world, channel)
+            typed = edge_types * (1 + (task.message_edges == BOTH))
+            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.message_edges")
+        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.message_edges, world, channel)
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
     return LinksToLearn(relation, edge_types, seeds, messages, excluded)
 
@@ -380,7 +380,7 @@ def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int
     if rel is None:
         for key, value, typed in (
             ("decoder", task.decoder, task.is_typed),
-            ("messages", task.messages, task.messages in MESSAGES[1:]),
+            ("messages", task.message_edges, task.message_edges in MESSAGES[1:]),
         ):
             if typed:
                 raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")

@@ -53,7 +53,7 @@ def open_partition(
 
 def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
-    names = [*config.sampling.edge_columns, *(["weight"] if config.sampling.mode == "weighted" else [])]
+    names = [*config.sampling.edge_columns, *(["weight"] if config.sampling.strategy == "weighted" else [])]
     names += ["split", "rel"] if config.task.kind == LINK else []
     return ["row", *names] if names else []
 

@@ -21,7 +21,7 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import WHOLE, StaticConfig
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
@@ -51,7 +51,7 @@ def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int |
     check_layers(session.model, session.config)
     model, partition = session.model, session.partition
     hops = model.num_hops if hops is None else hops
-    if session.config.sampling.mode == WHOLE:
+    if session.config.train.full_graph:
         outputs = session.task.rows(hops)
         between()
         return outputs
@@ -83,13 +83,13 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
     lacking = [name for name in PARTS if not hasattr(model, name)]
     if lacking:
         return (
-            "exact outputs are computed layer by layer, as are those of sampling.mode whole: model.class_path "
+            "exact outputs are computed layer by layer, as are those of train.full_graph: model.class_path "
             f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
         )
     if _skips_forward(type(model)):
         return (
             f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "
-            "sampling.mode whole would skip: they call first, step and last; do there what forward adds"
+            "train.full_graph would skip: they call first, step and last; do there what forward adds"
         )
     if config.sampling.edge_columns:
         return "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
@@ -164,15 +164,15 @@ def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch
     """Gather the input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
     inputs: list[torch.Tensor] = []
     for kind, rows in enumerate(session.graph.rows):
-        learnt = session.memory.tables.get(kind)
+        learned = session.memory.tables.get(kind)
         if ids is None:
             pieces: list[Any] = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
-            pieces += [] if learnt is None else [learnt.weight]
+            pieces += [] if learned is None else [learned.weight]
         else:
             ownership = session.partition.book.of_type(kind)
             route = Route.plan(ownership, ids[kind], session.graph.channel).to(session.world.device)
             pieces = [rows.pull_exact(route, FEATURE)] if FEATURE in rows.tables else []
-            pieces += [] if learnt is None else route.pull(learnt.weight)
+            pieces += [] if learned is None else route.pull(learned.weight)
         inputs.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
     return inputs
 
@@ -181,7 +181,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     """Collective. Compute one layer's rows [n, W] of all local nodes: from the rows in the tables, or, where there are
     none, from input rows; NO_LAYER: what layers would take. goes_on: a layer follows, and finds them in the tables."""
     partition, world, channel = session.partition, session.world, session.graph.channel
-    size, source, followed = session.config.eval.chunk, tables.readable(), _followed(session, number)
+    size, source, followed = session.config.eval.nodes_per_pass, tables.readable(), _followed(session, number)
     chunks = -(-int(max(world.allgather(partition.num_nodes))) // size)
     out: Any = tables.own.get(ROWS)
     made: MachineColumns | None = None

@@ -25,7 +25,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
-from hpcgnn.static.config import AUTO, WHOLE, GraphSamplingConfig, Mode, Topology
+from hpcgnn.static.config import AUTO, GraphSamplingConfig, Strategy, Topology
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
@@ -37,7 +37,7 @@ from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_weights
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
 from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches
-from hpcgnn.task.labels import has_label, labelled_type, node_labels
+from hpcgnn.task.labels import has_label, labeled_type, node_labels
 
 FORMATS = ("", "pyg")
 SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
@@ -87,7 +87,7 @@ class SeedLoader:
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws
         if remote is None:
-            self.replica = graph.replica(sampling.topology, sampling.mode, seeds.excluded, self)
+            self.replica = graph.replica(sampling.topology, sampling.strategy, seeds.excluded, self)
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
             self._draws = [
                 self._make_draw(neighbors, induced, with_edges or with_positions), *[None] * len(further)
@@ -116,7 +116,7 @@ class SeedLoader:
         graph, sampling, channel, replica = self._graph, self._sampling, self._channels[0], self.replica
         threads = 1 if self.prefetch else graph.world.threads
         hops = make_neighbors(
-            graph.partition, sampling.mode, channel, threads, excluded=self._excluded, replica=replica,
+            graph.partition, sampling.strategy, channel, threads, excluded=self._excluded, replica=replica,
             neighbors=neighbors, with_edges=with_edges,
         )  # fmt: skip
         if induced and replica is None:
@@ -187,7 +187,7 @@ class SeedLoader:
 class LoaderOptions:
     """What loaders of mini-batches have in common.
 
-    fanouts, relation_fanouts, mode, prefetch, in_flight, topology: as in the run file's section ``sampling``.
+    fanouts, relation_fanouts, strategy, prefetch, in_flight, topology: as in the run file's section ``sampling``.
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.nn`` drop rows in them alone. drop_last: leave out a short last batch.
     as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
@@ -199,7 +199,7 @@ class LoaderOptions:
     fanouts: list[int]
     batch_size: int
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
-    mode: Mode = "uniform"
+    strategy: Strategy = "uniform"
     shuffle: bool | None = None
     drop_last: bool = False
     prefetch: int = -1
@@ -220,16 +220,12 @@ class LoaderOptions:
     def check(self, graph: StaticGraph) -> GraphSamplingConfig:
         """Make the section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
         sampling = GraphSamplingConfig(
-            self.fanouts, self.relation_fanouts or {}, self.mode, prefetch=self.prefetch, in_flight=self.in_flight,
-            topology=self.topology, direction=graph.direction, edge_columns=list(self.edge_columns), planner="host",
+            self.fanouts, self.relation_fanouts or {}, self.strategy, prefetch=self.prefetch, in_flight=self.in_flight,
+            topology=self.topology, direction=graph.direction, edge_columns=list(self.edge_columns), plan_on="host",
         )  # fmt: skip
         sampling.check_relations(list(graph.relations))
         check_columns(graph.partition, self.edge_columns)
-        if self.mode == WHOLE:
-            raise ValueError(
-                "mode whole is for run files, a loader gives mini-batches: use mode full for all neighbors"
-            )
-        if self.mode == "weighted":
+        if self.strategy == "weighted":
             check_weights(graph.partition)
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
@@ -393,7 +389,7 @@ def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"input_nodes: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
-        kind = labelled_type(graph.partition, name, "input_nodes")
+        kind = labeled_type(graph.partition, name, "input_nodes")
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
         mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen

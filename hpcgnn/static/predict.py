@@ -1,4 +1,4 @@
-"""Predicts, exactly, all nodes of the type that a run on a static graph learnt, or pairs of nodes as links.
+"""Predicts, exactly, all nodes of the type that a run on a static graph learned, or pairs of nodes as links.
 
 Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pairs of a rank, C classes, W width.
 """
@@ -32,19 +32,19 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     if arguments.nodes:
         raise ValueError("--nodes is for runs on temporal graphs; this one answers for all nodes: leave it out")
     if config.task.kind != LINK and arguments.pairs:
-        raise ValueError("--pairs is for runs that learnt links; this one predicts labels of all nodes: leave it out")
+        raise ValueError("--pairs is for runs that learned links; this one predicts labels of all nodes: leave it out")
     if config.task.kind == LINK and bool(arguments.pairs) == arguments.embeddings:
-        raise ValueError("this run learnt links: give --pairs, to score pairs of nodes, or else --embeddings")
+        raise ValueError("this run learned links: give --pairs, to score pairs of nodes, or else --embeddings")
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write classes and outputs, or embeddings, of all nodes of the learnt type; or scores of pairs, or
-    embeddings of all nodes that the learnt relation is between."""
+    """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores of pairs, or
+    embeddings of all nodes that the learned relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
         types = session.goal.num_edge_types if config.task.is_typed else 1
-        words = session.partition.words.get(f"edges/{session.goal.learnt.name}/rel", [])
+        words = session.partition.words.get(f"edges/{session.goal.learned.name}/rel", [])
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
     elif config.task.kind == LINK:
@@ -104,8 +104,8 @@ def embedding_hops(session: Session) -> int:
 def embed_ends(session: Session) -> AnswerColumns:
     """Collective. Embed, in a run on links, this rank's nodes of the types that the relation is between, type by type:
     original id (the row where the graph has none), type where there are two, and the rows [n, W] that are scored."""
-    partition, learnt, outputs = session.partition, session.goal.learnt, infer(session)
-    kinds, base = sorted({learnt.src_type, learnt.dst_type}), partition.book.type_base()
+    partition, learned, outputs = session.partition, session.goal.learned, infer(session)
+    kinds, base = sorted({learned.src_type, learned.dst_type}), partition.book.type_base()
     rows, total = [], 0
     for kind in kinds:
         rows.append(partition.flat_row[partition.of_type(kind)] - base[kind] + total)
@@ -161,16 +161,16 @@ def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> A
 @torch.no_grad()
 def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
     """Collective. Compute what the decoder says of each pair, as exact evaluation does for edges (score [m])."""
-    partition, world, learnt, count = session.partition, session.world, session.goal.learnt, len(pairs.src)
+    partition, world, learned, count = session.partition, session.world, session.goal.learned, len(pairs.src)
 
     def ids_of(kind: str) -> OriginalIds:
         return OriginalIds(partition.book, kind, _ids(partition, partition.type_of(kind)), world)
 
     src, dst = (
         find_nodes(pairs.path, name, names, [partition.types[kind]] * count, ids_of, world)
-        for name, names, kind in (("src", pairs.src, learnt.src_type), ("dst", pairs.dst, learnt.dst_type))
+        for name, names, kind in (("src", pairs.src, learned.src_type), ("dst", pairs.dst, learned.dst_type))
     )
-    outputs, decoder, size = infer(session), session.model.decoder, session.config.eval.chunk * world.size
+    outputs, decoder, size = infer(session), session.model.decoder, session.config.eval.nodes_per_pass * world.size
     rel = np.zeros(count, np.int64) if pairs.rel is None else pairs.rel
     rows, scores = [], []
     for begin in range(0, max(1, count), size):

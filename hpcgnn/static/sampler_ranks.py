@@ -1,8 +1,8 @@
 """Sampling servers: ranks that hold the graph's edges and draw neighbors for the ranks that train (trainers).
 
 A message is bytes: a header of int64, then the arrays whose sizes it has. Where servers hold the features, too
-(``comm.sampler_features``), the rows of the drawn nodes follow, in one message for each type. A trainer requests steps
-ahead, no more than ``comm.sampler_buffer`` besides the one it plans, so neither side holds more drawn steps.
+(``comm.server_features``), the rows of the drawn nodes follow, in one message for each type. A trainer requests steps
+ahead, no more than ``comm.server_buffer`` besides the one it plans, so neither side holds more drawn steps.
 """
 
 from __future__ import annotations
@@ -215,14 +215,14 @@ class Samplers:
 
     def __init__(self, crew: Crew, dtype: torch.dtype):
         self._crew = crew
-        ahead = crew.job.config.sampler_buffer // len(crew.lanes)
+        ahead = crew.job.config.server_buffer // len(crew.lanes)
         self.draws = [RemoteDraw(crew, lane, ahead, dtype) for lane in crew.lanes]
 
     def describe(self) -> str:
         """Name the ranks that train and the sampling servers."""
         mapping = self._crew.mapping
         ranks = ", ".join(str(self._crew.rank_of(sampler)) for sampler in range(mapping.num_samplers))
-        hold = ", which hold the features" if self._crew.job.config.sampler_features else ""
+        hold = ", which hold the features" if self._crew.job.config.server_features else ""
         return f"{mapping.num_trainers} ranks train, sampling servers: rank {ranks}{hold}"
 
     def meet(self) -> None:
@@ -256,8 +256,8 @@ Train = Callable[[World, Samplers | None], int]
 
 def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, log: RunLog, train: Train) -> int:
     """Collective. Call ``train`` with the world of the trainers while the other ranks are sampling servers; on all
-    ranks, with None, where ``comm.sampler_ranks`` is 0. Returns its exit code on every rank."""
-    if not config.comm.sampler_ranks:
+    ranks, with None, where ``comm.sampling_servers`` is 0. Returns its exit code on every rank."""
+    if not config.comm.sampling_servers:
         return train(world, None)
     check_same_set(path, world)  # of both sides, which open it each for itself
     ahead = world.plans_ahead(config.sampling.prefetch, config.sampling.in_flight)
@@ -294,7 +294,7 @@ class SamplerRank:
         """Collective over the servers. Make a draw for each lane, all of the same edges, and read the features if
         servers hold them."""
         config, world, lanes = self._config, self._world, self._crew.lanes
-        features = config.comm.sampler_features
+        features = config.comm.server_features
         channels = [world.channel(polite=True, by_machine=features) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=features)
         self._excluded = None
@@ -305,7 +305,7 @@ class SamplerRank:
         if features:
             self._tables = NodeTables(partition, config.features, world, channels[0], config.train.dtype)
         threads = max(1, world.threads // len(lanes))
-        mode, topology = config.sampling.mode, config.sampling.topology
+        mode, topology = config.sampling.strategy, config.sampling.topology
         self._replica = make_replica(topology, partition, mode, world, channels[0], self._excluded)
         if self._replica is not None:
             self._excluded = self._replica.excluded
@@ -322,7 +322,7 @@ class SamplerRank:
         """Raises ValueError for samples that cannot be drawn from the graph."""
         sampling = self._config.sampling
         sampling.check_relations([relation.name for relation in partition.relations])
-        if sampling.mode == "weighted":
+        if sampling.strategy == "weighted":
             check_weights(partition)
 
     def serve(self) -> int:

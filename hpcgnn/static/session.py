@@ -23,7 +23,7 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, WHOLE, StaticConfig
+from hpcgnn.static.config import LINK, StaticConfig
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -54,14 +54,14 @@ def open_session(
     )  # fmt: skip
     describe = partial(_describe, _describe_columns(config, partition))
     goal, partition = make_goal(config, partition, world, channel)
-    if config.sampling.mode == WHOLE:
+    if config.train.full_graph:
         exact, whole = True, build_full_graph(partition, channel, world.device)
     if whole is not None or not (samplers is None or exact):
         partition = partition.degrees_only()
     direction = config.sampling.direction
     graph = StaticGraph(
         path, world, config.features, dtype, direction=direction, channel=channel, opened=partition,
-        shares=config.sampling.mode != WHOLE, loads_features=samplers is None or not config.comm.sampler_features,
+        shares=not config.train.full_graph, loads_features=samplers is None or not config.comm.server_features,
     )  # fmt: skip
     if samplers is not None:
         samplers.meet()  # before any loader, which requests draws
@@ -88,24 +88,24 @@ def open_session(
 def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None:
     """Raises ValueError for what does not go together with the graph."""
     sampling = config.sampling
-    _learnt_types(config, partition)
-    if sampling.mode == WHOLE:
+    _learned_types(config, partition)
+    if config.train.full_graph:
         return
     sampling.check_relations([relation.name for relation in partition.relations])
     check_columns(partition, sampling.edge_columns)
-    if draws and sampling.mode == "weighted":
+    if draws and sampling.strategy == "weighted":
         check_weights(partition)
 
 
-def _learnt_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
+def _learned_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
     """Choose the node types with learnable rows: those named, by default those without features. Raises ValueError,
     also for rows of bases where a type has features."""
     bare = [kind for kind, features in enumerate(partition.features) if features is None]
-    learnt = tuple(sorted(set(bare) | {partition.type_of(name) for name in config.embedding.types}))
+    learned = tuple(sorted(set(bare) | {partition.type_of(name) for name in config.node_embedding.types}))
     named = [name for kind, name in enumerate(partition.types) if kind not in bare]
     if config.model.basis_rows and named:
         raise ValueError(f"model.basis_rows is for graphs without features, but {', '.join(named)} has some")
-    return learnt
+    return learned
 
 
 def _make_loaders(
@@ -114,7 +114,7 @@ def _make_loaders(
     """Collective. Make loaders by split, which plan with the same samplers."""
     train, sampling = config.train, config.sampling
     seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
-    graph.tables.learn(_learnt_types(config, graph.partition))
+    graph.tables.learn(_learned_types(config, graph.partition))
     loader = SeedLoader(
         graph, seeds, sampling, train.batch_size, train.seed, shuffle=True, drop_last=train.drop_last, remote=samplers,
         with_edges=bool(sampling.edge_columns), timers=timers,
@@ -131,7 +131,7 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
     """Raises ValueError where steps cannot be CUDA graphs."""
     reason = ""
     if not loader.draw.on_device:
-        reason = "neighbors are drawn on the host (see sampling.planner)"
+        reason = "neighbors are drawn on the host (see sampling.plan_on)"
     elif partition.book.size > 1:
         reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
@@ -140,10 +140,10 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         reason = f"model.kind {config.model.kind} looks for the relations of every step"
     elif config.model.class_path:
         reason = "a model of one's own may do what no graph can hold"
-    elif _learnt_types(config, partition):
-        reason = "rows of nodes are learnt"
-    elif config.features.storage != "memory":
-        reason = "features.storage is not memory"
+    elif _learned_types(config, partition):
+        reason = "rows of nodes are learned"
+    elif config.features.storage != "device":
+        reason = "features.storage is not device"
     if reason:
         raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
@@ -151,7 +151,7 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
 def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> tuple[GraphModel, EmbeddingStore]:
     """Collective. Build the model, and learnable rows of the types that need them."""
     partition, device, train = graph.partition, graph.world.device, config.train
-    learnt, embedding, width = _learnt_types(config, partition), config.embedding, config.model.row_width
+    learned, embedding, width = _learned_types(config, partition), config.node_embedding, config.model.row_width
     if config.model.basis_rows and not embedding.scale:  # as matrices [all nodes, hidden] start (Glorot and Bengio)
         embedding = replace(embedding, scale=math.sqrt(6 / (partition.book.num_nodes + config.model.hidden)))
     torch.manual_seed(train.seed % (1 << 63))  # right before the model is made: weights must start equal on all ranks
@@ -160,15 +160,15 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
             kind: SparseEmbedding(
                 partition.flat_row[partition.of_type(kind)], width, embedding, train.lr, train.seed, graph.dtype, device
             )
-            for kind in learnt
+            for kind in learned
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
-        widths = tuple(input_width + width * (kind in learnt) for kind, input_width in enumerate(graph.widths))
+        widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
         model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
-    if config.sampling.mode == WHOLE or config.eval.exact or config.eval.ranking:
+    if config.train.full_graph or config.eval.exact or config.eval.ranking:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
-    graph.tables.share_learnt(embeddings)
+    graph.tables.share_learned(embeddings)
     model = model.to(device=device, dtype=graph.dtype)
     share_model(model, graph.world, config.model.class_path)
     return model, embeddings
@@ -250,7 +250,9 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
     lines = []
     if not config.model.class_path and (names := ", ".join(unused.pop(WEIGHT, []))):
         use = (
-            "neighbors are drawn by it, but" if config.sampling.mode == "weighted" else "not used (see sampling.mode):"
+            "neighbors are drawn by it, but"
+            if config.sampling.strategy == "weighted"
+            else "not used (see sampling.strategy):"
         )
         lines.append(f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages")
     if unused:
@@ -263,12 +265,12 @@ def _describe(columns: list[str], session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
     lacking = why_not_by_layers(session.model, config) if config.model.class_path else ""
-    start, sampled = "whole graph in every step", config.sampling.mode != WHOLE
+    start, sampled = "whole graph in every step", not config.train.full_graph
     if sampled:
         start = f"plans ahead: {loader.prefetch}, in flight: {len(loader.samplers)}"
     seeds = ", ".join(f"{name} {pool.total}" for name, pool in session.goal.pools.items())
     relations, types = session.partition.relations, session.partition.types
-    learnt = int(world.total(sum(table.weight.numel() for table in session.memory.tables.values())))
+    learned = int(world.total(sum(table.weight.numel() for table in session.memory.tables.values())))
     return [
         f"{world.size} ranks x {world.threads} threads on {world.device.type}, {start}",
         *([loader.remote.describe()] if sampled and loader.remote else []),
@@ -278,7 +280,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         *([f"nothing can be predicted with this model later: {lacking}"] if lacking else []),
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
-        *([f"{learnt} learnable numbers of nodes, at their owners"] if learnt else []),
+        *([f"{learned} learnable numbers of nodes, at their owners"] if learned else []),
         *(_describe_samples(session) if sampled else _describe_ghosts(world, loader.whole)),
     ]
 
@@ -301,7 +303,7 @@ def _describe_samples(session: Session) -> list[str]:
         lines.append(f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")
     held = max(world.allgather(tables.held_bytes())) / (1 << 20)
     where = {
-        "memory": ", read in place by all ranks of a machine" if tables.is_shared else "",
+        "device": ", read in place by all ranks of a machine" if tables.is_shared else "",
         "pinned": ", features in pinned memory of the host",
         "file": ", features in the part files",
     }[session.config.features.storage]

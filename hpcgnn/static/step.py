@@ -55,14 +55,14 @@ class GraphTask(StepTask):
         self.model.train(training)
 
     def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, Any]:
-        inputs, learnt = self._inputs(plan)
+        inputs, learned = self._inputs(plan)
         with self.timers("compute"):
-            for rows in learnt.values():
+            for rows in learned.values():
                 rows.requires_grad_()
-            loss, scores = self._learn(plan, self._outputs(plan, inputs, learnt))
+            loss, scores = self._learn(plan, self._outputs(plan, inputs, learned))
         with self.timers("exchange"):
             # To owners, whose optimizers move the rows: on every rank, also one without seeds, since others send to it.
-            for kind, rows in learnt.items():
+            for kind, rows in learned.items():
                 gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
                 self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
             self._embeddings.publish()
@@ -91,22 +91,22 @@ class GraphTask(StepTask):
         with self.timers("exchange"):
             for rows, fetch, fetched in zip(self._rows, plan.fetches, plan.features, strict=True):
                 features.append(rows.wanted(fetch, FEATURE) if fetched is None else fetched)
-            learnt = {
-                kind: self._rows[kind].fetch_learnt(plan.fetches[kind], table.weight)
+            learned = {
+                kind: self._rows[kind].fetch_learned(plan.fetches[kind], table.weight)
                 for kind, table in sorted(self._embeddings.tables.items())
             }
-        return features, learnt
+        return features, learned
 
-    def _outputs(self, plan: GraphPlan, features, learnt: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        inputs = [joined(of_type, learnt.get(kind)) for kind, of_type in enumerate(features)]
+    def _outputs(self, plan: GraphPlan, features, learned: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [joined(of_type, learned.get(kind)) for kind, of_type in enumerate(features)]
         return self.model(plan.batch, inputs)
 
 
-def joined(feature: Rows | None, learnt: torch.Tensor | Any) -> Rows:
+def joined(feature: Rows | None, learned: torch.Tensor | Any) -> Rows:
     """Join a type's input rows [U, F] of features and learnable embeddings; it has at least one of the two."""
-    if feature is None or learnt is None:
-        return learnt if feature is None else feature
-    return torch.cat([rows_of(feature), learnt], dim=1)
+    if feature is None or learned is None:
+        return learned if feature is None else feature
+    return torch.cat([rows_of(feature), learned], dim=1)
 
 
 SOURCE, DESTINATION = 0, 1

@@ -207,14 +207,14 @@ class FullGraphTask(Task):
         """Collective. Compute the gradients of one step; returns this rank's part of the loss."""
         self.model.train()
         tables, chain = self._embeddings.tables, HaloChain(self.timers, self._overlap)
-        learnt = {kind: table.weight.detach().requires_grad_() for kind, table in tables.items()}
+        learned = {kind: table.weight.detach().requires_grad_() for kind, table in tables.items()}
         with self.timers("compute"):
             key = StepKey(self._seed, plan.epoch, plan.step, True)
-            outputs = self.model.last(self._pass(learnt, key, chain, self.model.num_hops))
+            outputs = self.model.last(self._pass(learned, key, chain, self.model.num_hops))
             scores = LabelScores(outputs[plan.place], plan.label)
             loss = self._sum(scores.output, scores.label) / max(1, plan.batch_size)
             chain.tie(loss).backward()
-        for kind, rows in learnt.items():
+        for kind, rows in learned.items():
             tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)
         self.last_scores = scores.detach()
         return loss.detach()
@@ -223,12 +223,12 @@ class FullGraphTask(Task):
     def rows(self, hops: int) -> torch.Tensor:
         """Collective. Compute the rows of all local nodes [n, D] after so many layers, in the partition's order."""
         self.model.eval()
-        learnt = {kind: table.weight for kind, table in self._embeddings.tables.items()}
-        rows = self._pass(learnt, StepKey(self._seed), HaloChain(self.timers, self._overlap), hops)
+        learned = {kind: table.weight for kind, table in self._embeddings.tables.items()}
+        rows = self._pass(learned, StepKey(self._seed), HaloChain(self.timers, self._overlap), hops)
         return rows[self._graph.place]
 
-    def _pass(self, learnt: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
-        """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learnt: by
+    def _pass(self, learned: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
+        """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learned: by
         type, learnable embeddings of own nodes in the partition's order.
 
         Inner nodes are computed while the outer ones' ghosts travel: in the first layer their embeddings alone, for
@@ -238,29 +238,29 @@ class FullGraphTask(Task):
         inner, outer = graph.inner.batch(key), graph.outer.batch(key)
         rows = torch.empty(0)
         for number in range(hops):
-            travelling = {0: (graph.route, rows)}
+            traveling = {0: (graph.route, rows)}
             if number == 0:  # sorted: every rank starts the exchanges of the types in one order
-                travelling = {kind: (graph.routes[kind], learnt[kind]) for kind in sorted(learnt)}
+                traveling = {kind: (graph.routes[kind], learned[kind]) for kind in sorted(learned)}
             # Started before the inner nodes are computed, finished after them: the ghosts travel meanwhile.
-            exchanges = {kind: chain.start(route.over(channel), own) for kind, (route, own) in travelling.items()}
+            exchanges = {kind: chain.start(route.over(channel), own) for kind, (route, own) in traveling.items()}
             pieces = []
             if graph.inner.num_nodes or not graph.outer.num_nodes:
-                sources = rows if number else self._inputs(inner, graph.inner, learnt)
+                sources = rows if number else self._inputs(inner, graph.inner, learned)
                 pieces.append(step(number, inner, graph.inner.block, sources))
             ghosts = {kind: chain.finish(exchange) for kind, exchange in exchanges.items()}
             if graph.outer.num_nodes and number == 0:
-                everyone = {kind: torch.cat([learnt[kind], ghosts[kind]]) for kind in learnt}
+                everyone = {kind: torch.cat([learned[kind], ghosts[kind]]) for kind in learned}
                 pieces.append(step(number, outer, graph.outer.block, self._inputs(outer, graph.outer, everyone)))
             elif graph.outer.num_nodes:
                 pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, ghosts[0])))
             rows = graph.join(*pieces) if len(pieces) == 2 else pieces[0]
         return rows
 
-    def _inputs(self, batch: Batch, half: Half, learnt: dict[int, torch.Tensor]) -> Rows:
-        """Form the source rows of a half's first layer; learnt: by type, embeddings of own nodes, and of ghosts where
+    def _inputs(self, batch: Batch, half: Half, learned: dict[int, torch.Tensor]) -> Rows:
+        """Form the source rows of a half's first layer; learned: by type, embeddings of own nodes, and of ghosts where
         the half has any."""
         inputs = []
         for kind, (table, source) in enumerate(zip(self.features, half.source, strict=True)):
             features = None if table is None else IndexedRows(table, source)
-            inputs.append(joined(features, learnt[kind].index_select(0, source) if kind in learnt else None))
+            inputs.append(joined(features, learned[kind].index_select(0, source) if kind in learned else None))
         return self.model.first(batch, inputs)

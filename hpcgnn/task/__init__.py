@@ -1,1 +1,1 @@
-"""What is learnt, whatever the kind of graph: scores, losses, and metrics over whole splits."""
+"""What is learned, whatever the kind of graph: scores, losses, and metrics over whole splits."""

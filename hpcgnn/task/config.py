@@ -18,7 +18,7 @@ TEMPERATURE = "temperature"
 
 @dataclass
 class TaskConfig:
-    """What is learnt.
+    """What is learned.
 
     Attributes:
         classes: number of classes; 0: as many as the labels say, at least two.
@@ -82,7 +82,7 @@ class TaskConfig:
             raise ValueError(f"task.class_weights has {len(weights)} numbers for task.classes = {self.classes}")
 
     def _check_loss(self) -> None:
-        """Raise ValueError for a loss of something else than what is learnt, and for keys that nothing reads."""
+        """Raise ValueError for a loss of something else than what is learned, and for keys that nothing reads."""
         fitting = losses_of(self.learns)
         if self.loss not in fitting:
             raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(fitting)}, got {self.loss}")

@@ -141,7 +141,7 @@ class TrainScores:
 
 
 class Goal(ABC):
-    """What is learnt and how it is measured. num_outputs: columns that the model computes for it."""
+    """What is learned and how it is measured. num_outputs: columns that the model computes for it."""
 
     num_outputs: int
 
@@ -167,7 +167,7 @@ class Goal(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in a few words what is learnt."""
+        """Say in a few words what is learned."""
 
     def protocol(self) -> dict[str, str]:
         """Say how evaluation comes to its scores, for the report of ``hpcgnn.evaluate``."""

@@ -74,24 +74,24 @@ def has_label(label: np.ndarray) -> np.ndarray:
     return (label if label.ndim == 1 else label[:, 0]) >= 0
 
 
-def labelled_type(partition: GraphPartition, name: str, setting: str) -> int:
-    """Return the number of the node type whose labels are learnt: the one that a setting names, else the only one with
+def labeled_type(partition: GraphPartition, name: str, setting: str) -> int:
+    """Return the number of the node type whose labels are learned: the one that a setting names, else the only one with
     labels. Raises ValueError."""
-    labelled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
-    names = ", ".join(partition.types[kind] for kind in labelled) or "none"
+    labeled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
+    names = ", ".join(partition.types[kind] for kind in labeled) or "none"
     if name:
         kind = partition.type_of(name)
-        if kind not in labelled:
+        if kind not in labeled:
             raise ValueError(f"{setting} {name} has no column label; types with labels: {names}")
         return kind
-    if not labelled:
+    if not labeled:
         raise ValueError(
             f"{setting}: no node type has a column label to learn: convert the source again with one (words with "
             "classes: true), or give a kind of task that learns something else"
         )
-    if len(labelled) != 1:
+    if len(labeled) != 1:
         raise ValueError(f"{setting} must name the type to learn labels of; types with labels: {names}")
-    return labelled[0]
+    return labeled[0]
 
 
 class Head(nn.Module):

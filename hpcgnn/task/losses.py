@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hpcgnn.choices import Part
 
-LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learnt
+LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learned
 
 Loss = Callable[..., torch.Tensor]
 
@@ -84,7 +84,7 @@ def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class LossPart(Part):
-    """A loss. make: of the section task, a function of what is learnt: scores of pairs [n] and of their negatives [k,
+    """A loss. make: of the section task, a function of what is learned: scores of pairs [n] and of their negatives [k,
     n] for links, outputs and labels for the others; learns: LINKS, CLASSES or NUMBERS; options: the keys of the section
     that it reads; kernel: the function that native training steps compute."""
 
@@ -123,5 +123,5 @@ def make_loss(task: Any, weight: torch.Tensor | None = None) -> Loss:
 
 
 def losses_of(learns: str) -> list[str]:
-    """Names of the losses of what is learnt; the first is the default."""
+    """Names of the losses of what is learned; the first is the default."""
     return [name for name, row in LOSSES.items() if row.learns == learns]

@@ -30,7 +30,7 @@ class Baseline:
 
     A subclass has ``score_pairs``, and ``start`` where steps need something that is made once for a split. graph: this
     rank's part of the data, a TemporalGraph, of which ``partition``, ``splits``, ``world`` and ``channel`` are used;
-    share: ``baseline.share``, 0: the default of the baseline.
+    share: ``baseline.window_ratio``, 0: the default of the baseline.
     """
 
     def __init__(self, graph: Any, share: float = 0.0):
@@ -69,7 +69,7 @@ class Baseline:
 
 
 class EdgeBank(Baseline):
-    """Scores 1 for pairs that met before, in a window of time if there is one, else 0 (Poursafaei et al., Towards
+    """Scores 1 for pairs that met before, in a window of time if there is one, else 0 (Poursafaei et al., Toward
     better evaluation for dynamic link prediction, NeurIPS 2022).
 
     share: of the events or of the time of training that the window covers; default: the share of all events that is the
@@ -125,7 +125,7 @@ def oldest_of_fixed_length(graph: Any, share: float, ends: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class BaselinePart(Part):
-    """A baseline. make: of a graph and ``baseline.share``; None: the model is evaluated."""
+    """A baseline. make: of a graph and ``baseline.window_ratio``; None: the model is evaluated."""
 
     make: Callable[[Any, float], Baseline] | None
 
@@ -135,11 +135,11 @@ BASELINES = {
     "unlimited": BaselinePart(EdgeBank, "EdgeBank, a pair is expected to meet again (Poursafaei et al., 2022)"),
     "time_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_newest_events),
-        "EdgeBank of the newest baseline.share of the events so far (DyGLib)",
+        "EdgeBank of the newest baseline.window_ratio of the events so far (DyGLib)",
     ),
     "fixed_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_fixed_length),
-        "EdgeBank of a window as long as baseline.share of the time of training (TGB)",
+        "EdgeBank of a window as long as baseline.window_ratio of the time of training (TGB)",
     ),
 }
 
@@ -176,7 +176,7 @@ def baseline_metrics(
     at, make = at or session.watchdog.at, BASELINES[config.kind].make
     assert make is not None
     with together(session.world, "baseline"):
-        baseline = make(session.graph, config.share)
+        baseline = make(session.graph, config.window_ratio)
     values: dict[str, float] = {}
     for split in ("val", "test"):
         collected = session.goal.collector()
@@ -194,7 +194,11 @@ def _scores(
 ) -> Iterator[tuple[dict[str, np.ndarray], bool]]:  # fmt: skip
     """Collective. Score a step's events [b] and their negatives, a few columns [b, k] at a time; yields the scores by
     name, and whether they are the last."""
-    batches, negatives, chunk = session.batches[split], session.loaders[split].negatives(0), session.config.eval.chunk
+    batches, negatives, chunk = (
+        session.batches[split],
+        session.loaders[split].negatives(0),
+        session.config.eval.negatives_per_pass,
+    )
     count = negatives.counts(batches.at(step))
     counts = {} if count is None else {"count": count}
     firsts = range(0, max(1, negatives.per_event), chunk)

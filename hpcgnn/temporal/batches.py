@@ -74,9 +74,9 @@ def make_splits(partition: TemporalPartition, config: Any, seed: int, world: Wor
     Raises ValueError, on all ranks alike, for a split that cannot be used.
     """
     bounds = _bounds(partition, config, world)
-    hidden = _hidden_nodes(partition, config.new_node_fraction, bounds, seed, world)
+    hidden = _hidden_nodes(partition, config.new_node_ratio, bounds, seed, world)
     history = partition.history
-    if config.new_node_fraction > 0:
+    if config.new_node_ratio > 0:
         history = _without_hidden(partition, hidden, int(bounds[1]), channel)
     first = history.indptr[:-1]
     has_any = history.indptr[1:] > first

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_parallel
+from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_groups
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.config import TaskConfig
@@ -23,46 +23,55 @@ class TemporalSamplingConfig:
     """Neighbors and batches.
 
     Attributes:
-        fanout: neighbors a root (and, with several layers, a neighbor).
+        fanouts: neighbors of a root, then, with several layers, of its neighbors and theirs; one number for all layers,
+            or one a layer.
         strategy: "recent", "uniform" (without replacement), or "window": uniform among the events of the last
-            ``window`` units of time.
-        window: width of a time window, in the data's unit.
-        windows: consecutive windows a root is sampled in, each ``window`` wide (DySAT's snapshots).
-        boundary_half_life: neighbors in another part are kept with probability 2^-(age // boundary_half_life)
+            ``window_length`` units of time.
+        window_length: width of a time window, in the data's unit.
+        num_windows: consecutive windows a root is sampled in, each ``window_length`` wide (DySAT's snapshots).
+        remote_half_life: neighbors in another part are kept with probability 2^-(age // remote_half_life)
             (StarryGL's boundary decay); 0: always kept.
         in_batch_neighbors: whether earlier events of the same batch are visible as neighbors.
         batch_by: "events", or "time" to keep equal times in one batch.
-        chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so that
-            epochs see different batches (TGL's random chunk scheduling).
+        random_chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so
+            that epochs see different batches (TGL's random chunk scheduling).
         prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
             compute threads, or lie on several machines, else none.
-        planner: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
+        plan_on: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
             or "auto": on the device where that is possible and half of its free memory takes the graph.
     """
 
-    fanout: int = 10
+    fanouts: list[int] = field(default_factory=lambda: [10])
     strategy: Literal["recent", "uniform", "window"] = "recent"
-    window: int = 0
-    windows: int = 1
-    boundary_half_life: int = 0
+    window_length: int = 0
+    num_windows: int = 1
+    remote_half_life: int = 0
     in_batch_neighbors: bool = True
     batch_by: Literal["events", "time"] = "events"
-    chunks: int = 1
+    random_chunks: int = 1
     prefetch: int = -1
-    planner: Planner = "auto"
+    plan_on: Planner = "auto"
 
     def __post_init__(self):
-        if self.fanout < 1 or self.prefetch < -1 or self.chunks < 1:
-            raise ValueError("sampling.fanout and sampling.chunks must be at least 1, sampling.prefetch at least -1")
+        if not self.fanouts or min(self.fanouts) < 1:
+            raise ValueError(f"sampling.fanouts must be at least 1, one number or one a layer, got {self.fanouts}")
+        if self.prefetch < -1 or self.random_chunks < 1:
+            raise ValueError("sampling.random_chunks must be at least 1, sampling.prefetch at least -1")
         check_choices("sampling", self)
-        if self.windows < 1 or self.window < 0 or self.boundary_half_life < 0:
-            raise ValueError("sampling.windows must be at least 1, window and boundary_half_life at least 0")
-        if self.strategy == "window" and self.window == 0:
-            raise ValueError("sampling.strategy window needs sampling.window, its width in the data's unit of time")
-        if self.strategy != "window" and (self.windows > 1 or self.window > 0):
-            raise ValueError(f"sampling.window and windows belong to strategy window, not {self.strategy}")
-        if self.chunks > 1 and self.batch_by == "time":
-            raise ValueError("sampling.chunks > 1 cuts batches by events: use sampling.batch_by events")
+        if self.num_windows < 1 or self.window_length < 0 or self.remote_half_life < 0:
+            raise ValueError("sampling.num_windows must be at least 1, window_length and remote_half_life at least 0")
+        if self.strategy == "window" and self.window_length == 0:
+            raise ValueError(
+                "sampling.strategy window needs sampling.window_length, its width in the data's unit of time"
+            )
+        if self.strategy != "window" and (self.num_windows > 1 or self.window_length > 0):
+            raise ValueError(f"sampling.window_length and num_windows belong to strategy window, not {self.strategy}")
+        if self.random_chunks > 1 and self.batch_by == "time":
+            raise ValueError("sampling.random_chunks > 1 cuts batches by events: use sampling.batch_by events")
+
+    def fanout(self, hop: int) -> int:
+        """Number of neighbors in a hop from the roots, the first one 0."""
+        return self.fanouts[hop] if len(self.fanouts) > 1 else self.fanouts[0]
 
 
 @dataclass
@@ -73,15 +82,14 @@ class TemporalModelConfig:
         class_path: a model class of your own, such as package.module.Class; empty: the parts below.
         readout: how the embedding of a node is made.
         layers: attention layers; each sees the neighbors' state just before their event.
-        memory_dim: width of a node's memory.
         time_dim: width of the time encoding.
-        embed_dim: width of an embedding.
-        heads: attention heads; must divide embed_dim.
+        hidden: width of an embedding.
+        heads: attention heads; must divide hidden.
         dropout: of every readout but "identity", keyed by root and column.
         time_encoding: "fixed" frequencies, or "learnable" ones, which need a time_unit.
-        time_unit: time differences are divided by it when the frequencies are learnt; 100 or fewer units should pass
+        time_unit: time differences are divided by it when the frequencies are learned; 100 or fewer units should pass
             between neighboring events.
-        learn_phase: whether the phase of fixed frequencies is learnt.
+        learn_phase: whether the phase of fixed frequencies is learned.
         message: what stands between mail and updater.
         message_dim: width of the "mlp" message.
         message_from: the other endpoint's part of a mail: its "memory" or (DyRep) its attention "embedding".
@@ -90,9 +98,8 @@ class TemporalModelConfig:
     class_path: str = ""
     readout: Annotated[str, READOUTS] = "attention"
     layers: int = 1
-    memory_dim: int = 100
     time_dim: int = 100
-    embed_dim: int = 100
+    hidden: int = 100
     heads: int = 2
     dropout: float = 0.1
     time_encoding: Literal["fixed", "learnable"] = "fixed"
@@ -104,12 +111,12 @@ class TemporalModelConfig:
 
     def __post_init__(self):
         check_choices("model", self)
-        if min(self.memory_dim, self.time_dim, self.embed_dim, self.heads, self.layers, self.message_dim) < 1:
-            raise ValueError("model.memory_dim, time_dim, embed_dim, message_dim, heads and layers must be at least 1")
+        if min(self.time_dim, self.hidden, self.heads, self.layers, self.message_dim) < 1:
+            raise ValueError("model.time_dim, hidden, message_dim, heads and layers must be at least 1")
         if self.layers > MOST_HOPS:
             raise ValueError(f"model.layers must be at most {MOST_HOPS}, got {self.layers}")
-        if self.embed_dim % self.heads:
-            raise ValueError(f"model.heads ({self.heads}) must divide model.embed_dim ({self.embed_dim})")
+        if self.hidden % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"model.dropout must be in [0, 1), got {self.dropout}")
         if self.time_encoding == "learnable" and not self.time_unit > 0:
@@ -134,6 +141,7 @@ class MemoryConfig:
     """Node memory and mailbox.
 
     Attributes:
+        dim: width of a node's memory.
         updater: how a node's mails change its memory.
         aggregator: which of a node's messages of a batch becomes its mail: the "last", or the "mean" of all.
         mailbox_slots: newest mails kept a node.
@@ -144,9 +152,10 @@ class MemoryConfig:
         replicate_mib: the largest node memory, in MiB, that "auto" replicates.
         staleness: k: a training step reads memory as it was k steps before the newest one, so that k write-backs are
             under way while it computes; 0: exact.
-        hot_nodes: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
+        hot_ratio: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
     """
 
+    dim: int = 100
     updater: Annotated[str, UPDATERS] = "gru"
     aggregator: Literal["last", "mean"] = "last"
     mailbox_slots: int = 1
@@ -155,10 +164,12 @@ class MemoryConfig:
     placement: Literal["sharded", "replicated", "auto"] = "sharded"
     replicate_mib: int = 64
     staleness: int = 0
-    hot_nodes: float = 0.0
+    hot_ratio: float = 0.0
 
     def __post_init__(self):
         check_choices("memory", self)
+        if self.dim < 1:
+            raise ValueError(f"memory.dim must be at least 1, got {self.dim}")
         if self.mailbox_slots < 1:
             raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
         if self.mailbox_slots > 1 and self.aggregator == "mean":
@@ -180,7 +191,7 @@ class MemoryConfig:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
             )
-        for name in ("staleness", "hot_nodes"):
+        for name in ("staleness", "hot_ratio"):
             if getattr(self, name) and not self.has_memory:
                 raise ValueError(
                     f"memory.{name} needs node memory, but memory.updater is {self.updater}: leave {name} 0"
@@ -198,21 +209,21 @@ class MemoryConfig:
             )
 
     def _check_hot_nodes(self) -> None:
-        if not 0 <= self.hot_nodes <= 1:
-            raise ValueError(f"memory.hot_nodes is a share of the nodes, in [0, 1], got {self.hot_nodes}")
-        if self.hot_nodes == 0:
+        if not 0 <= self.hot_ratio <= 1:
+            raise ValueError(f"memory.hot_ratio is a share of the nodes, in [0, 1], got {self.hot_ratio}")
+        if self.hot_ratio == 0:
             return
         if self.placement != "sharded":
             raise ValueError(
-                f"memory.placement {self.placement} keeps whole memories, memory.hot_nodes copies a part: use "
-                "placement sharded, or hot_nodes 0"
+                f"memory.placement {self.placement} keeps whole memories, memory.hot_ratio copies a part: use "
+                "placement sharded, or hot_ratio 0"
             )
         if self.staleness:
-            raise ValueError("memory.hot_nodes copies exact memory, memory.staleness makes it late: use one of them")
+            raise ValueError("memory.hot_ratio copies exact memory, memory.staleness makes it late: use one of them")
         if not self.simple:
             raise ValueError(
-                "memory.hot_nodes works with aggregator last, one slot and delivery to self, as copies learn of a "
-                "node's last event only; use hot_nodes 0"
+                "memory.hot_ratio works with aggregator last, one slot and delivery to self, as copies learn of a "
+                "node's last event only; use hot_ratio 0"
             )
 
     def replicates(self, mib: float) -> bool:
@@ -237,20 +248,20 @@ class TemporalDataConfig:
 
     Attributes:
         path: folder of a partition set; empty: built-in synthetic events.
-        val_fraction: share of the time axis (quantiles of event times) for validation; unset: 0.15, or the split that
+        val_ratio: share of the time axis (quantiles of event times) for validation; unset: 0.15, or the split that
             the graph's events have.
-        test_fraction: share of the time axis for the test, at the end; unset: as val_fraction.
-        new_node_fraction: share of nodes (drawn from those after training) hidden from training.
+        test_ratio: share of the time axis for the test, at the end; unset: as val_ratio.
+        new_node_ratio: share of nodes (drawn from those after training) hidden from training.
         check_hash: compare every part with its hash in the book before use.
         stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
             variables in it, such as '$TMPDIR', are those of each job that trains the run.
-        synthetic_events: size of the built-in graph.
+        synthetic_events: number of events of the built-in graph.
     """
 
     path: str = ""
-    val_fraction: float | None = None
-    test_fraction: float | None = None
-    new_node_fraction: float = 0.0
+    val_ratio: float | None = None
+    test_ratio: float | None = None
+    new_node_ratio: float = 0.0
     check_hash: bool = True
     stage_to: str = ""
     synthetic_events: int = 20_000
@@ -258,25 +269,25 @@ class TemporalDataConfig:
     def __post_init__(self):
         val, test = self.fractions
         if not (val >= 0 and test >= 0 and val + test < 1):
-            raise ValueError("data.val_fraction and data.test_fraction must be >= 0 and leave something to train on")
-        if not 0 <= self.new_node_fraction < 1:
-            raise ValueError(f"data.new_node_fraction must be in [0, 1), got {self.new_node_fraction}")
+            raise ValueError("data.val_ratio and data.test_ratio must be >= 0 and leave something to train on")
+        if not 0 <= self.new_node_ratio < 1:
+            raise ValueError(f"data.new_node_ratio must be in [0, 1), got {self.new_node_ratio}")
         if self.synthetic_events < 100:
             raise ValueError(f"data.synthetic_events must be at least 100, got {self.synthetic_events}")
 
     @property
     def fractions(self) -> tuple[float, float]:
         """Shares of the time axis for validation and test, of a graph whose events have no split."""
-        val, test = (FRACTION if share is None else share for share in (self.val_fraction, self.test_fraction))
+        val, test = (FRACTION if share is None else share for share in (self.val_ratio, self.test_ratio))
         return val, test
 
     def check_own_split(self) -> None:
         """Raise ValueError for shares of a graph whose events have a split of their own."""
-        for name in ("val_fraction", "test_fraction"):
+        for name in ("val_ratio", "test_ratio"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"data.{name} is {getattr(self, name)}, but the events of this graph have a column split, which "
-                    "decides: leave data.val_fraction and data.test_fraction unset, or convert the source without it"
+                    "decides: leave data.val_ratio and data.test_ratio unset, or convert the source without it"
                 )
 
 
@@ -285,7 +296,7 @@ FRACTION = 0.15  # of the time axis for validation, and for the test
 
 @dataclass
 class TemporalTaskConfig(TaskConfig):
-    """The task: what is learnt of the events.
+    """The task: what is learned of the events.
 
     Attributes:
         kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
@@ -349,19 +360,21 @@ class TemporalConfig(Sections):
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self):
-        check_time_parallel(self.comm)
-        if self.comm.sampler_ranks:
+        check_time_groups(self.comm)
+        if self.comm.sampling_servers:
             raise ValueError(
-                "comm.sampler_ranks is for static graphs: ranks of a temporal run sample where they keep node memory; "
-                "leave it 0"
+                "comm.sampling_servers is for static graphs: ranks of a temporal run sample where they keep node "
+                "memory; leave it 0"
             )
-        if self.sampling.chunks > 1 and self.train.accumulate > 1:
-            raise ValueError("sampling.chunks > 1 changes the steps of an epoch, train.accumulate counts them: use one")
+        if self.sampling.random_chunks > 1 and self.train.accumulate_steps > 1:
+            raise ValueError(
+                "sampling.random_chunks > 1 changes the steps of an epoch, train.accumulate_steps counts them: use one"
+            )
         if self.task.has_labels:
             _check_labels(self)
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
-        if self.train.epoch_parallel > 1 and self.memory.has_memory:
+        if self.train.parallel_epochs > 1 and self.memory.has_memory:
             _check_writes(self.model, self.memory, self.sampling)
 
     @property
@@ -383,7 +396,7 @@ class TemporalConfig(Sections):
     @property
     def num_groups(self) -> int:
         """The most groups of ranks that train epochs side by side."""
-        return 1 if self.baseline.kind else self.train.epoch_parallel
+        return 1 if self.baseline.kind else self.train.parallel_epochs
 
     def resolve_inputs(self) -> None:
         """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
@@ -398,13 +411,13 @@ class TemporalConfig(Sections):
         ValueError."""
         config = self
         if negatives_file and not protocol:
-            raise ValueError("--negatives_file needs --eval file or --eval tgb")
+            raise ValueError("--eval.negatives_file needs --eval file or --eval tgb")
         if protocol:
             config = replace(config, eval=config.eval.under(protocol, negatives_file))
         else:
             config.eval.check_file()
         if baseline:
-            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.share))
+            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.window_ratio))
         return config
 
 
@@ -421,28 +434,30 @@ def _check_parts(model: TemporalModelConfig, memory: MemoryConfig, sampling: Tem
         raise ValueError(
             f"model.message and model.message_from make mails, but memory.updater is {updater}: choose an updater"
         )
-    if UPDATERS[updater].has_heads and model.memory_dim % model.heads:
+    if UPDATERS[updater].has_heads and memory.dim % model.heads:
+        raise ValueError(f"memory.updater {updater}: model.heads ({model.heads}) must divide memory.dim ({memory.dim})")
+    if len(sampling.fanouts) not in (1, model.layers):
         raise ValueError(
-            f"memory.updater {updater}: model.heads ({model.heads}) must divide model.memory_dim ({model.memory_dim})"
+            f"sampling.fanouts {sampling.fanouts} needs one number, or one a layer, and model.layers is {model.layers}"
         )
-    if sampling.windows > 1 and (memory.has_memory or not readout.combines_windows):
+    if sampling.num_windows > 1 and (memory.has_memory or not readout.combines_windows):
         readouts = names_with(READOUTS, "combines_windows")
-        raise ValueError(f"sampling.windows > 1 needs model.readout {readouts} and memory.updater none")
+        raise ValueError(f"sampling.num_windows > 1 needs model.readout {readouts} and memory.updater none")
 
 
 def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
     """Raise ValueError for node memory that differs between the epochs of a round, which share it."""
-    sampled = sampling.strategy != "recent" or sampling.boundary_half_life > 0
+    sampled = sampling.strategy != "recent" or sampling.remote_half_life > 0
     if model.message_from == "embedding" and (sampled or model.dropout > 0):
         raise ValueError(
-            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but model.message_from embedding "
+            "train.parallel_epochs > 1 needs mails that are the same in all epochs, but model.message_from embedding "
             "sends what dropout and sampled neighbors make of them: use message_from memory, or dropout 0 and "
-            "strategy recent without boundary_half_life"
+            "strategy recent without remote_half_life"
         )
     if memory.deliver_to == "neighbors" and sampled:
         raise ValueError(
-            "train.epoch_parallel > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
-            "follows sampled neighbors: use deliver_to self, or strategy recent without boundary_half_life"
+            "train.parallel_epochs > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
+            "follows sampled neighbors: use deliver_to self, or strategy recent without remote_half_life"
         )
 
 

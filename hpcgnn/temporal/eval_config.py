@@ -25,7 +25,7 @@ class TemporalEvalConfig:
         negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
         negatives_sha256: of the content of negatives_file, written where a run begins: another content is another run.
         batch_size: events of a batch; 0: as in training.
-        chunk: negatives an event that are scored at once; bounds memory when there are many.
+        negatives_per_pass: negatives an event that are scored at once; bounds memory when there are many.
     """
 
     protocol: Literal["", "tgb"] = ""
@@ -33,12 +33,12 @@ class TemporalEvalConfig:
     negatives_file: str = ""
     negatives_sha256: str = ""
     batch_size: int = 0
-    chunk: int = 100
+    negatives_per_pass: int = 100
 
     def __post_init__(self):
         check_choices("eval", self)
-        if self.batch_size < 0 or self.chunk < 1:
-            raise ValueError("eval.batch_size must be at least 0 and eval.chunk at least 1")
+        if self.batch_size < 0 or self.negatives_per_pass < 1:
+            raise ValueError("eval.batch_size must be at least 0 and eval.negatives_per_pass at least 1")
         reads_file = EVAL_NEGATIVES[self.negative_kind].reads_file
         if reads_file and not self.negatives_file:
             raise ValueError(f"eval.negative_kind {self.negative_kind} needs eval.negatives_file")
@@ -75,7 +75,7 @@ class TemporalEvalConfig:
     def check_file(self) -> None:
         """Raise ValueError where negatives_file has another content than when the run began."""
         if self.negatives_sha256 and self.read_sha256() != self.negatives_sha256:
-            option = f"--eval {self.protocol or self.negative_kind} --negatives_file {self.negatives_file}"
+            option = f"--eval {self.protocol or self.negative_kind} --eval.negatives_file {self.negatives_file}"
             raise ValueError(
                 f"eval.negatives_file: {self.negatives_file} is not what it was when the run began (another sha256): "
                 f"put the old file back, or evaluate by the new one with {option}"
@@ -88,9 +88,11 @@ class TemporalEvalConfig:
         Raises ValueError.
         """
         if name == "tgb":
-            return TemporalEvalConfig("tgb", negatives_file=negatives_file, chunk=self.chunk)
+            return TemporalEvalConfig("tgb", negatives_file=negatives_file, negatives_per_pass=self.negatives_per_pass)
         batch_size = 0 if self.protocol == "tgb" else self.batch_size
-        return TemporalEvalConfig("", name, negatives_file, batch_size=batch_size, chunk=self.chunk)
+        return TemporalEvalConfig(
+            "", name, negatives_file, batch_size=batch_size, negatives_per_pass=self.negatives_per_pass
+        )
 
 
 def expand_eval(argv: list[str]) -> list[str]:
@@ -115,14 +117,14 @@ class BaselineConfig:
 
     Attributes:
         kind: what is evaluated.
-        share: share of the events ("time_window") or of the time of training ("fixed_window") that a window covers; 0:
-            the test's share of all events.
+        window_ratio: share of the events ("time_window") or of the time of training ("fixed_window") that a window
+            covers; 0: the test's share of all events.
     """
 
     kind: Annotated[str, BASELINES] = ""
-    share: float = 0.0
+    window_ratio: float = 0.0
 
     def __post_init__(self):
         check_choices("baseline", self)
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"baseline.share must be in [0, 1], got {self.share}")
+        if not 0 <= self.window_ratio <= 1:
+            raise ValueError(f"baseline.window_ratio must be in [0, 1], got {self.window_ratio}")

@@ -255,7 +255,7 @@ class MetKind:
 
 
 def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> Negatives:
-    """Collective. Draw historical or inductive negatives (Poursafaei et al., Towards better evaluation for dynamic link
+    """Collective. Draw historical or inductive negatives (Poursafaei et al., Toward better evaluation for dynamic link
     prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not

@@ -43,7 +43,7 @@ class TemporalGoal(Goal):
         """Collective. Make what executes plans; batches: of training; shared: what TemporalTask takes."""
 
     def describe_events(self, batches: dict[str, Batches]) -> list[str]:
-        """Collective. Describe what is learnt of the events of every split, line by line, where it is more than
+        """Collective. Describe what is learned of the events of every split, line by line, where it is more than
         links."""
         return []
 
@@ -72,7 +72,7 @@ class EventLinkGoal(TemporalGoal):
         return names_of(PAIRS), measure_links
 
     def describe(self) -> str:
-        """Say what is learnt, in a few words."""
+        """Say what is learned, in a few words."""
         return "links"
 
     def protocol(self) -> dict[str, str]:
@@ -143,16 +143,16 @@ class EventLabelGoal(TemporalGoal):
         return self.metric_names(), self._measure
 
     def describe(self) -> str:
-        """Say what is learnt, in a few words."""
+        """Say what is learned, in a few words."""
         return f"{self.num_outputs} classes" if self._config.task.classifies else "numbers"
 
     def describe_events(self, batches: dict[str, Batches]) -> list[str]:
-        """Collective. Count the labelled events of every split, in one line."""
+        """Collective. Count the labeled events of every split, in one line."""
         counts = [
             f"{name} {self._world.total(int(is_known(split.events.columns['label']).sum()))}"
             for name, split in batches.items()
         ]
-        return [f"task {self._config.task.kind}, {self.describe()}; labelled events: {', '.join(counts)}"]
+        return [f"task {self._config.task.kind}, {self.describe()}; labeled events: {', '.join(counts)}"]
 
 
 def make_goal(config: TemporalConfig, partition: TemporalPartition, world: World) -> TemporalGoal:

@@ -149,9 +149,9 @@ class TemporalLoader:
         return self.batches.num_steps
 
     def start_epoch(self, epoch: int) -> None:
-        """Collective. Make the batches of an epoch: in training others in every epoch with ``sampling.chunks`` above
-        1."""
-        chunks = self._sampling.chunks
+        """Collective. Make the batches of an epoch: in training others in every epoch where ``sampling.random_chunks``
+        is above 1."""
+        chunks = self._sampling.random_chunks
         if chunks == 1 or self._split != "train":
             return
         random = Random(self._graph.seed, Stream.CHUNK, epoch=epoch)

@@ -118,7 +118,7 @@ def negative_pool(
     if pool.size == 1:
         nodes, remedy = "destinations of events", "set task.negative_pool all"
         if kind == "all":
-            nodes, remedy = "nodes of the graph", "links can be learnt among two nodes or more"
+            nodes, remedy = "nodes of the graph", "links can be learned among two nodes or more"
         message = f"negatives are drawn from the {nodes}, and there is only one, which is no negative: {remedy}"
         raise DistributedError(message, user_error=True)
     return pool

@@ -100,7 +100,7 @@ class Histories:
         self._graph = tuple(map(put, history.graph()))
         self._other = put(history.other)
         self._event = None if partition.features is None else self._graph[2]
-        if config.boundary_half_life:
+        if config.remote_half_life:
             self._part = put(self._book.part_of(self._book.local_to_global(rank)))
 
     def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
@@ -114,7 +114,7 @@ class Histories:
                 self._graph, local, times, identity, fanout, random, event_limit=limit, since=since,
                 threads=self._threads,
             )  # fmt: skip
-        if self._config.boundary_half_life:
+        if self._config.remote_half_life:
             self._decay(place, count, local, times, identity, random)
         return count, *native.temporal_reply(self._other, self._graph[1], self._event, place, times)
 
@@ -125,7 +125,7 @@ class Histories:
         parts = self._part[other.clip(0)] if self._book.size == 1 else self._book.part_of(other)
         stream = Stream.DECAY if random.stream == Stream.SAMPLE else Stream.EVAL_DECAY
         native.decay_keep(
-            place, count, parts != self._part[local][:, None], age, self._config.boundary_half_life,
+            place, count, parts != self._part[local][:, None], age, self._config.remote_half_life,
             replace(random, stream=stream), identity,
         )  # fmt: skip
 

@@ -233,9 +233,9 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
-        raise ValueError("this run learnt labels of nodes (task.kind node), not of pairs: give --nodes")
+        raise ValueError("this run learned labels of nodes (task.kind node), not of pairs: give --nodes")
     # Queries are no events of the graph, and a device has nothing but those.
-    return replace(config, sampling=replace(config.sampling, planner="host"))
+    return replace(config, sampling=replace(config.sampling, plan_on="host"))
 
 
 def answer(session: Session, arguments: Namespace) -> None:

@@ -6,8 +6,10 @@ negative sources; K slots; W windows; U unique nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 
 import torch
 
@@ -61,19 +63,20 @@ class TemporalSampler:
         if self.on_device:
             return 1  # there are no caches to keep warm
         events = int(batches.sizes.max(initial=1))
-        roots = events * (2 + negatives) * self._config.windows
-        neighbors = roots * self._config.fanout ** max(1, self._needs.hops)
+        roots = events * (2 + negatives) * self._config.num_windows
+        neighbors = roots * math.prod(map(self._config.fanout, range(max(1, self._needs.hops))))
         size = max(1, self._feature_bytes(events, roots))
         return max(1, min(MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW // neighbors, BYTES_IN_A_ROW // size))
 
     def _feature_bytes(self, events: int, roots: int) -> int:
         """Count the bytes that the features in the plan of a step take at most, on all ranks together."""
         partition, dtype = self._partition, self._place.dtype
-        fanout, ranks = self._config.fanout, self._place.plan_channel.size
-        queries = [roots * (1 + fanout) ** hop for hop in range(self._needs.hops + 1)]
+        fanouts, ranks = [self._config.fanout(hop) for hop in range(self._needs.hops)], self._place.plan_channel.size
+        queries = list(accumulate(fanouts, lambda count, fanout: count * (1 + fanout), initial=roots))
         nodes = min(queries[-1], ranks * partition.book.num_nodes)
         if partition.features is not None:
-            events += sum(min(count * fanout, ranks * self._num_events) for count in queries[:-1])
+            drawn = (count * fanout for count, fanout in zip(queries[:-1], fanouts, strict=True))
+            events += sum(min(count, ranks * self._num_events) for count in drawn)
         return dtype.itemsize * (nodes * partition.node_width + events * partition.edge_width)
 
     def plan(
@@ -108,7 +111,7 @@ class TemporalSampler:
         root = inverse[: len(roots)]
         query = Query(
             self._index(root), self._transpose(root, len(unique)), self._move(times), self._move(identity),
-            self._levels(queries, answers, inverse, len(unique)) if needs.hops else (), self._config.windows,
+            self._levels(queries, answers, inverse, len(unique)) if needs.hops else (), self._config.num_windows,
         )  # fmt: skip
         writes = side.writes(events, route, unique, root, answers[0]) if writing else (None, None, None)
         nearby = (self._move(roots), self._move(answers[0].other[: len(roots)])) if needs.slots else None
@@ -122,9 +125,9 @@ class TemporalSampler:
 
     def _windows(self, queries: Queries) -> Queries:
         """Repeat the roots once per window, the newest first; unchanged without windows."""
-        if self._config.window == 0:
+        if self._config.window_length == 0:
             return queries
-        count, width = self._config.windows, self._config.window
+        count, width = self._config.num_windows, self._config.window_length
         number = self._side.arange(count)[:, None]
         end = (queries.times - number * width).reshape(-1)
         identity = (queries.identity * count + number).reshape(-1) if count > 1 else queries.identity
@@ -138,11 +141,12 @@ class TemporalSampler:
         needs, by_hop = self._needs, [queries]
         answers: list[Answer] = []
         mails = needs.mailing is not None and needs.mailing.to_neighbors
-        fanout = self._config.fanout if needs.hops or mails or needs.slots else 0
+        draws = bool(needs.hops or mails or needs.slots)
         for hop in range(max(1, needs.hops)):
             if hop > 0:
                 by_hop.append(neighbor_queries(by_hop[-1], answers[-1], self._side.lib))
             random = Random(self._seed, self._stream, step, epoch, hop)
+            fanout = self._config.fanout(hop) if draws else 0
             answers.append(self._side.ask(by_hop[-1], limit, random, fanout, writers and hop == 0))
         return by_hop, answers
 
@@ -183,18 +187,18 @@ class TemporalSampler:
 def choose_sampler(
     partition: TemporalPartition, config: TemporalSamplingConfig, needs: Needs, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
-    """Choose what makes samplers that plan where ``sampling.planner`` says: TemporalSampler itself on the host; those
+    """Choose what makes samplers that plan where ``sampling.plan_on`` says: TemporalSampler itself on the host; those
     on the device share what lies there. Raises ValueError where the device cannot make plans."""
-    if config.planner == "host":
+    if config.plan_on == "host":
         return TemporalSampler
     hindrance = other_device(place.device)
     if not hindrance and place.plan_channel.size > 1:
         hindrance = f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
     if not hindrance and needs.mailing is not None and not needs.mailing.simple:
         hindrance = "mails go to neighbors, or are more than the newest one"
-    if hindrance and config.planner == "device":
-        raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
+    if hindrance and config.plan_on == "device":
+        raise ValueError(f"sampling.plan_on device: {hindrance}; leave it auto")
     size = graph_bytes(partition, place.dtype.itemsize)
-    if hindrance or (config.planner == "auto" and not leaves_room(size, place.device)):
+    if hindrance or (config.plan_on == "auto" and not leaves_room(size, place.device)):
         return TemporalSampler
     return partial(TemporalSampler, uploads=Uploads(place.device))

@@ -42,7 +42,7 @@ READERS = {
 def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watchdog) -> Session:
     """Collective. Open the session of a run.
 
-    ``world``: the ranks that hold the graph and its node memory between them; with ``train.epoch_parallel`` a group of
+    ``world``: the ranks that hold the graph and its node memory between them; with ``train.parallel_epochs`` a group of
     the job's, which trains on some of the epochs of every round.
     """
     timers, plan_timers, dtype = prepare(config.train, world)
@@ -92,7 +92,7 @@ def _build_model(config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoa
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
     sizes = TemporalSizes(
-        partition.node_width, partition.edge_width, sampling.fanout, sampling.windows, _time_scale(graph),
+        partition.node_width, partition.edge_width, sampling.fanout(0), sampling.num_windows, _time_scale(graph),
         config.task.decoder, config.task.temperature,
     )  # fmt: skip
     with together(graph.world, "build the model"):
@@ -129,8 +129,8 @@ def _make_memory(
     mib = book.num_nodes * (model.state_width + model.mail_width) * dtype.itemsize / (1 << 20)
     if model.has_memory and settings.replicates(mib):
         layout = Layout(book.num_nodes, torch.from_numpy(ids).to(world.device), 0)
-    elif model.has_memory and settings.hot_nodes and world.size > 1:
-        hot = hottest(settings.hot_nodes, graph.splits.degree(), partition, world, graph.channel)
+    elif model.has_memory and settings.hot_ratio and world.size > 1:
+        hot = hottest(settings.hot_ratio, graph.splits.degree(), partition, world, graph.channel)
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
     widths = model.state_width, model.mail_width
@@ -159,7 +159,7 @@ def _make_loaders(
         graphs = {"padded": True}
     trains = make(partition, graph.splits.history, *shared, **graphs)
     evaluates = make(partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors)
-    epochs = range(world.group, config.train.epoch_parallel, world.num_groups)
+    epochs = range(world.group, config.train.parallel_epochs, world.num_groups)
     draws = goal.draws_negatives
     fixed: Callable[[Batches], AnyNegatives] = no_negatives
     if draws:
@@ -172,7 +172,7 @@ def _make_loaders(
             kind.check(source)
         fixed = lambda batches: kind.make(batches, source)  # noqa: E731
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers, config.task.negative_kind)
-    evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.chunk, *timers)
+    evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.negatives_per_pass, *timers)
     size = config.train.batch_size
     load = partial(
         TemporalLoader, graph, sampling=config.sampling, negatives=config.task.negatives,
@@ -206,7 +206,7 @@ def _met_share(session: Session, split: str) -> dict[str, float]:
 def _check_graphs(config: TemporalConfig, sampler: Callable) -> None:
     """Raises ValueError where training steps cannot be launched as graphs."""
     if sampler is TemporalSampler:
-        raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.planner); set it false")
+        raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.plan_on); set it false")
     if config.model.class_path:
         raise ValueError("train.cuda_graphs: a model of one's own may do what no graph can hold; set it false")
     if config.memory.staleness:
@@ -223,7 +223,7 @@ def _list_unread(names: tuple[str, ...], readers: dict[str, str]) -> str:
 def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     """Collective."""
     world, partition, batches, config = session.world, session.partition, session.batches, session.config
-    book, count = partition.book, config.train.epoch_parallel
+    book, count = partition.book, config.train.parallel_epochs
     totals = ", ".join(f"{name} {int(split.sizes.sum())}" for name, split in batches.items())
     lines = [
         f"{world.job.size} ranks x {world.threads} threads on {world.device.type}, plans ahead: "

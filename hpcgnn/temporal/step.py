@@ -258,13 +258,13 @@ HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart 
 
 def make_head(kind: str, model: TemporalModelConfig, edge_width: int, classes: int) -> Head:
     """Make the head of a task; classes: C, or 1 for numbers."""
-    width = model.embed_dim if kind == "node" else 2 * model.embed_dim + edge_width
-    return Head(width, model.embed_dim, classes)
+    width = model.hidden if kind == "node" else 2 * model.hidden + edge_width
+    return Head(width, model.hidden, classes)
 
 
 class TemporalLabelTask(TemporalTask):
-    """Scores the label of every event. The loss is the (weighted) cross entropy or squared error of the labelled
-    events, divided by the number of all events of the global batch: a labelled event counts the same whatever batch it
+    """Scores the label of every event. The loss is the (weighted) cross entropy or squared error of the labeled
+    events, divided by the number of all events of the global batch: a labeled event counts the same whatever batch it
     is in, and nothing has to be counted over ranks."""
 
     def __init__(self, kind: str, loss: Loss, *shared, **options):

@@ -15,8 +15,8 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 
-SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--model.memory_dim=8", "--model.time_dim=8",
-         "--model.embed_dim=8", "--comm.threads=1")  # fmt: skip
+SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--memory.dim=8", "--model.time_dim=8",
+         "--model.hidden=8", "--comm.threads=1")  # fmt: skip
 
 
 @pytest.mark.launcher
@@ -70,7 +70,7 @@ def test_scale_simulates_steps_of_other_kinds(jobs, tmp_path, kind):
 @pytest.mark.parametrize(("kind", "edges"), [("static", "edges"), ("temporal", "events")])
 def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path, kind, edges):
     out = tmp_path / "scale.json"
-    graph = [f"--kind={kind}", "--nodes=20000", "--edges=200000", "--width=8"]
+    graph = [f"--kind={kind}", "--num_nodes=20000", "--num_edges=200000", "--width=8"]
     job = ["--train.batch_size=20", "--per_rank=true", "--max_ranks=8", "--steps=2", "--comm.threads=1"]
     result = jobs(1, "bench", "scale", *graph, *job, f"--out={out}")
     points = json.loads(out.read_text())["points"]
@@ -83,7 +83,7 @@ def test_scale_simulates_one_rank_of_a_graph_that_is_made_up(jobs, tmp_path, kin
 def test_epochs_are_cut_into_batches_as_in_training(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, num_events=300) and None)
-    parts, config = make_parts(comm, graph, mpi_tmp_path / "parts"), make_config(sampling__chunks=10)
+    parts, config = make_parts(comm, graph, mpi_tmp_path / "parts"), make_config(sampling__random_chunks=10)
     session, training = open_session(comm, parts, config), open_session(comm, parts, config)
     trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
     firsts = []
@@ -112,19 +112,23 @@ def test_help_of_every_word(jobs, words):
     [
         (1, ["scale", "--bandwidth=0"], "--bandwidth must be positive"),
         (1, ["scale", "--steps=0"], "--max_ranks and --steps must be at least 1"),
-        (1, ["scale", "--train.epoch_parallel=2"], "leave comm.sampler_ranks 0, comm.time_parallel and"),
-        (1, ["scale", "--kind=static", "--nodes=100"], "--nodes and --edges are the sizes of a graph: give both"),
-        (1, ["scale", "--kind=static", "--comm.sampler_ranks=1"], "leave comm.sampler_ranks 0"),
+        (1, ["scale", "--train.parallel_epochs=2"], "leave comm.sampling_servers 0, comm.time_groups and"),
+        (
+            1,
+            ["scale", "--kind=static", "--num_nodes=100"],
+            "--num_nodes and --num_edges are the sizes of a graph: give both",
+        ),
+        (1, ["scale", "--kind=static", "--comm.sampling_servers=1"], "leave comm.sampling_servers 0"),
         (2, ["epoch", "--peer=pyg"], "on one rank, not on 2"),
         (1, ["epoch", "--peer=pyg", "--train.precision=float64"], "is timed in float32"),
-        (1, ["--kind", "static"], "for graphs of --kind temporal, not static: run python -m hpcgnn.bench sage"),
+        (1, ["--kind", "static"], "for graphs of --kind temporal, not static: run hpcgnn bench sage"),
         (
             1,
             ["snapshots", "--recipe=gcn"],
-            "for graphs of --kind snapshots, not static: run python -m hpcgnn.bench sage",
+            "for graphs of --kind snapshots, not static: run hpcgnn bench sage",
         ),
         (2, ["sample", "--threads=0"], "--threads must be at least 1, got 0"),
-        (1, ["sample", "--nodes=100"], "--batch_size not above --nodes"),
+        (1, ["sample", "--num_nodes=100"], "--batch_size not above --num_nodes"),
         (1, ["sample", "--fanouts", "5", "0"], "fanout must be in"),
         (2, ["scores", "--scores=1"], "--scores must be at least 2, got 1"),
     ],
@@ -150,7 +154,16 @@ def test_power_law_graph():
 @pytest.mark.launcher
 def test_sample_reports_rates(jobs, tmp_path):
     out = tmp_path / "sample.json"
-    small = ["--nodes=2000", "--edges=20000", "--batch_size=50", "--batches=3", "--repeat=2", "--fanouts", "4", "-1"]
+    small = [
+        "--num_nodes=2000",
+        "--num_edges=20000",
+        "--batch_size=50",
+        "--batches=3",
+        "--repeat=2",
+        "--fanouts",
+        "4",
+        "-1",
+    ]
     result = jobs(1, "bench", "sample", *small, f"--out={out}", "--mode=replace", "--weighted", "--hashed")
     report = json.loads(out.read_text())
     assert report["options"]["fanouts"] == [4, -1]

@@ -21,7 +21,7 @@ def test_rows_that_travel_are_those_expected(comm, mpi_tmp_path, ratio):
     """Unique remote rows without those found among the copies, to the byte."""
     config = static_config(features__cache_ratio=ratio, sampling__prefetch=0, **APART)
     config.data.path = str(make_static_parts(comm, plain, mpi_tmp_path))
-    world = World(CommConfig(device="cpu", threads=1, node_ranks=1), comm)
+    world = World(CommConfig(device="cpu", threads=1, ranks_per_machine=1), comm)
     result = measure(config, mpi_tmp_path, TimingOptions(4, "", "none"), world)
     assert result["ranks"] == comm.size
     assert result["row_bytes_sent"] == result["row_bytes_expected"]
@@ -63,7 +63,7 @@ def test_between_two_machines_a_row_travels_once(comm, tmp_path):
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--steps=0", "--steps"), ("--peer=dgl", "--peer"), ("--sampling.mode=whole", "mini-batches")],
+    [("--steps=0", "--steps"), ("--peer=dgl", "--peer"), ("--train.full_graph=true", "mini-batches")],
 )
 def test_wrong_options_are_refused(capsys, option, message):
     assert run([["bench", "sage", option]]) == 2

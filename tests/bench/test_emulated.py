@@ -27,9 +27,9 @@ STEPS, EPOCH_STEPS = 3, 99  # the latter are cut to those of an epoch
 
 
 def static_config():
-    """Rows that are learnt, features, neighbours of owners, edges as seeds."""
+    """Rows that are learned, features, neighbors of owners, edges as seeds."""
     config = StaticConfig()
-    config.sampling.topology, config.embedding.types = "sharded", ["node"]
+    config.sampling.topology, config.node_embedding.types = "sharded", ["node"]
     config.train.batch_size = 200
     return config
 
@@ -44,7 +44,7 @@ def cached_config():
 def whole_config():
     """The whole graph in every step: rows of ghosts are under way while inner nodes are computed."""
     config = StaticConfig()
-    config.sampling.mode = "whole"
+    config.train.full_graph = True
     return config
 
 
@@ -70,9 +70,9 @@ TEMPORAL_CASES = {
     "neighbors": (bipartite, {"edge_width": 3}, {
         "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
     }),
-    "hot nodes": (bipartite, {"edge_width": 3, "node_width": 2}, {"memory__hot_nodes": 0.2}),
-    "hot nodes at user": (homogeneous, {}, {"memory__hot_nodes": 0.4, "memory__update_at": "user"}),
-    "hidden": (bipartite, {"ticks": 60}, {"data__new_node_fraction": 0.1, "train__batch_size": 33}),
+    "hot nodes": (bipartite, {"edge_width": 3, "node_width": 2}, {"memory__hot_ratio": 0.2}),
+    "hot nodes at user": (homogeneous, {}, {"memory__hot_ratio": 0.4, "memory__update_at": "user"}),
+    "hidden": (bipartite, {"ticks": 60}, {"data__new_node_ratio": 0.1, "train__batch_size": 33}),
 }  # fmt: skip
 
 
@@ -117,9 +117,11 @@ def one_by_one(monkeypatch):
     monkeypatch.setattr(temporal_sampler, "MOST_PLANS_IN_A_ROW", 1)
 
 
-def as_processes(config, node_ranks):
+def as_processes(config, ranks_per_machine):
     """Let processes plan nothing ahead, in a number type that shows any difference."""
-    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, node_ranks=node_ranks, gradients="mpi")
+    config.comm = CommConfig(
+        device="cpu", threads=1, watchdog_seconds=0, ranks_per_machine=ranks_per_machine, gradients="mpi"
+    )
     config.sampling.prefetch, config.train.precision = 0, "float64"
     return config
 
@@ -127,8 +129,8 @@ def as_processes(config, node_ranks):
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_steps_as_processes(name, world, mpi_tmp_path, one_by_one):
-    make, node_ranks = CASES[name]
-    config, path = as_processes(make(), node_ranks), str(mpi_tmp_path / "parts")
+    make, ranks_per_machine = CASES[name]
+    config, path = as_processes(make(), ranks_per_machine), str(mpi_tmp_path / "parts")
     if world.rank == 0:
         kinds.make_built_in(config, mpi_tmp_path / "parts")
     world.barrier()

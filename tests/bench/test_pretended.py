@@ -23,11 +23,11 @@ from hpcgnn.temporal.config import TemporalConfig
 
 NODES, EDGES = 200, 3000  # of a part
 NUMBERS_PER_RANK = 60
-ALONE = CommConfig(threads=1, watchdog_seconds=0, node_ranks=1)
+ALONE = CommConfig(threads=1, watchdog_seconds=0, ranks_per_machine=1)
 
 
 def static_config(num_ranks):
-    """All neighbours of all seeds in one step: nothing is drawn, so every rank's sample is known from its own part."""
+    """All neighbors of all seeds in one step: nothing is drawn, so every rank's sample is known from its own part."""
     config = StaticConfig(comm=ALONE)
     config.sampling.topology, config.sampling.fanouts, config.features.cache_ratio = "sharded", [-1, -1], 0.0
     config.model.layers = 2
@@ -74,7 +74,7 @@ def opened(config, folder, world):
 
 
 def routes(kind, steps):
-    """Of their input rows, or, of snapshots, of the rows of neighbours."""
+    """Of their input rows, or, of snapshots, of the rows of neighbors."""
     if kind in ("snapshots", "degrees"):
         return [plan.blocks[number][0].route for plan in steps for number in sorted(plan.blocks)]
     return [plan.route if kind == "temporal" else plan.fetches[0].pull for plan in steps]
@@ -137,7 +137,7 @@ def test_bytes_that_can_be_reached_are_counted_once():
 
 @pytest.mark.launcher
 def test_memory_lists_what_a_rank_holds(capsys, tmp_path):
-    sizes = ["--ranks=16", "--nodes=32000", "--edges=640000", "--width=8"]
+    sizes = ["--ranks=16", "--num_nodes=32000", "--num_edges=640000", "--width=8"]
     small = ["--kind=static", "--model.hidden=8", "--train.batch_size=160", f"--out={tmp_path / 'memory.json'}"]
     assert run([["bench", "memory", *small, *sizes]]) == 0
     report = json.loads((tmp_path / "memory.json").read_text())
@@ -166,7 +166,7 @@ def test_memory_takes_the_sizes_of_a_set(tmp_path):
     ("options", "message"),
     [
         (["--ranks=1"], "--ranks must be at least 2"),
-        (["--ranks=100", "--nodes=50"], "--nodes and --edges must be at least 1 for each of 100 ranks"),
+        (["--ranks=100", "--num_nodes=50"], "--num_nodes and --num_edges must be at least 1 for each of 100 ranks"),
         (["--kind=static", "--sampling.topology=replicated"], "sampling.topology replicated"),
     ],
 )

@@ -15,9 +15,9 @@ from hpcgnn.graph.book import BlockOwnership
 TOTAL = 97
 
 
-def make_world(comm, node_ranks: int) -> World:
+def make_world(comm, ranks_per_machine: int) -> World:
     """Collective."""
-    return World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+    return World(CommConfig(device="cpu", threads=1, ranks_per_machine=ranks_per_machine), comm)
 
 
 def make_route(world, channel, seed: int, wanted: int) -> tuple[BlockOwnership, Route]:
@@ -28,10 +28,10 @@ def make_route(world, channel, seed: int, wanted: int) -> tuple[BlockOwnership, 
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("node_ranks", [0, 2])
-def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
+def test_rows_and_sums_are_those_of_messages(comm, ranks_per_machine):
     """Step after step, some of which need more room than those before; without a meeting that no row needs."""
-    world = make_world(comm, node_ranks)
+    world = make_world(comm, ranks_per_machine)
     board, channel = make_board(world), world.channel(by_machine=True)
     for seed, wanted in enumerate([5, 40, 20, 0, 90, 90, 30]):
         ownership, plain = make_route(world, channel, seed, wanted)
@@ -53,7 +53,7 @@ def test_rows_and_sums_are_those_of_messages(comm, node_ranks):
 
 @pytest.mark.several_ranks
 def test_a_group_that_lies_on_two_machines_has_no_board(comm, monkeypatch):
-    """Its ranks are neighbours of other groups alone; a group beside it on one machine has one."""
+    """Its ranks are neighbors of other groups alone; a group beside it on one machine has one."""
     monkeypatch.setattr(World, "machine", lambda world: world.mpi.Split(comm.rank // 3, world.rank))
     world = make_world(comm, 0).split(2)
     board, channel = make_board(world), world.channel(by_machine=True)
@@ -68,9 +68,9 @@ def test_a_group_that_lies_on_two_machines_has_no_board(comm, monkeypatch):
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("node_ranks", [0, 2])
-def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
-    world = make_world(comm, node_ranks)
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
+def test_rows_of_other_nodes_alone_are_sent(comm, ranks_per_machine):
+    world = make_world(comm, ranks_per_machine)
     board, channel = make_board(world), world.channel(by_machine=True)
     ownership, plain = make_route(world, channel, 0, 30)
     route = BoardRoute.upon(board, plain)
@@ -79,7 +79,7 @@ def test_rows_of_other_nodes_alone_are_sent(comm, node_ranks):
     (rows,) = route.pull(table)
     route.push_sum(rows)
     sent = channel.sent_to - before
-    is_far = np.array([rank // (node_ranks or world.size) != world.rank // (node_ranks or world.size)
+    is_far = np.array([rank // (ranks_per_machine or world.size) != world.rank // (ranks_per_machine or world.size)
                        for rank in range(world.size)])  # fmt: skip
     assert np.array_equal(sent, 16 * np.where(is_far, plain.serve_counts + plain.want_counts, 0))
     board.close()

@@ -268,7 +268,7 @@ def test_plans_are_made_ahead_where_that_pays(comm, monkeypatch, in_flight):
         monkeypatch.delenv(name, raising=False)
     cores = World(CommConfig(device="cpu"), comm).threads
     busy = World(CommConfig(device="cpu", threads=cores), comm)
-    sampled = World(CommConfig(device="cpu", threads=cores, sampler_ranks=1), comm)
+    sampled = World(CommConfig(device="cpu", threads=cores, sampling_servers=1), comm)
     assert busy.plans_ahead(-1, in_flight) == (in_flight if in_flight > 1 else 0)
     assert sampled.plans_ahead(-1, in_flight) == max(3, in_flight)
     assert busy.plans_ahead(7, in_flight) == 7

@@ -28,8 +28,8 @@ from hpcgnn.graph import files
 CHILD = HELPERS / "broken_train.py"
 LIMIT = 60
 SMALL = [
-    "--train.batch_size=50", "--train.epochs=1", "--train.log_every=1", "--model.memory_dim=8", "--model.time_dim=8",
-    "--model.embed_dim=8", "--comm.threads=1", "--comm.device=cpu",
+    "--train.batch_size=50", "--train.epochs=1", "--train.log_every=1", "--memory.dim=8", "--model.time_dim=8",
+    "--model.hidden=8", "--comm.threads=1", "--comm.device=cpu",
 ]  # fmt: skip
 
 
@@ -222,8 +222,8 @@ ARGUMENT_CASES = {
     "out of range": (["--train.lr=-1"], ["train.lr"]),
     "wrong type": (["--train.epochs=many"], ["train.epochs"]),
     "choice": (["--sampling.strategy=newest"], ["sampling.strategy", "recent, uniform", "'newest'"]),
-    "heads": (["--model.heads=3"], ["model.heads (3)", "model.embed_dim (8)"]),
-    "fractions": (["--data.val_fraction=0.6", "--data.test_fraction=0.6"], ["data.val_fraction"]),
+    "heads": (["--model.heads=3"], ["model.heads (3)", "model.hidden (8)"]),
+    "fractions": (["--data.val_ratio=0.6", "--data.test_ratio=0.6"], ["data.val_ratio"]),
     "no folder": (["--data.path=/nowhere/parts"], ["/nowhere/parts: no such folder", "data_tools.partition"]),
     "no resume": (["--resume=/nowhere/run"], ["/nowhere/run/config.yaml", "run folder"]),
     "no config": (["--config=/nowhere/run.yaml"], ["/nowhere/run.yaml"]),

@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.launcher
 
-SMALL = ["--data.synthetic_events=3000", "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8",
+SMALL = ["--data.synthetic_events=3000", "--memory.dim=8", "--model.time_dim=8", "--model.hidden=8",
          "--train.batch_size=200"]  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_run_folder_holds_what_it_promises(finished):
     assert (finished / "checkpoints").is_dir()
     epochs = lines(finished, "epoch")
     assert [e["epoch"] for e in epochs] == [0, 1]
-    assert {"train_seconds", "events_per_second", "loss", "val_ap", "val_auc", "val_inductive_ap"} <= set(epochs[0])
+    assert {"train_seconds", "samples_per_second", "loss", "val_ap", "val_auc", "val_inductive_ap"} <= set(epochs[0])
     assert {"test_ap", "test_auc"} <= set(lines(finished, "test")[0])
 
 

@@ -1,10 +1,14 @@
 """The run file: round trip, overrides, what is refused and how."""
 
+import dataclasses
 import re
 
 import pytest
+from conftest import REPOSITORY
 
 from hpcgnn import config as configuration
+from hpcgnn.config import nearest
+from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import TemporalConfig, TemporalEvalConfig, TemporalSamplingConfig
 
@@ -25,16 +29,16 @@ def test_defaults_round_trip_through_yaml(tmp_path):
 
 def test_command_line_overrides_the_file(parser, tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("train:\n  epochs: 3\n  lr: 0.01\nsampling:\n  fanout: 4\n")
+    path.write_text("train:\n  epochs: 3\n  lr: 0.01\nsampling:\n  fanouts: [4]\n")
     config, _ = configuration.parse(parser, ["--config", str(path), "--train.epochs=5", "--data.path", "parts"])
-    assert (config.train.epochs, config.train.lr, config.sampling.fanout, config.data.path) == (5, 0.01, 4, "parts")
+    assert (config.train.epochs, config.train.lr, config.sampling.fanouts, config.data.path) == (5, 0.01, [4], "parts")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [["--train.epoch=5"], ["--train.epochs=many"], ["--memory.update_at=nowhere"], ["--model.heads=3"],
      ["--config", "/nowhere.yaml"],
-     ["--train.lr=-1"], ["--sampling.strategy=newest"], ["--data.new_node_fraction=1.5"], ["stray"]],
+     ["--train.lr=-1"], ["--sampling.strategy=newest"], ["--data.new_node_ratio=1.5"], ["stray"]],
 )  # fmt: skip
 def test_mistakes_are_named(parser, arguments, capsys):
     with pytest.raises(ValueError) as caught:
@@ -63,7 +67,7 @@ def test_a_wrong_word_is_refused_alike_everywhere(parser):
      ("--train.lr=x", "train.lr must be a number, got 'x'"),
      ("--task.class_weights=[a]", "task.class_weights must be a list, each entry a number, got 'a'"),
      ("--task.class_weights=a", "task.class_weights must be a list, got 'a'"),
-     ("--data.val_fraction=few", "data.val_fraction must be a number, got 'few'"),
+     ("--data.val_ratio=few", "data.val_ratio must be a number, got 'few'"),
      ("--config=/nowhere.yaml", "--config: no file /nowhere.yaml"), ("--config=/tmp", "--config: no file /tmp"),
      ("--model=tgn", "model is a section: give its keys, as --model.KEY")],
 )  # fmt: skip
@@ -150,7 +154,7 @@ def test_resume_allows_only_what_does_not_change_the_answer():
 
 NO_MEMORY = ["--memory.updater=none"]
 SLOTS = ["--memory.updater=transformer", "--memory.mailbox_slots=3"]
-WINDOWS = ["--sampling.strategy=window", "--sampling.window=10", "--sampling.windows=2"]
+WINDOWS = ["--sampling.strategy=window", "--sampling.window_length=10", "--sampling.num_windows=2"]
 
 
 @pytest.mark.parametrize(
@@ -164,25 +168,26 @@ WINDOWS = ["--sampling.strategy=window", "--sampling.window=10", "--sampling.win
         (["--memory.deliver_to=neighbors", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
         (["--memory.aggregator=mean", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
         (["--memory.mailbox_slots=0"], "memory.mailbox_slots", "at least 1"),
-        ([*SLOTS, "--model.memory_dim=9"], "model.heads", "must divide model.memory_dim"),
+        ([*SLOTS, "--memory.dim=9"], "model.heads", "must divide memory.dim"),
         ([*NO_MEMORY, "--model.readout=identity"], "model.readout", "choose an updater"),
         ([*NO_MEMORY, "--model.readout=time_projection"], "model.readout", "choose an updater"),
         ([*NO_MEMORY, "--model.message=mlp"], "model.message", "choose an updater"),
         ([*NO_MEMORY, "--model.message_from=embedding"], "model.message_from", "choose an updater"),
         (["--model.readout=identity", "--model.layers=2"], "model.layers", "use model.layers 1"),
         (["--model.time_encoding=learnable"], "model.time_encoding", "needs model.time_unit"),
-        (["--model.heads=3"], "model.heads", "must divide model.embed_dim"),
-        (["--sampling.strategy=window"], "sampling.strategy", "needs sampling.window"),
-        (["--sampling.window=10"], "sampling.window", "belong to strategy window"),
-        (["--sampling.windows=2"], "sampling.window", "belong to strategy window"),
-        (WINDOWS, "sampling.windows", "updater none"),
-        (["--sampling.chunks=2", "--sampling.batch_by=time"], "sampling.chunks", "use sampling.batch_by events"),
-        (["--sampling.chunks=2", "--train.accumulate=2"], "sampling.chunks", "use one"),
+        (["--model.heads=3"], "model.heads", "must divide model.hidden"),
+        (["--sampling.strategy=window"], "sampling.strategy", "needs sampling.window_length"),
+        (["--sampling.window_length=10"], "sampling.window_length", "belong to strategy window"),
+        (["--sampling.num_windows=2"], "sampling.window_length", "belong to strategy window"),
+        (WINDOWS, "sampling.num_windows", "updater none"),
+        (["--sampling.random_chunks=2", "--sampling.batch_by=time"], "sampling.random_chunks",
+         "use sampling.batch_by events"),
+        (["--sampling.random_chunks=2", "--train.accumulate_steps=2"], "sampling.random_chunks", "use one"),
         (["--eval.negative_kind=file"], "eval.negative_kind", "needs eval.negatives_file"),
         (["--eval.negatives_file=n.npz"], "eval.negatives_file", "read by eval.negative_kind file"),
         (["--eval.protocol=tgbl"], "eval.protocol", "must be tgb or empty"),
         (["--baseline.kind=all"], "baseline.kind", "unlimited, time_window, fixed_window"),
-        (["--baseline.share=2"], "baseline.share", "in [0, 1]"),
+        (["--baseline.window_ratio=2"], "baseline.window_ratio", "in [0, 1]"),
         (["--baseline.kind=unlimited", "--task.kind=node"], "baseline.kind", "leave it empty"),
     ],
 )  # fmt: skip
@@ -217,10 +222,34 @@ def test_short_form_of_nothing_known(parser, arguments):
 
 def test_another_protocol_for_a_finished_run():
     """A batch size that a protocol brought along goes with it; one of the user's stays."""
-    own, tgb = TemporalEvalConfig(batch_size=70, chunk=9), TemporalEvalConfig("tgb", negatives_file="n.npz")
-    assert own.under("historical") == TemporalEvalConfig(negative_kind="historical", batch_size=70, chunk=9)
-    assert own.under("tgb") == TemporalEvalConfig("tgb", chunk=9)
+    own, tgb = (
+        TemporalEvalConfig(batch_size=70, negatives_per_pass=9),
+        TemporalEvalConfig("tgb", negatives_file="n.npz"),
+    )
+    assert own.under("historical") == TemporalEvalConfig(
+        negative_kind="historical", batch_size=70, negatives_per_pass=9
+    )
+    assert own.under("tgb") == TemporalEvalConfig("tgb", negatives_per_pass=9)
     assert tgb.under("random") == TemporalEvalConfig()
     assert tgb.under("tgb") == TemporalEvalConfig("tgb")
     with pytest.raises(ValueError, match=r"needs eval\.negatives_file"):
         own.under("file")
+
+
+@pytest.mark.serial
+def test_names_of_other_systems_and_of_older_clones_are_met_by_the_key():
+    """Every key of the changelog's table of names, where it is gone."""
+    keys = {name: {f"{section}.{key.name}" for section, kind in one.config.sections().items()
+                   for key in dataclasses.fields(kind)} for name, one in KINDS.items()}  # fmt: skip
+    everything = set().union(*keys.values())
+    rows = re.findall(r"^  \| (`.*?) \| (`.*?) \|", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    pairs = [
+        (old, set(re.findall(r"`(\w+\.\w+)", is_now)) & everything)
+        for was, is_now in rows
+        for old in re.findall(r"`(\w+\.\w+)`", was)
+        if old not in everything and not old.endswith(".jsonl")
+    ]
+    assert len(pairs) > 40
+    for old, new in pairs:
+        found = {name for own in keys.values() for name in nearest(old, own)}
+        assert found & new, f"{old}: {found}, not {new}"

@@ -19,23 +19,23 @@ pytestmark = pytest.mark.serial
     [
         (CommConfig, {"threads": -1}, "comm.threads and comm.watchdog_seconds must be >= 0"),
         (CommConfig, {"max_message_bytes": 0}, "comm.max_message_bytes >= 1"),
-        (CommConfig, {"time_parallel": 0}, "comm.time_parallel must be at least 1, got 0"),
+        (CommConfig, {"time_groups": 0}, "comm.time_groups must be at least 1, got 0"),
         (OutputConfig, {"keep": 0}, "output.keep must be at least 1, got 0"),
-        (snapshots.SnapshotSamplingConfig, {"history": -1}, "sampling.history and sampling.horizon must be at least 0"),
+        (snapshots.SnapshotSamplingConfig, {"window_size": -1}, "sampling.window_size must be at least 0"),
         (snapshots.SnapshotSamplingConfig, {"prefetch": -2}, "sampling.prefetch at least -1"),
-        (snapshots.SnapshotSamplingConfig, {"updates": 0}, "sampling.updates must be at least 1, got 0"),
-        (snapshots.SnapshotSamplingConfig, {"boundary": 0}, "sampling.boundary must be above 0 and at most 1"),
+        (snapshots.SnapshotSamplingConfig, {"updates_per_batch": 0}, "sampling.updates_per_batch must be at least 1"),
+        (snapshots.SnapshotSamplingConfig, {"halo_ratio": 0}, "sampling.halo_ratio must be above 0 and at most 1"),
         (snapshots.SnapshotSamplingConfig, {"halo_staleness": -1}, "sampling.halo_staleness at least 0"),
-        (snapshots.SnapshotSamplingConfig, {"halo_staleness": 1, "boundary": 0.5}, "it needs sampling.shuffle false"),
-        (snapshots.SnapshotSamplingConfig, {"halo_staleness": 1, "shuffle": True, "history": 2},
-         "it needs sampling.shuffle false and sampling.boundary 1"),
-        (snapshots.SnapshotSamplingConfig, {"shuffle": True}, "sampling.shuffle needs sampling.history above 0"),
+        (snapshots.SnapshotSamplingConfig, {"halo_staleness": 1, "halo_ratio": 0.5}, "it needs sampling.shuffle false"),
+        (snapshots.SnapshotSamplingConfig, {"halo_staleness": 1, "shuffle": True, "window_size": 2},
+         "it needs sampling.shuffle false and sampling.halo_ratio 1"),
+        (snapshots.SnapshotSamplingConfig, {"shuffle": True}, "sampling.shuffle needs sampling.window_size above 0"),
         (snapshots.SnapshotInputConfig, {"lags": -1}, "inputs.lags must be at least 0"),
-        (snapshots.SnapshotInputConfig, {"embedding": -2}, "inputs.embedding at least -1"),
+        (snapshots.SnapshotEmbeddingConfig, {"dim": -2}, "node_embedding.dim must be at least -1, got -2"),
         (snapshots.SnapshotInputConfig, {"degree_classes": 1}, "inputs.degree_classes at least 2"),
         (snapshots.SnapshotModelConfig, {"dropout": 1}, "model.dropout must be in [0, 1), got 1"),
-        (snapshots.SnapshotDataConfig, {"val_fraction": 0.5, "test_fraction": 0.5}, "leave something to train on"),
-        (snapshots.SnapshotDataConfig, {"val_snapshots": -2}, "must be at least 0, or -1: by fraction"),
+        (snapshots.SnapshotDataConfig, {"val_ratio": 0.5, "test_ratio": 0.5}, "leave something to train on"),
+        (snapshots.SnapshotDataConfig, {"val_snapshots": -2}, "must be at least 0, or -1: by ratio"),
         (snapshots.SnapshotDataConfig, {"synthetic_nodes": 19}, "data.synthetic_nodes must be at least 20"),
         (snapshots.SnapshotDataConfig, {"synthetic_snapshots": 1 << 16}, "data.synthetic_snapshots 10 to 65535"),
         (snapshots.SnapshotTaskConfig, {"temperature": 0}, "task.temperature must be above 0, got 0"),
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.serial
         (snapshots.SnapshotTaskConfig, {"kind": "node", "class_weights": [1, -1]}, "must not be negative, got [1, -1]"),
         (snapshots.SnapshotTaskConfig, {"kind": "edge", "classes": 3, "class_weights": [1, 2]},
          "task.class_weights has 2 numbers for task.classes = 3"),
-        (snapshots.SnapshotConfig, {"comm": CommConfig(sampler_ranks=1)}, "nothing is sampled of snapshots"),
+        (snapshots.SnapshotConfig, {"comm": CommConfig(sampling_servers=1)}, "nothing is sampled of snapshots"),
         (snapshots.SnapshotEvalConfig, {"negatives": 0}, "eval.negatives must be at least 1, got 0"),
         (snapshots.SnapshotConfig, {"eval": snapshots.SnapshotEvalConfig(ranking="all")},
          "eval.ranking needs task.kind link, not regression"),
@@ -55,26 +55,28 @@ pytestmark = pytest.mark.serial
         (static.GraphModelConfig, {"bases": -1}, "model.bases and model.feed_forward must be at least 0"),
         (static.GraphDataConfig, {"synthetic_nodes": 99}, "data.synthetic_nodes must be at least 100, got 99"),
         (static.GraphTaskConfig, {"classes": 1}, "task.classes must be 0 (from the data) or at least 2, got 1"),
-        (static.FeatureConfig, {"device_ratio": 0.5}, "0 but with features.storage pinned; got 0.5 with memory"),
+        (static.FeatureConfig, {"device_ratio": 0.5}, "0 but with features.storage pinned; got 0.5 with device"),
         (static.FeatureConfig, {"device_ratio": 2, "storage": "pinned"}, "must be from 0 to 1"),
         (static.StaticConfig, {
-            "comm": CommConfig(sampler_ranks=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},
+            "comm": CommConfig(sampling_servers=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},
          "sampling.edge_columns: sampling servers send no edge columns"),
-        (temporal.TemporalSamplingConfig, {"fanout": 0}, "sampling.fanout and sampling.chunks must be at least 1"),
+        (temporal.TemporalSamplingConfig, {"fanouts": [0]}, "sampling.fanouts must be at least 1, one number"),
         (temporal.TemporalTaskConfig, {"negatives": 0}, "task.negatives must be at least 1, got 0"),
-        (temporal.TemporalSamplingConfig, {"windows": 0}, "sampling.windows must be at least 1"),
-        (temporal.TemporalSamplingConfig, {"boundary_half_life": -1}, "window and boundary_half_life at least 0"),
-        (temporal.TemporalModelConfig, {"embed_dim": 0}, "embed_dim, message_dim, heads and layers must be at least 1"),
+        (temporal.TemporalSamplingConfig, {"num_windows": 0}, "sampling.num_windows must be at least 1"),
+        (temporal.TemporalSamplingConfig, {"remote_half_life": -1}, "window_length and remote_half_life at least 0"),
+        (temporal.TemporalModelConfig, {"hidden": 0}, "hidden, message_dim, heads and layers must be at least 1"),
         (temporal.TemporalModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
-        (temporal.TemporalDataConfig, {"test_fraction": math.nan}, "leave something to train on"),
-        (snapshots.SnapshotDataConfig, {"val_fraction": 0.1, "val_snapshots": 0}, "val_snapshots is 0: give one"),
-        (snapshots.SnapshotDataConfig, {"test_fraction": 0.1, "splits": "graph"}, "test_fraction has no effect: data"),
-        (snapshots.SnapshotDataConfig, {"val_snapshots": 3, "splits": "graph"}, "val_snapshots has no effect"),
-        (snapshots.SnapshotDataConfig, {"val_fraction": math.nan}, "leave something to train on"),
-        (temporal.TemporalDataConfig, {"val_fraction": -0.1}, "data.val_fraction and data.test_fraction must be >= 0"),
+        (temporal.TemporalDataConfig, {"test_ratio": math.nan}, "leave something to train on"),
+        (snapshots.SnapshotDataConfig, {"val_ratio": 0.1, "val_snapshots": 0}, "val_snapshots is 0: give one"),
+        (snapshots.SnapshotDataConfig, {"test_ratio": 0.1, "split_by": "graph"}, "test_ratio has no effect: data"),
+        (snapshots.SnapshotDataConfig, {"val_snapshots": 3, "split_by": "graph"}, "val_snapshots has no effect"),
+        (snapshots.SnapshotDataConfig, {"val_ratio": math.nan}, "leave something to train on"),
+        (temporal.TemporalDataConfig, {"val_ratio": -0.1}, "data.val_ratio and data.test_ratio must be >= 0"),
+        (temporal.MemoryConfig, {"dim": 0}, "memory.dim must be at least 1, got 0"),
+        (snapshots.SnapshotTaskConfig, {"horizon": -1}, "task.horizon must be at least 0, got -1"),
         (temporal.TemporalDataConfig, {"synthetic_events": 99}, "data.synthetic_events must be at least 100, got 99"),
-        (TemporalEvalConfig, {"batch_size": -1}, "eval.batch_size must be at least 0 and eval.chunk at least 1"),
-        (TemporalEvalConfig, {"chunk": 0}, "eval.chunk at least 1"),
+        (TemporalEvalConfig, {"batch_size": -1}, "eval.batch_size must be at least 0 and"),
+        (TemporalEvalConfig, {"negatives_per_pass": 0}, "eval.negatives_per_pass at least 1"),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(section, keys, message):
@@ -88,7 +90,9 @@ def test_values_out_of_range_are_refused(section, keys, message):
 def test_other_kinds_have_no_protocols(config):
     """``--eval`` and its like are refused where no run has another protocol."""
     assert config().evaluated_by("", "", "") == config()
-    with pytest.raises(ValueError, match="--negatives_file and --baseline are for runs on temporal graphs"):
+    with pytest.raises(
+        ValueError, match=r"--eval\.negatives_file and --baseline\.kind are for runs on temporal graphs"
+    ):
         config().evaluated_by("", "", "unlimited")
 
 
@@ -103,14 +107,14 @@ def test_snapshots_are_left_to_train_on():
 def test_time_is_divided_of_snapshots_alone():
     """Groups of ranks by time are refused for the kinds of graph that know none."""
     for config in (static.StaticConfig, temporal.TemporalConfig):
-        with pytest.raises(ValueError, match=r"comm\.time_parallel is for graphs of snapshots: leave it 1"):
-            config(comm=CommConfig(time_parallel=2))
+        with pytest.raises(ValueError, match=r"comm\.time_groups is for graphs of snapshots: leave it 1"):
+            config(comm=CommConfig(time_groups=2))
 
 
 def test_a_finished_run_is_evaluated_otherwise():
     """Another protocol or a baseline takes the place of the run's own; negatives alone say too little."""
-    config = temporal.TemporalConfig(baseline=temporal.BaselineConfig(share=0.25))
+    config = temporal.TemporalConfig(baseline=temporal.BaselineConfig(window_ratio=0.25))
     assert config.evaluated_by("tgb", "", "").eval == TemporalEvalConfig("tgb")
     assert config.evaluated_by("", "", "unlimited").baseline == temporal.BaselineConfig("unlimited", 0.25)
-    with pytest.raises(ValueError, match="--negatives_file needs --eval file or --eval tgb"):
+    with pytest.raises(ValueError, match=r"--eval\.negatives_file needs --eval file or --eval tgb"):
         config.evaluated_by("", "n.npz", "")

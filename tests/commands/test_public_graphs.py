@@ -1,4 +1,4 @@
-"""Public graphs of real people, converted, partitioned and trained by the project's own commands: what is learnt
+"""Public graphs of real people, converted, partitioned and trained by the project's own commands: what is learned
 of them is more than a named baseline knows, and two ranks score it as one does.
 
 The graphs come with Python packages (extra ``test``), so neither a network nor data beside the repository is needed:
@@ -119,9 +119,9 @@ def test_club_of_the_members(jobs, club):
 def test_messages_among_students(jobs, messages):
     """Against EdgeBank with the same negatives: pairs that wrote before write again, so it is hard to beat."""
     options = ["--train.epochs=2", "--train.batch_size=100", "--train.eval_every=2", "--train.lr=0.003",
-               "--model.memory_dim=32", "--model.time_dim=32", "--model.embed_dim=32"]  # fmt: skip
+               "--memory.dim=32", "--model.time_dim=32", "--model.hidden=32"]  # fmt: skip
     folder = trained(jobs, messages, "tgn_pair", *options)
     score = last_line(folder)["test_ap"]
     assert on_two_ranks(jobs, folder)["test_ap"] == pytest.approx(score, rel=1e-4)
-    edgebank = on_two_ranks(jobs, folder, "--baseline=unlimited")["test_ap"]
+    edgebank = on_two_ranks(jobs, folder, "--baseline.kind=unlimited")["test_ap"]
     assert score > edgebank + 0.02, f"test AP: {score:.4f}, of EdgeBank: {edgebank:.4f}"

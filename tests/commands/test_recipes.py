@@ -32,8 +32,8 @@ LINKS = [name for name, task in TEMPORAL.items() if task.get("kind", "link") == 
 # Enough to learn from and to train on in seconds.
 NUM_EVENTS, NUM_NODES, NUM_SNAPSHOTS = 4000, 1500, 30
 EVENTS, LIKES = "user.interacts.item", "user.likes.item"
-SMALL = ["--train.epochs=4", "--train.batch_size=50", "--train.lr=0.003", "--model.memory_dim=32",
-         "--model.time_dim=32", "--model.embed_dim=32", "--comm.threads=1"]  # fmt: skip
+SMALL = ["--train.epochs=4", "--train.batch_size=50", "--train.lr=0.003", "--memory.dim=32",
+         "--model.time_dim=32", "--model.hidden=32", "--comm.threads=1"]  # fmt: skip
 SMALL_NODES = ["--train.epochs=12", "--train.batch_size=50", "--train.lr=0.01", "--model.hidden=32", "--comm.threads=1"]
 SMALL_LINKS = ["--train.epochs=12", "--train.eval_every=3", "--model.hidden=32", "--comm.threads=1"]
 SMALL_SNAPSHOTS = ["--train.epochs=30", "--model.hidden=32", "--comm.threads=1"]
@@ -42,10 +42,10 @@ BELOW_EDGEBANK = ["apan", "tgat"]
 # epoch of a whole graph is one step.
 UNSUMMED = "--features.normalize=false"
 CHANGES = {
-    "dysat": ["--sampling.window=3000"], "gcn": [UNSUMMED], "gcn_full": [UNSUMMED, "--train.epochs=60"],
+    "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED], "gcn_full": [UNSUMMED, "--train.epochs=60"],
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
-EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline=time_window"],
+EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],
                ["edgebank"]]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_recipe_beats_edgebank(trained, recipe):
 @pytest.mark.launcher
 @pytest.mark.parametrize("recipe", BELOW_EDGEBANK)
 def test_recipe_beats_popularity(trained, graphs, recipe):
-    """Not EdgeBank: APAN's mails and TGAT's uniform neighbours need more events to tell pairs that repeat."""
+    """Not EdgeBank: APAN's mails and TGAT's uniform neighbors need more events to tell pairs that repeat."""
     score, popular = score_of(trained(recipe), "test_ap"), popularity(graphs)
     assert score > popular + 0.02, f"test AP of {recipe}: {score:.4f}, of popularity: {popular:.4f}"
 
@@ -145,9 +145,9 @@ def test_recipe_of_labels_beats_the_share_of_ones(trained, graphs):
 @pytest.mark.launcher
 @pytest.mark.parametrize("recipe", [name for name in STATIC if name not in STATIC_LINKS])
 def test_recipe_of_nodes_beats_the_vote_of_neighbors(trained, graphs, recipe):
-    """Each node has the class that most of its training neighbours have."""
+    """Each node has the class that most of its training neighbors have."""
     score, vote = score_of(trained(recipe), "test_accuracy"), baselines.neighbor_vote(graphs["nodes"])
-    assert score > vote + 0.03, f"test accuracy of {recipe}: {score:.4f}, of the neighbours' vote: {vote:.4f}"
+    assert score > vote + 0.03, f"test accuracy of {recipe}: {score:.4f}, of the neighbors' vote: {vote:.4f}"
 
 
 @pytest.mark.launcher
@@ -202,10 +202,10 @@ def test_evaluation_of_a_baseline_repeats_its_test_line(trained, evaluated):
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("options", "message"),
-    [([], "--negatives_file needs --eval"), (["--eval=random"], "eval.negatives_file is read by")],
+    [([], "--eval.negatives_file needs --eval"), (["--eval=random"], "eval.negatives_file is read by")],
 )
 def test_negatives_file_that_would_not_be_read(trained, capsys, options, message):
-    assert run([["evaluate", str(trained("jodie")), "--negatives_file=n.npz", *options]]) == 2
+    assert run([["evaluate", str(trained("jodie")), "--eval.negatives_file=n.npz", *options]]) == 2
     assert message in capsys.readouterr().err
 
 

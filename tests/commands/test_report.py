@@ -30,7 +30,7 @@ def folder(tmp_path):
     run.mkdir()
     (run / "config.yaml").write_text("train:\n  lr: 0.001 # <b>\n")
     metrics = [
-        {"kind": "epoch", "epoch": n, "train_seconds": 2.0, "events_per_second": 10.0, "loss": 1 / (n + 1),
+        {"kind": "epoch", "epoch": n, "train_seconds": 2.0, "samples_per_second": 10.0, "loss": 1 / (n + 1),
          "val_ap": None if n == 1 else 0.5 + n / 10} for n in range(4)
     ]  # fmt: skip
     write(run / "metrics.jsonl", [*metrics, {"kind": "test", "epoch": 3, "test_ap": 0.75}])

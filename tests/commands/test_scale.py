@@ -14,7 +14,7 @@ pytestmark = pytest.mark.launcher
 
 # Every process has loaded Python, torch and MPI before it reads anything.
 BASE_MIB = 430
-SMALL = ("--model.memory_dim=16", "--model.time_dim=16", "--model.embed_dim=16")
+SMALL = ("--memory.dim=16", "--model.time_dim=16", "--model.hidden=16")
 
 
 @pytest.fixture(scope="module")

@@ -187,7 +187,7 @@ def test_run_leaves_before_the_end_that_a_profile_tells(environment, tmp_path):
     (tmp_path / "qstat").write_text(QSTAT.replace("01:00:08", "00:00:25"))
     environment |= PBS | {"PBS_NODEFILE": str(tmp_path / "nodes"), "HPCGNN_RUN": f"test-{os.getpid()}"}
     folder = REPOSITORY / "runs" / f"tgn-test-{os.getpid()}-seed-3"
-    options = ["--train.epochs", "20000", "--train.patience", "0", "--data.synthetic_events", "500"]
+    options = ["--train.epochs", "20000", "--train.early_stopping_patience", "0", "--data.synthetic_events", "500"]
     command = ["bash", "jobs/train_tgn.slurm", *options]
     try:
         run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)

@@ -178,7 +178,15 @@ def test_unknown_site_names_those_there_are(submit, tmp_path):
 def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
     """The recipe as it is, with a line in metrics.jsonl for every step."""
     epochs = 4
-    job = submit("jobs/train_tgn.slurm", "--train.epochs", epochs, "--train.patience", epochs, "--train.log_every", 1)
+    job = submit(
+        "jobs/train_tgn.slurm",
+        "--train.epochs",
+        epochs,
+        "--train.early_stopping_patience",
+        epochs,
+        "--train.log_every",
+        1,
+    )
     run = REPOSITORY / "runs" / f"tgn-{job.id}"
     job.wait_for(lambda: len(steps_of(run)) > 3, "steps")
     job.signal(*flags)

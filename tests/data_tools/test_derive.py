@@ -66,18 +66,18 @@ def test_counts_are_those_of_the_dense_product(tmp_path, monkeypatch, threshold,
 
 def test_options(tmp_path, capsys):
     graph = make_graph(tmp_path / "g.h5", split=False)
-    base = [str(graph), str(tmp_path / "out.h5"), "--relation", "user.likes.item", "--all-edges", "--overwrite"]
+    base = [str(graph), str(tmp_path / "out.h5"), "--relation", "user.likes.item", "--all_edges", "--overwrite"]
     assert main([*base, "--name", "shares", "--threshold", "2"]) == 0
     assert read(tmp_path / "out.h5", "item.shares.item") == expected(graph, 2, all_edges=True)
     assert main([*base, "--side", "src", "--threshold", "5"]) == 0
     assert read(tmp_path / "out.h5", "user.with.user") == expected(graph, 5, all_edges=True, side="src")
     capsys.readouterr()
-    assert main([*base, "--max-degree", "13"]) == 0
+    assert main([*base, "--max_degree", "13"]) == 0
     assert read(tmp_path / "out.h5") == expected(graph, 3, all_edges=True, max_degree=13)
     with h5py.File(graph) as file:
         pairs = np.unique(np.stack([file["edges/user.likes.item"][name][...] for name in ("src", "dst")]), axis=1)
     degree = np.bincount(pairs[0], minlength=USERS)
-    left_out = f"{(degree > 13).sum()} nodes with more than 13 neighbours ({degree[degree > 13].sum()} pairs)"
+    left_out = f"{(degree > 13).sum()} nodes with more than 13 neighbors ({degree[degree > 13].sum()} pairs)"
     assert 0 < (degree > 13).sum() < USERS
     assert f"left out {left_out}" in capsys.readouterr().out
 
@@ -100,10 +100,10 @@ def test_the_rest_of_the_graph_is_kept(tmp_path):
         (["--relation", "user.likes"], "not of the form <src>.<rel>.<dst>"),
         (
             ["--relation", "user.likes.item"],
-            "no column 'split'; make one with data_tools.split, or pass --all-edges",
+            "no column 'split'; make one with data_tools.split, or pass --all_edges",
         ),
         (["--relation", "user.likes.item", "--threshold", "0"], "--threshold 0"),
-        (["--relation", "user.likes.item", "--max-degree", "1"], "--max-degree 1"),
+        (["--relation", "user.likes.item", "--max_degree", "1"], "--max_degree 1"),
     ],
 )
 def test_refusals(tmp_path, capsys, arguments, words):

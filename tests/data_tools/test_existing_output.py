@@ -15,7 +15,7 @@ COMMANDS = {
     "lists": (snapshots.main, ["lists", "missing.csv"]),
     "windows": (snapshots.main, ["windows", "missing.h5", "--windows", "3"]),
     "synthesize": (synthesize.main, ["--events", "20"]),
-    "synthesize static": (synthesize.main, ["--static", "--nodes", "20"]),
+    "synthesize static": (synthesize.main, ["--static", "--num_nodes", "20"]),
 }
 
 

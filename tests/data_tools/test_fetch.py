@@ -22,7 +22,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 @dataclass
-class Behaviour:
+class Behavior:
     """What the server serves and how it misbehaves."""
 
     content: bytes = CONTENT
@@ -38,33 +38,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Serves one file to every path."""
 
     def do_GET(self):
-        behaviour = self.server.behaviour
+        behavior = self.server.behavior
         wanted = self.headers.get("Range", "")
-        behaviour.requests.append(wanted)
-        if behaviour.failures:
-            self.send_error(behaviour.failures.pop(0))
+        behavior.requests.append(wanted)
+        if behavior.failures:
+            self.send_error(behavior.failures.pop(0))
             return
-        same = self.headers.get("If-Range", behaviour.version) == behaviour.version
-        start = int(re.match(r"bytes=(\d+)-", wanted)[1]) if wanted and behaviour.ranges and same else 0
-        if start and start >= len(behaviour.content):
+        same = self.headers.get("If-Range", behavior.version) == behavior.version
+        start = int(re.match(r"bytes=(\d+)-", wanted)[1]) if wanted and behavior.ranges and same else 0
+        if start and start >= len(behavior.content):
             self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(behaviour.content)}")
+            self.send_header("Content-Range", f"bytes */{len(behavior.content)}")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        self.send_body(behaviour, start)
+        self.send_body(behavior, start)
 
-    def send_body(self, behaviour, start):
-        body = behaviour.content[start:]
+    def send_body(self, behavior, start):
+        body = behavior.content[start:]
         self.send_response(206 if start else 200)
         if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(behaviour.content) - 1}/{len(behaviour.content)}")
-        self.send_header("ETag", behaviour.version)
+            self.send_header("Content-Range", f"bytes {start}-{len(behavior.content) - 1}/{len(behavior.content)}")
+        self.send_header("ETag", behavior.version)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if behaviour.breaks:
-            behaviour.breaks -= 1
-            body = body[: behaviour.break_after]
+        if behavior.breaks:
+            behavior.breaks -= 1
+            body = body[: behavior.break_after]
         self.wfile.write(body)
 
     def log_message(self, *_):
@@ -73,9 +73,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    """A server on a free local port; `behaviour` steers it, `base` is its address."""
+    """A server on a free local port; `behavior` steers it, `base` is its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.behaviour = Behaviour()
+    server.behavior = Behavior()
     server.base = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
@@ -106,7 +106,7 @@ def fetch(tmp_path, server, catalog, monkeypatch):
 
     def run(name, base=None, attempts=3):
         options = ["--catalog", str(catalog), "--to", str(tmp_path / "data"), "--attempts", str(attempts)]
-        return main([name, *options, "--url-base", base or server.base, "--pause", "0.01"])
+        return main([name, *options, "--url_base", base or server.base, "--pause", "0.01"])
 
     return run
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_not_the_networks_fault(fetch, server, tmp_path, capsys):
     told = capsys.readouterr().err
     assert "known.csv.part" in told
     assert "make room there" in told
-    assert len(server.behaviour.requests) == 1
+    assert len(server.behavior.requests) == 1
 
 
 def test_catalog_is_complete():
@@ -148,26 +148,26 @@ def test_fetch_puts_the_file_in_place(tmp_path, fetch, server, capsys):
     assert files(tmp_path) == ["known.csv"]
     assert "data_tools.convert --preset jodie" in capsys.readouterr().out
     assert fetch("known") == 0
-    assert len(server.behaviour.requests) == 1, "a file that is there is checked, not fetched again"
+    assert len(server.behavior.requests) == 1, "a file that is there is checked, not fetched again"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dropped_connections_are_resumed(tmp_path, fetch, server, seed):
     """However often it breaks off, every byte comes once and in its place."""
-    server.behaviour.break_after = int(np.random.default_rng(seed).integers(1, len(CONTENT) // 3))
-    server.behaviour.breaks = 2
+    server.behavior.break_after = int(np.random.default_rng(seed).integers(1, len(CONTENT) // 3))
+    server.behavior.breaks = 2
     assert fetch("known") == 0
     assert (tmp_path / "data" / "known.csv").read_bytes() == CONTENT
-    step = server.behaviour.break_after
-    assert server.behaviour.requests == ["", f"bytes={step}-", f"bytes={2 * step}-"]
+    step = server.behavior.break_after
+    assert server.behavior.requests == ["", f"bytes={step}-", f"bytes={2 * step}-"]
 
 
 def test_part_of_an_earlier_run_is_resumed(tmp_path, fetch, server):
-    server.behaviour.break_after, server.behaviour.breaks = 1000, 1
+    server.behavior.break_after, server.behavior.breaks = 1000, 1
     assert fetch("known", attempts=1) == 2
     assert files(tmp_path) == ["known.csv.part", "known.csv.part-version"]
     assert fetch("known") == 0
-    assert server.behaviour.requests[-1] == "bytes=1000-"
+    assert server.behavior.requests[-1] == "bytes=1000-"
     assert files(tmp_path) == ["known.csv"]
 
 
@@ -175,51 +175,51 @@ def test_complete_part_is_not_fetched_again(tmp_path, fetch, server):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "known.csv.part").write_bytes(CONTENT)
     assert fetch("known") == 0
-    assert server.behaviour.requests == [f"bytes={len(CONTENT)}-"]
+    assert server.behavior.requests == [f"bytes={len(CONTENT)}-"]
     assert (tmp_path / "data" / "known.csv").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("change", [{"ranges": False}, {"version": '"2"'}])
 def test_starts_anew_when_it_cannot_resume(tmp_path, fetch, server, change):
     """The server ignores ranges, or its file is no longer the one the part came from."""
-    server.behaviour.break_after, server.behaviour.breaks = 1000, 1
-    server.behaviour.content = bytes(len(CONTENT))
+    server.behavior.break_after, server.behavior.breaks = 1000, 1
+    server.behavior.content = bytes(len(CONTENT))
     assert fetch("known", attempts=1) == 2
-    server.behaviour.content = CONTENT
+    server.behavior.content = CONTENT
     for name, value in change.items():
-        setattr(server.behaviour, name, value)
+        setattr(server.behavior, name, value)
     assert fetch("known") == 0
     assert (tmp_path / "data" / "known.csv").read_bytes() == CONTENT
 
 
 def test_busy_server_is_asked_again(fetch, server):
-    server.behaviour.failures = [503, 429]
+    server.behavior.failures = [503, 429]
     assert fetch("known") == 0
-    assert len(server.behaviour.requests) == 3
+    assert len(server.behavior.requests) == 3
 
 
 def test_retries_are_bounded(fetch, server, capsys):
-    server.behaviour.failures = [503] * 100
+    server.behavior.failures = [503] * 100
     assert fetch("known", attempts=3) == 2
-    assert len(server.behaviour.requests) == 3
+    assert len(server.behavior.requests) == 3
     assert "503" in capsys.readouterr().err
 
 
 def test_not_found_is_final(fetch, server, capsys):
-    server.behaviour.failures = [404]
+    server.behavior.failures = [404]
     assert fetch("known") == 2
-    assert len(server.behaviour.requests) == 1
+    assert len(server.behavior.requests) == 1
     assert "404" in capsys.readouterr().err
 
 
 def test_wrong_content_is_not_put_in_place(tmp_path, fetch, server, capsys):
-    server.behaviour.content = CONTENT[:-2]
+    server.behavior.content = CONTENT[:-2]
     assert fetch("known") == 2
     message = capsys.readouterr().err
-    for part in (SHA256, hashlib.sha256(CONTENT[:-2]).hexdigest(), "not put in place", "--url-base"):
+    for part in (SHA256, hashlib.sha256(CONTENT[:-2]).hexdigest(), "not put in place", "--url_base"):
         assert part in message
     assert files(tmp_path) == []
-    server.behaviour.content = CONTENT
+    server.behavior.content = CONTENT
     assert fetch("known") == 0
 
 
@@ -228,7 +228,7 @@ def test_unknown_checksum_is_kept_and_enforced(tmp_path, fetch, server, capsys):
     assert SHA256 in capsys.readouterr().out
     assert (tmp_path / "data" / "unknown.csv.sha256").read_text() == f"{SHA256}  unknown.csv\n"
     (tmp_path / "data" / "unknown.csv").unlink()
-    server.behaviour.content = b"another content\n"
+    server.behavior.content = b"another content\n"
     assert fetch("unknown") == 2
     assert "unknown.csv.sha256" in capsys.readouterr().err
     assert files(tmp_path) == ["unknown.csv.sha256"]
@@ -251,13 +251,13 @@ def test_damaged_file_that_is_there_is_named(tmp_path, fetch, capsys):
 
 @pytest.mark.parametrize("level", [1, 9])
 def test_checksum_is_that_of_the_decompressed_content(tmp_path, fetch, server, level):
-    server.behaviour.content = gzip.compress(CONTENT, level)
+    server.behavior.content = gzip.compress(CONTENT, level)
     assert fetch("packed") == 0
     assert gzip.decompress((tmp_path / "data" / "packed.csv.gz").read_bytes()) == CONTENT
 
 
 def test_damaged_archive_is_refused(tmp_path, fetch, server, capsys):
-    server.behaviour.content = gzip.compress(CONTENT)[:-100]
+    server.behavior.content = gzip.compress(CONTENT)[:-100]
     assert fetch("packed") == 2
     assert "truncated" in capsys.readouterr().err
     assert files(tmp_path) == []

@@ -72,14 +72,14 @@ def test_lists_with_weights_names_and_given_nodes(tmp_path, capsys):
     convert(capsys, "lists", source, "--ids", "string", "--merge", tmp_path / "m.h5")
     assert snapshots_of(tmp_path / "m.h5", "weight") == [(0, b"b", b"a", 2), (1, b"a", b"c", 2)]
     source.write_bytes(gzip.compress(b"0 1 2\n"))
-    assert "5 nodes" in convert(capsys, "lists", source, "--nodes", "5", tmp_path / "n.h5")
+    assert "5 nodes" in convert(capsys, "lists", source, "--num_nodes", "5", tmp_path / "n.h5")
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
         ("0,1,2\n0,1,x\n", (), "row 2: 'x' is not an integer id"),
-        ("0,1,2\n0,1,7\n", ("--nodes", "5"), "row 2: no node 7"),
+        ("0,1,2\n0,1,7\n", ("--num_nodes", "5"), "row 2: no node 7"),
         ("0,1\n", (), "row 1 has 2 fields, expected 3 or 4"),
         ("0,1,2\n0,1\n", (), "row 2 has 2 fields instead of 3"),
         ("0,1,2,1\n0,1,2,nan\n", (), "row 2: the weight is missing"),
@@ -318,9 +318,9 @@ def test_sets_of_pytorch_geometric_temporal(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("lists vgrnn/enron10.csv.gz --nodes 184", "184 nodes, 11 snapshots, 2392 edges"),
-        ("lists vgrnn/dblp.csv.gz --nodes 315", "315 nodes, 10 snapshots, 2552 edges"),
-        ("lists vgrnn/fb.csv.gz --nodes 663 --undirected", "663 nodes, 9 snapshots, 23394 edges"),
+        ("lists vgrnn/enron10.csv.gz --num_nodes 184", "184 nodes, 11 snapshots, 2392 edges"),
+        ("lists vgrnn/dblp.csv.gz --num_nodes 315", "315 nodes, 10 snapshots, 2552 edges"),
+        ("lists vgrnn/fb.csv.gz --num_nodes 663 --undirected", "663 nodes, 9 snapshots, 23394 edges"),
         ("pygt pygt/twitter_tennis_rg17.json.gz", "1000 nodes, 120 snapshots, 40839 edges"),
         ("pygt pygt/twitter_tennis_uo17.json.gz", "1000 nodes, 112 snapshots, 43387 edges"),
         ("pygt pygt/england_covid.json.gz", "129 nodes, 61 snapshots, 82529 edges"),

@@ -52,15 +52,15 @@ def test_the_file_is_a_valid_temporal_graph(tmp_path):
 
 def test_labels_mark_the_busiest_users_and_change_nothing_else(tmp_path):
     synthesize_events(tmp_path / "plain.h5", 5000, 100, 60, seed=3)
-    synthesize_events(tmp_path / "labelled.h5", 5000, 100, 60, seed=3, labels=True)
-    plain, labelled = load(tmp_path / "plain.h5")[2], load(tmp_path / "labelled.h5")[2]
-    label = labelled.pop("label")
-    assert plain.keys() == labelled.keys()
-    assert all(np.array_equal(plain[name], labelled[name]) for name in plain)
+    synthesize_events(tmp_path / "labeled.h5", 5000, 100, 60, seed=3, labels=True)
+    plain, labeled = load(tmp_path / "plain.h5")[2], load(tmp_path / "labeled.h5")[2]
+    label = labeled.pop("label")
+    assert plain.keys() == labeled.keys()
+    assert all(np.array_equal(plain[name], labeled[name]) for name in plain)
     assert 0.45 < label.mean() < 0.65
-    count = np.bincount(labelled["src"], minlength=100)
-    busy = np.unique(labelled["src"][label == 1])
-    assert not np.isin(labelled["src"][label == 0], busy).any()
+    count = np.bincount(labeled["src"], minlength=100)
+    busy = np.unique(labeled["src"][label == 1])
+    assert not np.isin(labeled["src"][label == 0], busy).any()
     assert len(busy) < 40
     assert np.median(count[busy]) > 2 * np.median(np.delete(count, busy))
 
@@ -188,7 +188,7 @@ def test_static_edges_come_in_pairs_and_degrees_follow_a_power_law(tmp_path):
     assert np.allclose(np.bincount(nodes["split"]) / 20_000, [0.1, 0.05, 0.85], atol=0.01)
 
 
-def test_static_labels_are_learnable_from_features_and_better_with_neighbours(tmp_path):
+def test_static_labels_are_learnable_from_features_and_better_with_neighbors(tmp_path):
     nodes, src, dst = make_static(tmp_path / "g.h5", num_classes=10, width=40)
     feat, label = nodes["feat"], nodes["label"]
     assert (feat.dtype, feat.shape, label.max()) == (np.float32, (20_000, 40), 9)
@@ -198,8 +198,8 @@ def test_static_labels_are_learnable_from_features_and_better_with_neighbours(tm
 
     def accuracy(table):
         train, test = nodes["split"] == 0, nodes["split"] == 2
-        centres = np.stack([table[train & (label == c)].mean(axis=0) for c in range(10)])
-        distance = (centres**2).sum(axis=1) - 2 * table[test] @ centres.T
+        centers = np.stack([table[train & (label == c)].mean(axis=0) for c in range(10)])
+        distance = (centers**2).sum(axis=1) - 2 * table[test] @ centers.T
         return (distance.argmin(axis=1) == label[test]).mean()
 
     alone, helped = accuracy(feat), accuracy(np.hstack([feat, 3 * around]))
@@ -216,15 +216,15 @@ def test_tiny_static_graphs(tmp_path, num_nodes, num_edges, num_classes):
 
 
 def test_static_command_line(tmp_path, capsys):
-    assert main(["--static", "--nodes", "50", "--seed", "4", str(tmp_path / "g.h5")]) == 0
+    assert main(["--static", "--num_nodes", "50", "--seed", "4", str(tmp_path / "g.h5")]) == 0
     assert "50 nodes, 1000 edges, 100 features, 47 classes" in capsys.readouterr().out
     with pytest.raises(ValueError, match="edges must be even"):
-        main(["--static", "--nodes", "50", "--edges", "7", str(tmp_path / "odd.h5")])
+        main(["--static", "--num_nodes", "50", "--num_edges", "7", str(tmp_path / "odd.h5")])
     assert not (tmp_path / "odd.h5").exists()
 
 
 def test_snapshots_command_line(tmp_path, capsys):
-    assert main(["--snapshots", "20", "--nodes", "30", str(tmp_path / "g.h5")]) == 0
+    assert main(["--snapshots", "20", "--num_nodes", "30", str(tmp_path / "g.h5")]) == 0
     assert "30 nodes, 20 snapshots" in capsys.readouterr().out
     with h5py.File(tmp_path / "g.h5") as file:
         assert file["nodes/node/target"].shape == (30, 20)

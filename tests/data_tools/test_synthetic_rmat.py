@@ -38,7 +38,7 @@ def test_same_arguments_give_the_same_bytes_and_others_do_not(tmp_path):
 
 
 def test_the_file_is_a_valid_static_graph_with_a_few_hubs(tmp_path, capsys):
-    arguments = ["--rmat", "--nodes", "4096", "--edges", "80000", "--features", "5", "--classes", "8"]
+    arguments = ["--rmat", "--num_nodes", "4096", "--num_edges", "80000", "--features", "5", "--classes", "8"]
     assert main([*arguments, str(tmp_path / "g.h5")]) == 0
     assert "4096 nodes, 80000 edges, 5 features, 8 classes" in capsys.readouterr().out
     source = open_source(tmp_path / "g.h5")

@@ -25,19 +25,20 @@ SNAPSHOTS = (
     "--kind=snapshots", "--data.synthetic_snapshots=12", "--data.synthetic_nodes=40", "--model.kind=tgcn",
     "--model.hidden=8", "--train.batch_size=2",
 )  # fmt: skip
-TEMPORAL = ("--data.synthetic_events=700", "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8")
+TEMPORAL = ("--data.synthetic_events=700", "--memory.dim=8", "--model.time_dim=8", "--model.hidden=8")
 
 WAYS = {
     "mini-batches": SAGE,
-    "mini-batches, exact": (*SAGE, "--eval.exact=true", "--eval.chunk=50"),
+    "mini-batches, exact": (*SAGE, "--eval.exact=true", "--eval.nodes_per_pass=50"),
     "a whole graph": (
-        "--kind=static", "--data.synthetic_nodes=300", "--sampling.mode=whole", "--model.kind=gcn", "--model.hidden=8",
+        "--kind=static", "--data.synthetic_nodes=300", "--train.full_graph=true", "--model.kind=gcn",
+        "--model.hidden=8",
     ),
     "static links, ranked": (*STATIC_LINKS, "--eval.ranking=filtered"),
     "snapshots": SNAPSHOTS,
     "snapshots, links": (
         "--kind=snapshots", "--data.synthetic_snapshots=12", "--data.synthetic_nodes=40", "--task.kind=link",
-        "--inputs.embedding=4", "--model.kind=evolvegcn_o", "--model.hidden=8", "--train.batch_size=2",
+        "--node_embedding.dim=4", "--model.kind=evolvegcn_o", "--model.hidden=8", "--train.batch_size=2",
     ),
     "labels of events": (*TEMPORAL, "--task.kind=edge", "--train.batch_size=50"),
 }  # fmt: skip

@@ -78,7 +78,7 @@ class Lab:
         else:
             epochs = epochs or self._epochs
             arguments = list(first) or [*ARGUMENTS, f"--data.path={self.parts}", f"--train.epochs={epochs}"]
-            arguments += [f"--output.dir={folder}", "--train.patience=0"]
+            arguments += [f"--output.dir={folder}", "--train.early_stopping_patience=0"]
         output = output or folder.with_name(f"{folder.name}-{time.monotonic_ns()}.out")
         job = start(launcher or self.launcher(ranks), self.environment, output, CHILD, *at, *arguments, *more)
         try:

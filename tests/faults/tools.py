@@ -54,7 +54,9 @@ def inputs(lab: Lab) -> dict[str, Path]:
             folder.mkdir()
             output = folder / "out"
             done(lab, output, f"data_tools.synthesize --events {EVENTS} {paths['events']}")
-            done(lab, output, f"data_tools.synthesize --static --nodes {NODES} --edges {EDGES} {paths['static']}")
+            done(
+                lab, output, f"data_tools.synthesize --static --num_nodes {NODES} --num_edges {EDGES} {paths['static']}"
+            )
             done(lab, output, f"data_tools.partition {paths['static']} {paths['parts']} --parts 4 --method random")
             rng = np.random.default_rng(0)
             lines = zip(rng.integers(0, 900, EVENTS), rng.integers(900, 1000, EVENTS), range(EVENTS), strict=True)

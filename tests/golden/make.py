@@ -106,8 +106,8 @@ write_snapshots(sys.argv[1], graph, ["golden"], "golden")
 TRAIN = ["--train.epochs=1", "--train.seed=3", "--comm.threads=1", "--comm.device=cpu"]
 SETTINGS = {
     "temporal": [
-        "--train.batch_size=4", "--train.checkpoint_every=2", "--sampling.fanout=2",
-        "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4",
+        "--train.batch_size=4", "--train.checkpoint_every=2", "--sampling.fanouts=[2]",
+        "--memory.dim=4", "--model.time_dim=4", "--model.hidden=4",
     ],
     "static": [
         "--kind=static", "--train.batch_size=2", "--sampling.fanouts=[2]", "--model.layers=1", "--model.hidden=4",
@@ -144,7 +144,7 @@ def make_graph(folder: Path, kind: str) -> None:
 
 def make_parts(folder: Path, kind: str) -> None:
     """Cut ``<kind>.h5`` into two parts; of a static graph with out-edges and a ranking of remote nodes."""
-    options = ["--out-edges", "--cache-ranking", "0.5"] if kind == "static" else []
+    options = ["--out_edges", "--cache_ranking", "0.5"] if kind == "static" else []
     run(folder, "-m", "data_tools.partition", f"{kind}.h5", kind, "--parts", "2", *options)
 
 

@@ -193,13 +193,13 @@ exchanges() {
 # Sizes as measured, or small ones for host threads.
 choose_sizes() {
     UCX=()
-    GPU_SIZES=() SAGE_GRAPH=(--nodes 1000000 --edges 20000000)
+    GPU_SIZES=() SAGE_GRAPH=(--num_nodes 1000000 --num_edges 20000000)
     TGN_SIZES=(--comm.device cuda --data.synthetic_events 157474 --repeat 10)
     TRAIN_SIZES=(--comm.device cuda --data.synthetic_events 20000)
     SAGE_SIZES=(--comm.device cuda --steps 100)
     if [[ -n $DRY ]]; then
-        GPU_SIZES=(--device emulated --repeat 1 --exchange 4096 --nodes 300 --entries 3000 --roots 50 --slots 4 --unique 80 --width 8)
-        SAGE_GRAPH=(--nodes 500 --edges 4000)
+        GPU_SIZES=(--device emulated --repeat 1 --exchange 4096 --num_nodes 300 --entries 3000 --roots 50 --slots 4 --unique 80 --width 8)
+        SAGE_GRAPH=(--num_nodes 500 --num_edges 4000)
         TRAIN_SIZES=(--comm.device cpu --data.synthetic_events 1000 --train.batch_size 200)
         TGN_SIZES=("${TRAIN_SIZES[@]}" --repeat 1)
         SAGE_SIZES=(--comm.device cpu --steps 2 --model.hidden 8 --train.batch_size 64)

@@ -22,7 +22,7 @@ from hpcgnn.graph.stage import copy_checked, plan_stage, stage, unusable
 from hpcgnn.snapshots.graph import open_snapshot_partition
 
 SMALL = [
-    "--model.memory_dim=4", "--model.time_dim=4", "--model.embed_dim=4", "--train.batch_size=50", "--comm.threads=1",
+    "--memory.dim=4", "--model.time_dim=4", "--model.hidden=4", "--train.batch_size=50", "--comm.threads=1",
     "--comm.device=cpu",
 ]  # fmt: skip
 

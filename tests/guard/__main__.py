@@ -88,10 +88,10 @@ RUNS = {
     "tgn replicated": ("", "tgn", "--memory.placement replicated"),
     "tgn negatives": ("", "tgn", "--task.negatives 5 --sampling.batch_by time"),
     "sage replicated": ("", "sage", "--sampling.topology replicated --features.cache_ratio 0.2"),
-    "sage sampler rank": ("", "sage", "--comm.sampler_ranks 1"),
-    "gat labor": ("", "gat", "--sampling.mode labor"),
+    "sage sampler rank": ("", "sage", "--comm.sampling_servers 1"),
+    "gat labor": ("", "gat", "--sampling.strategy labor"),
     "bipartite shared": ("", "bipartite", "--task.negative_sharing shared --task.negatives 20"),
-    "tgcn history": ("", "tgcn", "--sampling.history 4 --sampling.halo_staleness 1"),
+    "tgcn history": ("", "tgcn", "--sampling.window_size 4 --sampling.halo_staleness 1"),
 }  # fmt: skip
 # Benchmarks, in pairs; graph "" is the built-in one.
 BENCHES = {

@@ -15,7 +15,7 @@ TRAIN, TEST = 0, 2
 
 
 def neighbor_vote(graph: Path, edges: str = "node.to.node") -> float:
-    """Accuracy on the test nodes, if a node has the class that most of its training neighbours have; the most frequent
+    """Accuracy on the test nodes, if a node has the class that most of its training neighbors have; the most frequent
     class of training, if it has none of these."""
     with h5py.File(graph) as file:
         label, split = (file[f"nodes/{edges.split('.')[0]}/{name}"][:] for name in ("label", "split"))

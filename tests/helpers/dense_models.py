@@ -22,7 +22,7 @@ def gcn_matrix(matrix):
 
 
 def mean_matrix(matrix):
-    """Weighted means of neighbours."""
+    """Weighted means of neighbors."""
     degree = matrix.sum(1, keepdim=True)
     return torch.where(degree > 0, matrix / torch.where(degree > 0, degree, 1.0), 0.0)
 
@@ -31,7 +31,7 @@ def output(p, rows, name="output"):
     return rows @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
 
-def normalise(p, name, rows):
+def normalize(p, name, rows):
     """By mean and variance of the rows, where the model has a norm of that name."""
     if f"{name}.weight" not in p:
         return rows
@@ -45,7 +45,7 @@ def convolve(p, prefix, a, x, layers, norm_last=False):
     for i in range(layers):
         x = gcn_matrix(a) @ x @ p[f"{prefix}weight.{i}"] + p[f"{prefix}bias.{i}"]
         norm = f"{prefix}norm.{i}"
-        x = normalise(p, norm, torch.relu(x)) if norm_last else torch.relu(normalise(p, norm, x))
+        x = normalize(p, norm, torch.relu(x)) if norm_last else torch.relu(normalize(p, norm, x))
         found.append(x)
     return found
 
@@ -56,7 +56,7 @@ def gcn(p, a, x, config):
 
 def sage_layer(p, prefix, i, matrix, rows):
     own, around = rows @ p[f"{prefix}weight.{i}"], mean_matrix(matrix) @ rows @ p[f"{prefix}around.{i}"]
-    return torch.relu(normalise(p, f"{prefix}norm.{i}", own + around + p[f"{prefix}bias.{i}"]))
+    return torch.relu(normalize(p, f"{prefix}norm.{i}", own + around + p[f"{prefix}bias.{i}"]))
 
 
 def sage(p, a, x, config):
@@ -77,7 +77,7 @@ def attend(p, prefix, matrix, rows, config):
             score = torch.exp(torch.nn.functional.leaky_relu(source[None] + target[:, None], 0.2))
             share = score * (matrix - torch.diag(matrix.diagonal()) + torch.eye(len(matrix)))
             heads.append(share / share.sum(1, keepdim=True) @ values)
-        rows = normalise(p, f"{prefix}norm.{i}", torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
+        rows = normalize(p, f"{prefix}norm.{i}", torch.cat(heads, 1) + p[f"{prefix}bias.{i}"])
         rows = torch.nn.functional.elu(rows)
     return rows
 

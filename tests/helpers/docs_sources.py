@@ -89,7 +89,7 @@ def _triples(path: Path) -> None:
     _text(path, [(row,) for row in rows])
 
 
-def _labelled(path: Path, first: int) -> None:
+def _labeled(path: Path, first: int) -> None:
     rows = [(f"http://x/{entity}", f"class{entity % 2}") for entity in range(first, first + 8)]
     _text(path, rows, "person\tlabel_affiliation", "\t")
 
@@ -161,8 +161,8 @@ SOURCES = {
     "train.txt": lambda path: _lists(path, 6),
     "test.txt": lambda path: _lists(path, 2),
     "aifb_stripped.nt.gz": _triples,
-    "trainingSet.tsv.gz": lambda path: _labelled(path, 0),
-    "testSet.tsv.gz": lambda path: _labelled(path, 8),
+    "trainingSet.tsv.gz": lambda path: _labeled(path, 0),
+    "testSet.tsv.gz": lambda path: _labeled(path, 8),
     "chickenpox.json.gz": _chickenpox,
     "lists.csv": _snapshot_lists,
     "ml_enron.csv.gz": _tgn_ml,

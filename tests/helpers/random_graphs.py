@@ -58,7 +58,7 @@ def random_graph(path, seed: int, sizes: tuple[int, ...] = (9, 7, 0), num_edges:
 
 
 def random_links(path, seed: int, num_edges: int = 200):
-    """A static graph of 50 users and 20 items whose edges are to be learnt: user.likes.item with a split, its reverse,
+    """A static graph of 50 users and 20 items whose edges are to be learned: user.likes.item with a split, its reverse,
     and user.knows.user without one."""
     rng = np.random.default_rng(seed)
     user, item = rng.integers(0, 50, num_edges) * rng.integers(0, 50, num_edges) // 50, rng.integers(0, 20, num_edges)

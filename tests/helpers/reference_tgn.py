@@ -169,7 +169,7 @@ class Reference:
         return row
 
     def embed(self, node: int, event: int, role: int, step: int, begin: int, current) -> torch.Tensor:
-        """Attention of the node over its neighbours at the event's time, head by head, slot by slot."""
+        """Attention of the node over its neighbors at the event's time, head by head, slot by slot."""
         own, time = self.node_row(node, current), self.graph.time
         query = (
             self.p["embedding.layers.0.query.weight"] @ torch.cat([own, self.phi(0)])

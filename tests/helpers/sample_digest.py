@@ -14,10 +14,10 @@ from hpcgnn.temporal.session import open_session
 
 def main(world: World, arguments: list[str]) -> int:
     """Collective. The main function of a command, "digest PARTS STRATEGY": prints the hash of every event in order, its
-    roots, neighbours, time differences, negatives and dropout masks, nodes as flat row ids."""
+    roots, neighbors, time differences, negatives and dropout masks, nodes as flat row ids."""
     parts, strategy = arguments
     config = TemporalConfig()
-    config.sampling.strategy, config.train.precision, config.model.embed_dim = strategy, "float64", 8
+    config.sampling.strategy, config.train.precision, config.model.hidden = strategy, "float64", 8
     session = open_session(config, parts, world, Watchdog(world, 0))
     digest = hashlib.sha256()
     with session.plans("train", 0) as plans:

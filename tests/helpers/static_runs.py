@@ -93,7 +93,7 @@ def static_config(**changes) -> StaticConfig:
         "sampling__fanouts": [3, 2], "sampling__prefetch": 2, "sampling__topology": "sharded", "model__layers": 2,
         "model__hidden": 8, "model__heads": 2,
         "model__dropout": 0.2, "train__batch_size": 16, "train__precision": "float64", "train__seed": 5,
-        "train__epochs": 2, "train__log_every": 1, "train__patience": 0, "train__checkpoint_every": 0,
+        "train__epochs": 2, "train__log_every": 1, "train__early_stopping_patience": 0, "train__checkpoint_every": 0,
     }  # fmt: skip
     sections: dict[str, dict] = {}
     for key, value in (values | changes).items():
@@ -102,12 +102,12 @@ def static_config(**changes) -> StaticConfig:
     return StaticConfig.from_dict(sections)
 
 
-APART = {"comm__node_ranks": 1}  # each rank is a machine of its own: rows travel in messages
+APART = {"comm__ranks_per_machine": 1}  # each rank is a machine of its own: rows travel in messages
 
 
 def open_graph_session(comm, parts: Path, config: StaticConfig) -> Session:
     """Collective. A session on a communicator."""
-    world = World(CommConfig(device="cpu", threads=1, node_ranks=config.comm.node_ranks), comm)
+    world = World(CommConfig(device="cpu", threads=1, ranks_per_machine=config.comm.ranks_per_machine), comm)
     return open_session(config, str(parts), world, Watchdog(world, 0))
 
 

@@ -103,11 +103,11 @@ def make_parts(comm, graph: Path, folder: Path, parts: int = 16, method: str = "
 
 
 def make_config(**changes) -> TemporalConfig:
-    """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanout=3."""
+    """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanouts=[3]."""
     values = {
-        "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanout": 5,
+        "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanouts": [5],
         "sampling__prefetch": 3,
-        "model__memory_dim": 8, "model__time_dim": 6, "model__embed_dim": 8, "model__dropout": 0.2,
+        "memory__dim": 8, "model__time_dim": 6, "model__hidden": 8, "model__dropout": 0.2,
     }  # fmt: skip
     sections: dict[str, dict] = {}
     for key, value in (values | changes).items():
@@ -118,8 +118,8 @@ def make_config(**changes) -> TemporalConfig:
 
 def open_session(comm, parts: Path, config: TemporalConfig) -> Session:
     """Collective. A session on a communicator."""
-    world = World(CommConfig(device="cpu", threads=1, node_ranks=config.comm.node_ranks), comm)
-    return sessions.open_session(config, str(parts), world.split(config.train.epoch_parallel), Watchdog(world, 0))
+    world = World(CommConfig(device="cpu", threads=1, ranks_per_machine=config.comm.ranks_per_machine), comm)
+    return sessions.open_session(config, str(parts), world.split(config.train.parallel_epochs), Watchdog(world, 0))
 
 
 def train_steps(trainer: Trainer, first: int, stop: int | None = None) -> list[float]:
@@ -214,12 +214,12 @@ def _mask(session: Session, plan) -> np.ndarray:
     dropout = session.model.dropout(random, plan.query.identity)
     if dropout is None:
         return np.ones((len(plan.query.identity), 1))
-    columns = session.config.model.embed_dim
+    columns = session.config.model.hidden
     return native.dropout_mask(random, plan.query.identity, columns, dropout.p, torch.float64).cpu().numpy()
 
 
 def _neighbors(level, flat: np.ndarray, windows: int) -> dict[str, np.ndarray]:
-    """Neighbours of one level's queries; several windows side by side: [N, W, ...]."""
+    """Neighbors of one level's queries; several windows side by side: [N, W, ...]."""
     attention = level.attention
     slot, edge, width = attention.slot.cpu().numpy(), attention.edge_of.cpu().numpy(), level.edge.shape[1]
     columns = {

@@ -234,7 +234,9 @@ def train(comm, mpi_tmp_path, monkeypatch):
 
         monkeypatch.setattr(Trainer, "_score", score)
         folder, logged = mpi_tmp_path / "run", []
-        config = make_config(train__epochs=epochs, train__patience=0, train__log_every=1, data__path=str(parts))
+        config = make_config(
+            train__epochs=epochs, train__early_stopping_patience=0, train__log_every=1, data__path=str(parts)
+        )
         on_rank_0(comm, lambda: folder.mkdir(exist_ok=True))
         trainer = Trainer(
             open_session(comm, parts, config), folder, lambda text, **_: logged.append(text), StopRequest()

@@ -69,12 +69,12 @@ class Counted(MPI.Intracomm):
         super().Free()
 
 
-@pytest.mark.parametrize("node_ranks", [0, 2])
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
 @pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
-def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, node_ranks):
+def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, ranks_per_machine):
     """Its own communicators, the nodes' among them, and its world's: a service may open a run every minute."""
     config = make_config()
-    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, node_ranks=node_ranks)
+    config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, ranks_per_machine=ranks_per_machine)
     if comm.rank == 0:
         kinds.make_built_in(config, mpi_tmp_path / "parts")
     comm.Barrier()

@@ -15,8 +15,8 @@ from hpcgnn.loop.prefetch import Prefetcher
 LINK = {"task__kind": "link", "task__negatives": 2, "train__batch_size": 40}
 GRAPHS = {
     "typed": (typed, {}),
-    "weighted": (plain, {"sampling__mode": "weighted"}),
-    "labor": (plain, {"sampling__mode": "labor", "features__cache_ratio": 0.1, **APART}),
+    "weighted": (plain, {"sampling__strategy": "weighted"}),
+    "labor": (plain, {"sampling__strategy": "labor", "features__cache_ratio": 0.1, **APART}),
     "links": (friends, LINK),
 }
 

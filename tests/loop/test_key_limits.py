@@ -27,9 +27,9 @@ def test_epochs_have_a_limit(make):
 
 def test_hops_have_a_limit():
     static_config(sampling__fanouts=[2] * 16, model__layers=16)
-    with pytest.raises(ValueError, match=r"sampling\.fanouts must have at most 16 numbers, got 17: use sampling"):
+    with pytest.raises(ValueError, match=r"sampling\.fanouts must have at most 16 numbers, got 17: use train"):
         static_config(**DEEP)
-    static_config(sampling__mode="whole", model__layers=17)
+    static_config(train__full_graph=True, model__layers=17)
     training_runs.make_config(model__layers=16)
     with pytest.raises(ValueError, match=r"model\.layers must be at most 16, got 17"):
         training_runs.make_config(model__layers=17)
@@ -38,21 +38,21 @@ def test_hops_have_a_limit():
 @pytest.mark.parametrize(
     ("make", "changes", "most", "message"),
     [
-        (typed, {}, 4, r"sampling\.mode: .* at most 4 relations, not 5: use mode"),
-        (typed, {"sampling__mode": "whole", "sampling__fanouts": []}, 4, ""),
+        (typed, {}, 4, r"sampling\.fanouts: .* at most 4 relations, not 5: use train"),
+        (typed, {"train__full_graph": True, "sampling__fanouts": []}, 4, ""),
         (
             facts,
-            LINK | {"task__messages": "typed"},
+            LINK | {"task__message_edges": "typed"},
             3,
-            r"task\.messages: .* at most 3 relations, not 4: use",
+            r"task\.message_edges: .* at most 3 relations, not 4: use",
         ),
         (
             facts,
-            LINK | {"task__messages": "both"},
+            LINK | {"task__message_edges": "both"},
             7,
-            r"task\.messages: .* at most 7 relations, not 8: use",
+            r"task\.message_edges: .* at most 7 relations, not 8: use",
         ),
-        (facts, LINK | {"task__messages": "both"}, 8, ""),
+        (facts, LINK | {"task__message_edges": "both"}, 8, ""),
     ],
 )
 def test_relations_have_a_limit(comm, mpi_tmp_path, monkeypatch, make, changes, most, message):
@@ -107,8 +107,8 @@ def test_temporal_choices_have_a_limit(comm, mpi_tmp_path, monkeypatch, changes,
             {"model__dropout": 0.1},
             r"model\.dropout is drawn by .*, 8 of each at most: an epoch has 9 steps",
         ),
-        ({"sampling__boundary": 0.5}, r"set sampling\.boundary 1, take fewer snapshots or raise train\.batch_size"),
-        ({"model__dropout": 0.1, "train__batch_size": 5, "sampling__updates": 7}, "an epoch has 14 steps"),
+        ({"sampling__halo_ratio": 0.5}, r"set sampling\.halo_ratio 1, take fewer snapshots or raise train\.batch_size"),
+        ({"model__dropout": 0.1, "train__batch_size": 5, "sampling__updates_per_batch": 7}, "an epoch has 14 steps"),
         ({"model__dropout": 0.1, "train__batch_size": 9}, "an epoch has 1 steps, of the first 9 snapshots"),
         ({"train__batch_size": 1}, ""),
     ],

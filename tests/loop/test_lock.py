@@ -1,4 +1,4 @@
-"""One job holds a run folder: who holds it is named, what a killed job left behind is recognised."""
+"""One job holds a run folder: who holds it is named, what a killed job left behind is recognized."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from hpcgnn.task.links import LinkScores
 from hpcgnn.temporal.config import TemporalConfig
 
 LR, PER_EPOCH, EPOCHS, WARMUP = 0.1, 5, 4, 6
-TIMES = ("train_seconds", "events_per_second")
+TIMES = ("train_seconds", "samples_per_second")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,10 @@ SCHEDULES = {
     "constant": ({}, lambda optimizer, steps: TORCH.ConstantLR(optimizer, 1.0)),
     "cosine": ({"min_lr": 0.01}, lambda optimizer, steps: TORCH.CosineAnnealingLR(optimizer, steps, 0.01)),
     "linear": ({"min_lr": 0.02}, lambda optimizer, steps: TORCH.LinearLR(optimizer, 1.0, 0.2, steps)),
-    "step": ({"step_epochs": 2, "decay": 0.3}, lambda optimizer, steps: TORCH.StepLR(optimizer, 2 * PER_EPOCH, 0.3)),
+    "step": (
+        {"step_every": 2, "step_decay": 0.3},
+        lambda optimizer, steps: TORCH.StepLR(optimizer, 2 * PER_EPOCH, 0.3),
+    ),
 }
 
 
@@ -88,8 +91,9 @@ def test_schedules_beyond_their_ends():
 @pytest.mark.parametrize(
     "wrong",
     [{"schedule": "cosin"}, {"optimizer": "lion"}, {"precision": "float16"}, {"warmup_steps": -1}, {"min_lr": -0.1},
-     {"min_lr": 0.1}, {"step_epochs": 0}, {"decay": 0.0}, {"decay": 1.5}, {"clip_norm": -1.0}, {"accumulate": 0},
-     {"weight_decay": -0.1}, {"eval_every": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"clip_norm": float("inf")},
+     {"min_lr": 0.1}, {"step_every": 0}, {"step_decay": 0.0}, {"step_decay": 1.5}, {"clip_grad_norm": -1.0},
+     {"accumulate_steps": 0},
+     {"weight_decay": -0.1}, {"eval_every": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"clip_grad_norm": float("inf")},
      {"seed": 1 << 56}, {"batch_size": 0}],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong):
@@ -104,7 +108,7 @@ def test_wrong_settings_are_named(wrong):
      ({"schedule": "linear"}, True), ({"eval_every": 5}, False), ({"eval_every": 4}, True)],
 )  # fmt: skip
 def test_more_epochs_are_refused_where_they_change_the_past(settings, bound):
-    """A schedule towards the last epoch; a validation that was made because the epoch was the last."""
+    """A schedule toward the last epoch; a validation that was made because the epoch was the last."""
     old, new = (TemporalConfig(train=TrainConfig(epochs=epochs, **settings)) for epochs in (10, 20))
     if not bound:
         configuration.check_resumable(old, new)
@@ -140,7 +144,8 @@ OPTIMIZERS = {
 
 def optimizer_config(name: str) -> TrainConfig:
     return TrainConfig(
-        optimizer=name, epochs=2, lr=0.05, weight_decay=0.1, clip_norm=0.8, accumulate=ACCUMULATE, schedule="cosine",
+        optimizer=name, epochs=2, lr=0.05, weight_decay=0.1, clip_grad_norm=0.8, accumulate_steps=ACCUMULATE,
+        schedule="cosine",
         warmup_steps=2,
     )  # fmt: skip
 
@@ -267,10 +272,11 @@ def test_epochs_of_other_lengths(world):
 
 CASES = {
     "groups, clipped, AdamW": {
-        "train__accumulate": 3, "train__clip_norm": 0.3, "train__optimizer": "adamw", "train__weight_decay": 0.1,
+        "train__accumulate_steps": 3, "train__clip_grad_norm": 0.3, "train__optimizer": "adamw",
+        "train__weight_decay": 0.1,
         "train__schedule": "cosine", "train__warmup_steps": 3,
     },
-    "SGD, whole batches": {"train__optimizer": "sgd", "train__drop_last": True, "train__clip_norm": 0.1},
+    "SGD, whole batches": {"train__optimizer": "sgd", "train__drop_last": True, "train__clip_grad_norm": 0.1},
 }  # fmt: skip
 
 
@@ -284,7 +290,7 @@ def test_ranks_do_not_change_the_answer(comm, parts, case):
 
 
 def test_a_rate_that_does_not_decay():
-    assert learning_rate(TrainConfig(schedule="step", decay=1.0, lr=0.5), 70, 5) == 0.5
+    assert learning_rate(TrainConfig(schedule="step", step_decay=1.0, lr=0.5), 70, 5) == 0.5
 
 
 # ---------------------------------------------------------------------------------------------- batches, scores, epochs
@@ -356,11 +362,16 @@ def test_validations_and_patience(comm, parts, mpi_tmp_path):
     """Every second epoch and the last; patience counts validations; the monitored metric chooses the epoch."""
     changes = {
         "train__epochs": 5, "train__eval_every": 2, "train__monitor": "inductive_auc", "train__batch_size": 60,
-        "data__new_node_fraction": 0.1, "train__train_metrics": True,
+        "data__new_node_ratio": 0.1, "train__train_metrics": True,
     }  # fmt: skip
     on_rank_0(comm, lambda: [(mpi_tmp_path / name).mkdir() for name in ("run", "alone", "patience")] and None)
     found = lines(comm, parts, mpi_tmp_path / "run", make_config(**changes))
-    stopped = lines(comm, parts, mpi_tmp_path / "patience", make_config(**changes, train__lr=1e-30, train__patience=1))
+    stopped = lines(
+        comm,
+        parts,
+        mpi_tmp_path / "patience",
+        make_config(**changes, train__lr=1e-30, train__early_stopping_patience=1),
+    )
     if comm.rank > 0:
         return
     alone = lines(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", make_config(**changes))

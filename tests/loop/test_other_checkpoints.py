@@ -102,7 +102,7 @@ def test_another_graph_and_other_progress(written):
 
 def test_rows_of_another_model_or_kind(tmp_path, written):
     """Columns that this run's rows have not; writes that wait, which no run on this kind of graph has."""
-    config = static_config(embedding__types=["node"])
+    config = static_config(node_embedding__types=["node"])
     session = open_graph_session(MPI.COMM_SELF, make_static_parts(MPI.COMM_SELF, plain, tmp_path), config)
     _, entries = checkpoint.load_state(written, "graph")
     with pytest.raises(DistributedError, match=r"memory-0\.safetensors: not the node memory of the configured model"):

@@ -21,13 +21,13 @@ from hpcgnn.loop.checkpoint import load_state
 pytestmark = pytest.mark.launcher
 
 CHILD = HELPERS / "interrupted_train.py"
-TIMES = ("train_seconds", "events_per_second", "seeds_per_second", "predictions_per_second")
+TIMES = ("train_seconds", "samples_per_second")
 EPOCHS = 2
 OTHER_POINTS = (("rename", 5), ("prune", 3), ("evaluation", 5))  # of a checkpoint, where a process is killed
 ARGUMENTS = [
     "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",
-    "--train.seed=11", "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8", "--sampling.fanout=5",
-    "--data.new_node_fraction=0.1", "--comm.threads=1", "--comm.device=cpu",
+    "--train.seed=11", "--memory.dim=8", "--model.time_dim=8", "--model.hidden=8", "--sampling.fanouts=[5]",
+    "--data.new_node_ratio=0.1", "--comm.threads=1", "--comm.device=cpu",
 ]  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def assert_same(folder: Path, reference: list[dict]) -> None:
 
 
 GROUPED = [
-    "--train.accumulate=4", "--train.clip_norm=0.5", "--train.optimizer=adamw", "--train.weight_decay=0.01",
+    "--train.accumulate_steps=4", "--train.clip_grad_norm=0.5", "--train.optimizer=adamw", "--train.weight_decay=0.01",
     "--train.schedule=cosine", "--train.warmup_steps=3", "--train.min_lr=1e-4", "--train.eval_every=2",
     "--train.monitor=auc", "--train.train_metrics=true", "--train.drop_last=true",
 ]  # fmt: skip
@@ -192,7 +192,7 @@ def test_signals_stop_the_run_and_resume_finishes_it(runs, reference, tmp_path):
     ]
     for number, (ranks, at) in enumerate(interruptions):
         placement, hot = (("sharded", 0.3), ("replicated", 0))[number % 2]
-        result = runs.start(folder, ranks, f"--memory.placement={placement}", f"--memory.hot_nodes={hot}", at=at)
+        result = runs.start(folder, ranks, f"--memory.placement={placement}", f"--memory.hot_ratio={hot}", at=at)
         assert result.returncode == 75, (at, result.stdout, result.stderr)
         assert "Traceback" not in result.stderr
         newest = json.loads((checkpoints(folder)[-1] / "manifest.json").read_text())["progress"]["global_step"]

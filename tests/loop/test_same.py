@@ -140,7 +140,7 @@ def pretend_gpus(monkeypatch, count: int) -> None:
 def test_samplers_need_no_gpu(comm, monkeypatch, device):
     """And take nothing from the trainers: these hand device memory to MPI where that is on."""
     pretend_gpus(monkeypatch, 0 if is_last(comm) else 2)
-    world = World(CommConfig(device=device, gpu_direct="on", sampler_ranks=1, watchdog_seconds=0), comm)
+    world = World(CommConfig(device=device, gpu_direct="on", sampling_servers=1, watchdog_seconds=0), comm)
     side = world.split_off(1)
     assert (side.device.type, side.gpu_direct) == (("cpu", False) if is_last(comm) else ("cuda", True))
 

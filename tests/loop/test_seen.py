@@ -256,7 +256,7 @@ def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
     """The newest one counts as best only as long as none has a number, and the log says so."""
     scored = iter([*values, 0.1, 0.2])  # validation and test of the best epoch end the run
     monkeypatch.setattr(trainers, "split_metrics", lambda *_: {"auc": 0.7, "ap": next(scored)})
-    lines = run(comm, parts, mpi_tmp_path / "run", epochs=4, monitor="ap", patience=0)
+    lines = run(comm, parts, mpi_tmp_path / "run", epochs=4, monitor="ap", early_stopping_patience=0)
     assert lines[-1]["kind"] == "test"
     assert lines[-1]["epoch"] == best
     log = (mpi_tmp_path / "run" / "log" / f"rank-{comm.rank}.log").read_text()

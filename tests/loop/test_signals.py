@@ -13,8 +13,8 @@ import pytest
 from hpcgnn.loop.launch import EXIT_INTERRUPTED, EXIT_REQUEUE, StopRequest
 
 SMALL = [
-    "--data.synthetic_events=600", "--train.batch_size=50", "--model.memory_dim=4", "--model.time_dim=4",
-    "--model.embed_dim=4", "--comm.threads=1", "--comm.device=cpu",
+    "--data.synthetic_events=600", "--train.batch_size=50", "--memory.dim=4", "--model.time_dim=4",
+    "--model.hidden=4", "--comm.threads=1", "--comm.device=cpu",
 ]  # fmt: skip
 
 
@@ -90,7 +90,9 @@ def start(*arguments, **options) -> subprocess.Popen:
 def test_interrupt_of_one_process(tmp_path):
     """A checkpoint, the message and 75; --resume goes on."""
     run = tmp_path / "run"
-    with start("hpcgnn.train", "--output.dir", run, "--train.epochs=2000", "--train.patience=0", *SMALL) as process:
+    with start(
+        "hpcgnn.train", "--output.dir", run, "--train.epochs=2000", "--train.early_stopping_patience=0", *SMALL
+    ) as process:
         while "epoch 0" not in (line := process.stdout.readline()):
             assert line
         process.send_signal(signal.SIGINT)

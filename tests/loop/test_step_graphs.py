@@ -128,7 +128,7 @@ def make_set(folder, make=bipartite, **options):
 
 def small(**changes):
     return make_config(
-        **{"train__batch_size": 30, "sampling__prefetch": 0, "sampling__planner": "device"} | changes
+        **{"train__batch_size": 30, "sampling__prefetch": 0, "sampling__plan_on": "device"} | changes
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_recorded_steps_are_the_steps(tmp_path, emulated, graphs, case):  # noqa
 @pytest.mark.parametrize("case", LABELS)
 def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F811
     labels, options, kind, changes = test_temporal_tasks.CASES[case]
-    make = lambda path, **given: test_temporal_tasks.labelled(path, labels, **given)  # noqa: E731
+    make = lambda path, **given: test_temporal_tasks.labeled(path, labels, **given)  # noqa: E731
     parts = make_set(tmp_path, make, **{"num_events": 300} | options)
     run = lambda **graphs: test_temporal_tasks.run_epoch(  # noqa: E731
         MPI.COMM_SELF, parts, small(task__kind=kind, model__dropout=0.3, **changes, **graphs)
@@ -218,7 +218,7 @@ def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case): 
     """Losses of two epochs and the weights after them."""
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     (losses, weights), (found, others) = (
-        train_static(parts, static_config(**STATIC[case], sampling__planner="device", train__cuda_graphs=use))
+        train_static(parts, static_config(**STATIC[case], sampling__plan_on="device", train__cuda_graphs=use))
         for use in (False, True)
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
@@ -250,9 +250,9 @@ def train(session):
 def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  # noqa: F811
     folders = {make: make_static_parts(MPI.COMM_SELF, make, tmp_path / make.__name__) for make in (plain, typed)}
     for make, changes, message in (
-        (plain, {"sampling__planner": "host"}, "neighbors are drawn on the host"),
+        (plain, {"sampling__plan_on": "host"}, "neighbors are drawn on the host"),
         (typed, {}, "the graph has several types"),
-        (plain, {"embedding__types": ["node"]}, "rows of nodes are learnt"),
+        (plain, {"node_embedding__types": ["node"]}, "rows of nodes are learned"),
         (plain, {"model__kind": "rgcn"}, "looks for the relations"),
         (plain, {"features__storage": "file"}, "features.storage is not memory"),
         (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "a model of one's own may do"),
@@ -276,9 +276,9 @@ def test_steps_recorded_on_a_device_copy_nothing_to_it(tmp_path, graphs, case):
         parts, kind, make = make_static_parts(MPI.COMM_SELF, plain, tmp_path), graph_session, static_config
     else:
         parts, kind, make = str(make_set(tmp_path, num_events=300)), session_module, small
-    losses, _ = train_static(parts, make(sampling__planner="host"), kind=kind)
+    losses, _ = train_static(parts, make(sampling__plan_on="host"), kind=kind)
     with pretended_device():
-        config = make(sampling__planner="device", train__cuda_graphs=True)
+        config = make(sampling__plan_on="device", train__cuda_graphs=True)
         recorded, _ = train_static(parts, config, "cuda", kind)
     np.testing.assert_allclose(recorded, losses, rtol=1e-9)
     assert 0 < graphs[0].recorded <= graphs[0].replayed
@@ -304,7 +304,7 @@ def test_other_kinds_have_none():
     with pytest.raises(ValueError, match="snapshots are launched kernel by kernel"):
         SnapshotConfig(train=TrainConfig(cuda_graphs=True))
     with pytest.raises(ValueError, match="leave out train"):
-        static_config(sampling__mode="whole", train__cuda_graphs=True)
+        static_config(train__full_graph=True, train__cuda_graphs=True)
 
 
 def test_lengths_grow_with_the_plan_alone():
@@ -336,7 +336,7 @@ def test_masks_filled_later_are_those_of_the_step():
 def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     parts = make_set(tmp_path)
     for changes, message in (
-        ({"sampling__planner": "host"}, "plans are made on the host"),
+        ({"sampling__plan_on": "host"}, "plans are made on the host"),
         ({"memory__staleness": 1}, "set memory.staleness 0"),
         ({"model__class_path": "hpcgnn.temporal.model.model.TemporalModel"}, "a model of one's own"),
     ):

@@ -25,14 +25,20 @@ from hpcgnn.loop.trainer import Trainer
 LINKS = {"task__kind": "link", "train__batch_size": 24}
 STATIC = {
     "features": (plain, {}),
-    "whole": (plain, {"sampling__mode": "whole", "model__dropout": 0.0}),
-    "exact": (plain, {"eval__exact": True, "eval__chunk": 7}),
-    "links, exact": (shop, {**LINKS, "eval__exact": True, "eval__chunk": 7, "eval__batch_size": 11}),
+    "whole": (plain, {"train__full_graph": True, "model__dropout": 0.0}),
+    "exact": (plain, {"eval__exact": True, "eval__nodes_per_pass": 7}),
+    "links, exact": (shop, {**LINKS, "eval__exact": True, "eval__nodes_per_pass": 7, "eval__batch_size": 11}),
     "filtered": (
         facts,
-        {**LINKS, "task__decoder": "distmult", "eval__ranking": "filtered", "eval__chunk": 7, "eval__batch_size": 11},
+        {
+            **LINKS,
+            "task__decoder": "distmult",
+            "eval__ranking": "filtered",
+            "eval__nodes_per_pass": 7,
+            "eval__batch_size": 11,
+        },
     ),
-    "full": (shop, {**LINKS, "eval__ranking": "full", "eval__chunk": 7}),
+    "full": (shop, {**LINKS, "eval__ranking": "destinations", "eval__nodes_per_pass": 7}),
 }
 
 
@@ -54,7 +60,7 @@ def opened(comm, mpi_tmp_path):
 
     def make(case: str):
         if case == "windows of snapshots":
-            config = snapshot_config(sampling__history=3, train__batch_size=3, inputs__lags=1, train__log_every=1)
+            config = snapshot_config(sampling__window_size=3, train__batch_size=3, inputs__lags=1, train__log_every=1)
             parts = make_snapshot_parts(comm, mpi_tmp_path)
             return lambda: open_snapshot_session(comm, parts, config)
         graph, changes = STATIC[case]
@@ -117,7 +123,7 @@ def test_asked_at_any_step_of_a_split(opened, case):
     chunks = 0
     if config.eval.exact or config.eval.ranking:
         most = max(session.world.allgather(session.partition.num_nodes))
-        chunks = config.model.layers * -(-most // config.eval.chunk)
+        chunks = config.model.layers * -(-most // config.eval.nodes_per_pass)
         steps *= config.task.kind == "link"
     assert questions >= chunks + steps > 0
     for number in range(questions):

@@ -64,7 +64,7 @@ def test_exact_scores(comm, mpi_tmp_path, reports, ranking):
     """Every chunk of inference, every step, and every piece of candidates or of metrics."""
     parts = make_static_parts(comm, facts, mpi_tmp_path)
     config = static_config(
-        task__kind="link", task__decoder="distmult", eval__ranking=ranking, eval__exact=True, eval__chunk=5,
+        task__kind="link", task__decoder="distmult", eval__ranking=ranking, eval__exact=True, eval__nodes_per_pass=5,
         eval__batch_size=4,
     )  # fmt: skip
     session = open_graph_session(comm, parts, config)

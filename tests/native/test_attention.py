@@ -37,7 +37,7 @@ def make_case(shape, dtype):
     )
 
 
-def test_roots_without_neighbours_need_no_features():
+def test_roots_without_neighbors_need_no_features():
     """As in the first step of an epoch, of which no event came before: there is not one row of features."""
     none = torch.full((2, 4), -1, dtype=torch.int32)
     plan = SimpleNamespace(slot=none, edge_of=none, count=torch.zeros(2, dtype=torch.int32), dt=none.long())

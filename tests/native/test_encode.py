@@ -21,10 +21,10 @@ def test_time_encode_is_exact_for_large_times(dtype):
 def test_time_encode_learns_frequencies():
     dt, phase = torch.randint(0, 100, (50,)), torch.randn(6, dtype=torch.float64)
     frequency = torch.rand(6, dtype=torch.float64, requires_grad=True)
-    learnt = [
+    learned = [
         encode(dt, frequency, phase, torch.float64) for encode in (native.time_encode, native.time_encode_reference)
     ]
-    ours, theirs = (torch.autograd.grad(value.sum(), frequency)[0] for value in learnt)
+    ours, theirs = (torch.autograd.grad(value.sum(), frequency)[0] for value in learned)
     assert torch.allclose(ours, theirs)
 
 

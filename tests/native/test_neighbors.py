@@ -1,4 +1,4 @@
-"""Static neighbour sampling against a plain reference of its random numbers and algorithms, and in distribution."""
+"""Static neighbor sampling against a plain reference of its random numbers and algorithms, and in distribution."""
 
 import ctypes
 import itertools
@@ -232,8 +232,8 @@ def test_weighted_draws_without_replacement_are_successive(weights, fanout):
     assert_chi_square(observed, np.array([expected[code] for code in possible]), len(possible) - 1)
 
 
-def test_labor_shares_neighbours():
-    """Nodes with the same neighbours choose the same; in all, fewer different sources than uniform draws take."""
+def test_labor_shares_neighbors():
+    """Nodes with the same neighbors choose the same; in all, fewer different sources than uniform draws take."""
     rng = np.random.default_rng(8)
     sources = rng.choice(1 << 40, 60, replace=False)
     indptr, of_source = np.arange(401) * 60, np.tile(sources, 400)

@@ -18,7 +18,7 @@ def random_nodes(rng, num_nodes: int, num_constraints: int):
 
 
 def rows_of(nodes: StreamNodes):
-    """(node, weight, ties by neighbour) of every row."""
+    """(node, weight, ties by neighbor) of every row."""
     indptr, neighbor, tie = nodes.adjacency
     for row, node in enumerate(nodes.node):
         own = slice(indptr[row], indptr[row + 1])

@@ -30,8 +30,8 @@ MODELS = {
     "apan": APAN,
     "tgat": NONE | {"model__layers": 2, "sampling__strategy": "uniform"},
     "mixer": NONE | {"model__readout": "mixer"},
-    "window": {"sampling__strategy": "window", "sampling__window": 2000},
-    "windows": NONE | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3},
+    "window": {"sampling__strategy": "window", "sampling__window_length": 2000},
+    "windows": NONE | {"sampling__strategy": "window", "sampling__window_length": 2000, "sampling__num_windows": 3},
     "states at users": {"memory__update_at": "user", "model__readout": "time_projection", "memory__updater": "rnn"},
 }
 GRAPHS = st.fixed_dictionaries({
@@ -94,7 +94,7 @@ def test_only_differences_of_times_count(comm, folder, graph, model, start):
 @FEW
 @given(graph=GRAPHS, factor=st.sampled_from([2, 1024, 1 << 20]), memory=st.sampled_from(["gru", "none"]))
 def test_the_unit_of_times_does_not_count_where_a_model_has_one(comm, folder, graph, factor, memory):
-    """Where frequencies are learnt, differences of times are divided by the unit."""
+    """Where frequencies are learned, differences of times are divided by the unit."""
     config = {"memory__updater": memory, "model__time_encoding": "learnable"}
     with same_verdict(comm):
         one, other = (

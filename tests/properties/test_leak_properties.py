@@ -1,4 +1,4 @@
-"""Where nothing can be learnt nothing is: on graphs of random edges and labels every metric is that of chance.
+"""Where nothing can be learned nothing is: on graphs of random edges and labels every metric is that of chance.
 
 A metric that is better shows that answers reach the model. The rows of leak_rows.json cover all pairs of choices; those
 that take longer than CI may are marked nightly. Leaks that are planted are found.
@@ -117,7 +117,7 @@ def excess(wing: str, row: dict, folder: Path, write=None, seed: int = 0) -> flo
 
     value = standing(after.columns(), before.columns(), measure)
     if "label" in after.columns():  # of several snapshots and of both directions a target is asked for again
-        value /= math.sqrt(row.get("task.steps", 1) * (1 + row.get("task.undirected", False)))
+        value /= math.sqrt(row.get("task.forecast_steps", 1) * (1 + row.get("task.undirected", False)))
     trainer.close()
     session.close()
     return value
@@ -149,7 +149,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("wing", "row"), list(cases()))
-def test_nothing_is_learnt_where_nothing_can_be(tmp_path, wing, row):
+def test_nothing_is_learned_where_nothing_can_be(tmp_path, wing, row):
     """A leak shows on every graph; what is three standard errors from chance by chance, once in 370, on one."""
     if (
         row.get("eval") == "inductive" and row["task.kind"] == "link"
@@ -184,15 +184,15 @@ def test_a_new_choice_needs_new_rows(monkeypatch):
 
 REFUSED = {  # what is known or was trained on, by wing, with the reason
     "links of the messages' snapshot": (
-        "snapshots", {"task.kind": "link", "sampling.horizon": 0}, "messages travel on the very edges"
+        "snapshots", {"task.kind": "link", "task.horizon": 0}, "messages travel on the very edges"
     ),
     "weights of the messages": (
         "snapshots",
-        {"task.kind": "edge_regression", "task.target": "weight", "sampling.horizon": 0, "sampling.weighted": True},
+        {"task.kind": "edge_regression", "task.target": "weight", "task.horizon": 0, "model.edge_weights": True},
         "messages are multiplied by",
     ),
-    "lags of the answer": ("snapshots", {"sampling.horizon": 0, "inputs.lags": 2}, "inputs.lags are the target's"),
-    "links of whole graphs": ("static", {"task.kind": "link", "sampling.mode": "whole"}, "sampling.mode whole"),
+    "lags of the answer": ("snapshots", {"task.horizon": 0, "inputs.lags": 2}, "inputs.lags are the target's"),
+    "links of whole graphs": ("static", {"task.kind": "link", "train.full_graph": True}, "train.full_graph true"),
 }  # fmt: skip
 
 
@@ -204,8 +204,8 @@ def test_what_is_known_is_no_question(case):
 
 
 @pytest.mark.parametrize(("target", "reason"), [
-    ({"task.target": "degree", "sampling.horizon": 0}, "degree counts the very edges"),
-    ({"task.kind": "node", "task.target": "fixed", "task.split": "time"}, "fixed is the same in all snapshots"),
+    ({"task.target": "degree", "task.horizon": 0}, "degree counts the very edges"),
+    ({"task.kind": "node", "task.target": "fixed", "data.split_by": "time"}, "fixed is the same in all snapshots"),
 ])  # fmt: skip
 def test_what_only_the_graph_tells_is_refused_when_it_is_opened(tmp_path, target, reason):
     def write(path, row, rng):
@@ -226,7 +226,7 @@ def row_of(wing: str, **changes) -> dict:
 
 
 def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
-    """Neighbours at the time of a root, its own event among them, not before it alone."""
+    """Neighbors at the time of a root, its own event among them, not before it alone."""
     sample = native.sample_recent
 
     def too_early(graph, local, times, *others):
@@ -262,7 +262,7 @@ def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypa
         return partition, {}, 0
 
     monkeypatch.setattr(seeds, "_leave_out", leave_nothing_out)
-    row = row_of("static", task__kind="link", sampling__mode="full", task__negative_ends="both")
+    row = row_of("static", task__kind="link", sampling__fanouts=[-1, -1], task__negative_ends="both")
     assert excess("static", row, tmp_path) > ERRORS + 1
 
 
@@ -270,5 +270,5 @@ def test_edges_that_are_asked_for_among_the_inputs_are_found(tmp_path, monkeypat
     """Links of the very snapshot that messages travel on."""
     edges = link_goal.TargetEdges
     monkeypatch.setattr(link_goal, "TargetEdges", lambda partition, horizon, *others: edges(partition, 0, *others))
-    row = row_of("snapshots", task__kind="link", sampling__horizon=1, model__kind="sage", sampling__weighted=False)
+    row = row_of("snapshots", task__kind="link", task__horizon=1, model__kind="sage", model__edge_weights=False)
     assert excess("snapshots", row, tmp_path) > ERRORS + 1

@@ -157,14 +157,14 @@ def test_means_over_snapshots(comm, world, rows, groups):
 
 
 @st.composite
-def labelled(draw):
+def labeled(draw):
     """Rows of (outputs of classes, label, rank), and the number of classes."""
     classes = draw(st.integers(2, 5))
     row = st.tuples(st.lists(SCORES, min_size=classes, max_size=classes), st.integers(0, classes - 1), RANKS)
     return draw(st.lists(row, max_size=12)), classes
 
 
-@given(drawn=labelled())
+@given(drawn=labeled())
 @example(drawn=([([3e38, -3e38], 0, 0), ([0.0, 1.0], 1, 1)], 2))
 def test_classes(comm, world, drawn):
     rows, classes = drawn

@@ -1,4 +1,4 @@
-"""Neighbours drawn from generated lists, against plain Python: static ones, also without held-out edges, and temporal
+"""Neighbors drawn from generated lists, against plain Python: static ones, also without held-out edges, and temporal
 ones."""
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def histories(draw):
 
 
 @given(drawn=histories(), fanout=st.integers(1, 6), threads=st.integers(1, 2))
-def test_recent_neighbours_are_the_last_ones_before_the_time(drawn, fanout, threads):
+def test_recent_neighbors_are_the_last_ones_before_the_time(drawn, fanout, threads):
     graph, nodes, times, since, limit = drawn
     positions, count = native.sample_recent(graph, nodes, times, fanout, limit, since, threads)
     for number, chosen in enumerate(positions.tolist()):
@@ -171,7 +171,7 @@ def test_recent_neighbours_are_the_last_ones_before_the_time(drawn, fanout, thre
 
 
 @given(drawn=histories(), fanout=st.integers(1, 6), replace=st.booleans(), key=KEYS)
-def test_uniform_neighbours_are_before_the_time(drawn, fanout, replace, key):
+def test_uniform_neighbors_are_before_the_time(drawn, fanout, replace, key):
     """No entry twice, all where there are no more than asked for, the same in any order of the roots."""
     graph, nodes, times, since, limit = drawn
     identity = (1 << 40) + np.arange(len(nodes))

@@ -158,7 +158,7 @@ def test_parquet_is_what_pandas_reads(folder, table, dtype, feature_dtype, narro
     numbers=st.lists(NUMBERS.filter(lambda number: abs(number) <= LARGEST), min_size=6, max_size=6),
 )  # fmt: skip
 def test_the_order_of_a_table_of_nodes_does_not_count(folder, names, order, data, numbers):
-    """Nodes are numbered by their ids, so the graph is the same, and with it all that is learnt from it."""
+    """Nodes are numbered by their ids, so the graph is the same, and with it all that is learned from it."""
     edges = data.draw(st.lists(st.tuples(*[st.sampled_from(names)] * 2), min_size=1, max_size=6))
     rows = [(name, place, numbers[place]) for place, name in enumerate(names)]
     contents = []

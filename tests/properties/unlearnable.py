@@ -1,4 +1,4 @@
-"""Graphs where nothing can be learnt, runs on them, and how far their metrics are from chance.
+"""Graphs where nothing can be learned, runs on them, and how far their metrics are from chance.
 
 A wing's choices are factors: the values that a setting takes in tests of leaks. A row is a value for each of them; the
 rows of leak_rows.json cover all pairs of values that the program accepts together. What a new choice needs is added to
@@ -29,33 +29,34 @@ SWITCH = (False, True)
 # Of settings that take one of a few words, those that change neither what is asked nor what is known of it.
 SAME_ANSWER = {
     "temporal": {
-        "sampling.planner", "model.message", "model.time_encoding", "memory.update_at", "memory.placement", "task.loss",
+        "sampling.plan_on", "model.message", "model.time_encoding", "memory.update_at", "memory.placement", "task.loss",
         "task.negative_kind",
         "baseline.kind", "eval.protocol", "eval.negative_kind",  # the last two are the factor ``eval``
     },
     "static": {
-        "sampling.topology", "sampling.planner", "model.aggregator", "model.activation", "model.norm",
-        "features.storage", "features.cache", "features.wire",
+        "sampling.topology", "sampling.plan_on", "model.aggregator", "model.activation", "model.norm",
+        "features.storage", "features.cache_policy", "features.wire",
     },
-    "snapshots": {"task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.splits"},
+    "snapshots": {"task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.split_by"},
 }  # fmt: skip
-ALWAYS_SAME = ("train.", "comm.", "output.", "embedding.")
+ALWAYS_SAME = ("train.", "comm.", "output.", "node_embedding.")
 
 # Factors that are no such settings, or not settings at all; those that are come from the configuration.
 FURTHER: dict[str, dict[str, tuple]] = {
     "temporal": {
         "eval": ("random", "historical", "inductive", "all", "tgb"), "sampling.in_batch_neighbors": SWITCH,
-        "sampling.chunks": (1, 3), "memory.staleness": (0, 1), "data.new_node_fraction": (0.0, 0.2),
+        "sampling.random_chunks": (1, 3), "memory.staleness": (0, 1), "data.new_node_ratio": (0.0, 0.2),
     },
     "static": {
         "task.strict": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
-        "eval.ranking": ("", "filtered", "full"),
+        "eval.ranking": ("", "filtered", "destinations"), "train.full_graph": SWITCH, "sampling.all": SWITCH,
     },
     "snapshots": {
-        "sampling.horizon": (0, 1, 2), "sampling.history": (0, 3), "sampling.weighted": SWITCH,
-        "sampling.updates": (1, 2), "inputs.lags": (0, 2), "task.strict": SWITCH,
+        "data.split_by": ("auto", "time", "nodes"), "task.horizon": (0, 1, 2), "sampling.window_size": (0, 3),
+        "model.edge_weights": SWITCH,
+        "sampling.updates_per_batch": (1, 2), "inputs.lags": (0, 2), "task.strict": SWITCH,
         "task.new_links": SWITCH, "task.undirected": SWITCH,
-        "task.loss": ("", "softmax", "margin", "mae"), "task.steps": (1, 2),
+        "task.loss": ("", "softmax", "margin", "mae"), "task.forecast_steps": (1, 2),
     },
 }  # fmt: skip
 
@@ -84,8 +85,8 @@ def factors(wing: str) -> dict[str, tuple]:
 
 BASE: dict[str, Row] = {
     "temporal": {
-        "train.batch_size": 60, "train.lr": 0.02, "train.epochs": 3, "sampling.fanout": 5, "sampling.prefetch": 0,
-        "model.memory_dim": 8, "model.time_dim": 4, "model.embed_dim": 8, "model.dropout": 0.0,
+        "train.batch_size": 60, "train.lr": 0.02, "train.epochs": 3, "sampling.fanouts": [5], "sampling.prefetch": 0,
+        "memory.dim": 8, "model.time_dim": 4, "model.hidden": 8, "model.dropout": 0.0,
     },
     "static": {
         "train.batch_size": 50, "train.lr": 0.02, "train.epochs": 25, "sampling.prefetch": 0,
@@ -93,7 +94,7 @@ BASE: dict[str, Row] = {
     },
     "snapshots": {
         "train.batch_size": 1, "train.lr": 0.02, "train.epochs": 25, "sampling.prefetch": 0, "model.hidden": 8,
-        "inputs.embedding": 8,
+        "node_embedding.dim": 8,
     },
 }  # fmt: skip
 
@@ -111,8 +112,10 @@ def config_of(wing: str, row: Row) -> Any:
         else {"eval.negative_kind": protocol}
     )
     if values.get("sampling.strategy") == "window":
-        values["sampling.window"] = 300
-    if values.get("sampling.mode") == "whole":
+        values["sampling.window_length"] = 300
+    if values.pop("sampling.all", False):
+        values["sampling.fanouts"] = [-1, -1]
+    if values.get("train.full_graph"):
         values["sampling.fanouts"] = []
     if wing == "static" and values.get("task.kind") == "link" and not values.get("eval.ranking"):
         values["eval.negatives"] = 20  # a standard error is smaller then, and a leak so much farther from chance
@@ -141,12 +144,12 @@ def is_accepted(wing: str, row: Row) -> bool:
 
 def temporal_chance(row: Row) -> bool:
     """Pairs that met before are no random ones where some nodes were never seen."""
-    return not (row["data.new_node_fraction"] and row["eval"] in ("historical", "inductive"))
+    return not (row["data.new_node_ratio"] and row["eval"] in ("historical", "inductive"))
 
 
 def static_chance(row: Row) -> bool:
     """What a graph's relations decide: gcn and gat take one of them only. Of nodes nothing is typed, nor reverse."""
-    typed, link = row["task.messages"] != "stored", row["task.kind"] == "link"
+    typed, link = row["task.message_edges"] != "stored", row["task.kind"] == "link"
     if not link:
         return not (typed or row["graph.reverse"] or row["eval.ranking"])
     if row["graph.reverse"] and typed:
@@ -156,7 +159,7 @@ def static_chance(row: Row) -> bool:
 
 def snapshot_chance(row: Row) -> bool:
     """What a graph of one type and no repeated edges decides: attention has no weights, edges have no lags."""
-    if row["model.kind"] in ("gat", "dysat") and row["sampling.weighted"]:
+    if row["model.kind"] in ("gat", "dysat") and row["model.edge_weights"]:
         return False
     return row["task.kind"] in ("regression", "node") or not row["inputs.lags"]
 

@@ -22,10 +22,10 @@ from data_tools.partition.command import partition
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
-SHOP, LEARNT_SHOP, LINKS = "shop", "shop with a split", "links"
+SHOP, LEARNED_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
-    r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNT_SHOP, r"user\.likes\.item": SHOP,
+    r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
     r"links-run/": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
@@ -45,10 +45,10 @@ GRAPHS: dict[str, Callable[[Path], object]] = {
     FACTS: link_graphs.facts,
     UNSPLIT: lambda path: _without_split(static_runs.plain(path)),
     SHOP: lambda path: _shop(path, {}),
-    LEARNT_SHOP: lambda path: _shop(path, {"split": np.arange(200) % 3}),
+    LEARNED_SHOP: lambda path: _shop(path, {"split": np.arange(200) % 3}),
     SNAPSHOTS: lambda path: synthesize_snapshots(path, 40, 60, seed=1),
 }
-FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNT_SHOP), "static")
+FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
 FILE_KINDS |= {TEMPORAL: "temporal", SNAPSHOTS: "snapshots"}
 OWN = "made by the page itself"
 READERS = ("verify", "inspect", "stage")  # the tools that make no file
@@ -103,7 +103,7 @@ class StandIns:
             self._made = {made: kind for made, kind in self._made.items() if made not in RUN_NAMES}
         if name in GRAPH_NAMES:
             GRAPHS[kind](path)
-        elif name in SET_NAMES and kind == LEARNT_SHOP:
+        elif name in SET_NAMES and kind == LEARNED_SHOP:
             make_synthetic_graph(path, 120, links=True)
         elif name in SET_NAMES:
             graph = self._folder / "graph.h5"

@@ -167,8 +167,8 @@ def test_loader_refuses(comm, parts):
 
 PAGES = {
     "models": (KINDS["temporal"].config, "task model memory sampling eval baseline"),
-    "static": (KINDS["static"].config, "data task sampling features embedding model eval"),
-    "snapshots": (KINDS["snapshots"].config, "data task sampling inputs model eval"),
+    "static": (KINDS["static"].config, "data task sampling features node_embedding model eval"),
+    "snapshots": (KINDS["snapshots"].config, "data task sampling inputs node_embedding model eval"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Licence, metadata, citation, workflows and CONTRIBUTING.md agree with the repository and with each other."""
+"""License, metadata, citation, workflows and CONTRIBUTING.md agree with the repository and with each other."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def runs(workflow: dict) -> list[str]:
     return [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
 
 
-# ----------------------------------------------------------------------------------------------- licence and metadata
+# ----------------------------------------------------------------------------------------------- license and metadata
 
 
-def test_licence_is_the_whole_text_and_the_metadata_name_it():
+def test_license_is_the_whole_text_and_the_metadata_name_it():
     assert hashlib.sha256((REPOSITORY / "LICENSE").read_bytes()).hexdigest() == APACHE
     assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE"])
     # Beside an expression they are refused by indexes.

@@ -1,4 +1,4 @@
-"""Batch normalisation of snapshots: that of torch over the rows of all ranks, on any number of ranks and groups."""
+"""Batch normalization of snapshots: that of torch over the rows of all ranks, on any number of ranks and groups."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_and_gradients_are_those_of_torch(comm):
 
 
 def test_running_statistics_are_means_over_a_step(comm):
-    """Moved once a step, by what torch finds in the snapshots, each as often as it is used; then they normalise."""
+    """Moved once a step, by what torch finds in the snapshots, each as often as it is used; then they normalize."""
     share, norm, uses = Share(comm), make_norm(), (2, 1, 3)
     inputs = [5 + random(NODES, k, WIDTH) for k in SHAPES]
     norm(share.frames(uses), [rows[share.own] for rows in inputs])
@@ -99,9 +99,14 @@ def test_running_statistics_are_means_over_a_step(comm):
 NORMED = {"inputs__lags": 2, "model__norm": "batch", "model__layers": 2}
 VARIANTS = {
     "carried": {"model__kind": "roland", "train__batch_size": 3},
-    "windows": {"model__kind": "mpnn_lstm", "sampling__history": 3, "train__batch_size": 4, "sampling__shuffle": True},
-    "learnt inputs": {"model__kind": "mpnn_lstm", "inputs__embedding": 3, "train__batch_size": 4},
-    "windows with state": {"model__kind": "roland", "sampling__history": 2, "train__batch_size": 5},
+    "windows": {
+        "model__kind": "mpnn_lstm",
+        "sampling__window_size": 3,
+        "train__batch_size": 4,
+        "sampling__shuffle": True,
+    },
+    "learned inputs": {"model__kind": "mpnn_lstm", "node_embedding__dim": 3, "train__batch_size": 4},
+    "windows with state": {"model__kind": "roland", "sampling__window_size": 2, "train__batch_size": 5},
     "one snapshot a step": {"model__kind": "gcn", "train__batch_size": 1},
 }
 
@@ -111,7 +116,7 @@ VARIANTS = {
 def test_ranks_and_groups_give_one_answer(comm, mpi_tmp_path, variant, groups):
     """Losses and gradients of training, then validation by the running statistics."""
     parts = make_parts(comm, mpi_tmp_path)
-    config = make_config(**{"comm__time_parallel": groups, **NORMED, **VARIANTS[variant]})
+    config = make_config(**{"comm__time_groups": groups, **NORMED, **VARIANTS[variant]})
     assert_like_one_rank(comm, parts, config, groups)
 
 

@@ -23,7 +23,7 @@ from test_graph_training import run_both
 from hpcgnn.comm.world import World
 from hpcgnn.snapshots.model import MODELS
 
-TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learnt phase": ({}, {"model__learn_phase": True})} | {
+TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learned phase": ({}, {"model__learn_phase": True})} | {
     name: test_temporal_models.CASES[name]
     for name in ("jodie", "apan", "tgat", "dysat", "boundary decay, uniform", "mean of messages")
 }
@@ -38,17 +38,17 @@ STORED = {
         **APART,
     },
     "file": {"features__storage": "file", "features__cache_ratio": 0.2, **APART},
-    "exact": {"eval__exact": True, "eval__chunk": 17},
+    "exact": {"eval__exact": True, "eval__nodes_per_pass": 17},
 }
 REPLICATED = {
     "typed": (typed, {}),
-    "labor, ahead": (plain, {"sampling__mode": "labor", "sampling__in_flight": 2}),
+    "labor, ahead": (plain, {"sampling__strategy": "labor", "sampling__in_flight": 2}),
     "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "pinned": (plain, {"features__storage": "pinned", "features__device_ratio": 0.3}),
 }
 LINKS = ["friends", "filtered", "shop, exact"]
 SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "gat", "dysat")} | {
-    "boundary": {"sampling__boundary": 0.5, "model__layers": 2}
+    "boundary": {"sampling__halo_ratio": 0.5, "model__layers": 2}
 }
 
 pytestmark = pytest.mark.ranks(1, 2, 4)  # takes a minute
@@ -114,6 +114,6 @@ def test_links(comm, mpi_tmp_path, on_device, case):
 @pytest.mark.parametrize("case", SNAPSHOTS)
 def test_snapshots(comm, mpi_tmp_path, on_device, case):
     parts = snapshot_runs.make_parts(comm, mpi_tmp_path)
-    changes = {"sampling__history": 3} if case in MODELS and MODELS[case].windowed else {}
+    changes = {"sampling__window_size": 3} if case in MODELS and MODELS[case].windowed else {}
     config = snapshot_runs.make_config(inputs__lags=2, **SNAPSHOTS[case], **changes)
     snapshot_runs.assert_like_one_rank(comm, parts, config, context=on_device)

@@ -11,22 +11,22 @@ from hpcgnn.comm.world import DistributedError
 LABELS = {"train__batch_size": 3, "task__target": "label"}
 VARIANTS = {
     "node, by time": {"task__kind": "node", "task__class_weights": [1.0, 2.0, 0.5]},
-    "node, one class for all": {"task__kind": "node", "task__target": "colour", "sampling__horizon": 0},
+    "node, one class for all": {"task__kind": "node", "task__target": "color", "task__horizon": 0},
     "node, nothing said": {"task__kind": "node"},
-    "node, by nodes": {"task__kind": "node", "task__target": "colour", "task__split": "nodes"},
-    "node, windows": {"task__kind": "node", "sampling__history": 2},
+    "node, by nodes": {"task__kind": "node", "task__target": "color", "data__split_by": "nodes"},
+    "node, windows": {"task__kind": "node", "sampling__window_size": 2},
     "edge": {"task__kind": "edge", "task__target": "sign", "task__class_weights": [0.1, 0.9]},
-    "edge, windows": {"task__kind": "edge", "task__target": "sign", "sampling__history": 2},
+    "edge, windows": {"task__kind": "edge", "task__target": "sign", "sampling__window_size": 2},
     "edge, number": {"task__kind": "edge_regression", "task__target": "rating", "task__loss": "mae"},
-    "edge, own snapshot": {"task__kind": "edge_regression", "task__target": "rating", "sampling__horizon": 0},
+    "edge, own snapshot": {"task__kind": "edge_regression", "task__target": "rating", "task__horizon": 0},
 }
 
 
-def labelled_graph(seed=6, nodes=40, snapshots=12):
+def labeled_graph(seed=6, nodes=40, snapshots=12):
     """Few edges: ranks have none of some snapshots; labels that are not known; snapshots without edges."""
     graph, rng = random_graph(seed, nodes, snapshots, 12, empty=(4, 11)), np.random.default_rng(seed)
     graph.series["label"] = rng.integers(-1, 3, (nodes, snapshots)).astype(np.int8)
-    graph.nodes["colour"] = rng.integers(-1, 2, nodes).astype(np.int16)
+    graph.nodes["color"] = rng.integers(-1, 2, nodes).astype(np.int16)
     graph.nodes["split"] = rng.integers(0, 3, nodes).astype(np.uint8)
     graph.edges["sign"] = rng.integers(-1, 2, len(graph.src)).astype(np.int8)
     graph.edges["rating"] = np.where(rng.random(len(graph.src)) < 0.2, np.nan, rng.random(len(graph.src)))
@@ -35,14 +35,14 @@ def labelled_graph(seed=6, nodes=40, snapshots=12):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
-    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    parts = write_parts(comm, mpi_tmp_path, labeled_graph())
     _, metrics = assert_like_one_rank(comm, parts, make_config(**{**LABELS, **VARIANTS[variant]}))
     assert not np.isnan(next(iter(metrics.values())))
 
 
 def test_loss_is_the_mean_over_known_labels(comm, mpi_tmp_path):
     """Of nodes one column of classes, weighted; split by nodes: training's alone."""
-    graph = labelled_graph()
+    graph = labeled_graph()
     config = {**LABELS, "task__kind": "node", "task__class_weights": [1.0, 2.0, 0.5]}
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**config))
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def test_loss_is_the_mean_over_known_labels(comm, mpi_tmp_path):
 
 def test_edges_are_seen_with_their_own_ends(comm, mpi_tmp_path):
     """Rows of both ends [source | destination] and the label of every edge, from outputs that name the nodes."""
-    graph = labelled_graph()
+    graph = labeled_graph()
     config = make_config(**{**LABELS, "task__kind": "edge_regression", "task__target": "rating"})
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     flat, wanted = torch.from_numpy(session.partition.flat_row), session.goal.want("train", 0, 1)
@@ -73,10 +73,10 @@ def test_edges_are_seen_with_their_own_ends(comm, mpi_tmp_path):
 
 
 def frozen_graph():
-    """What is to be learnt is the same in all snapshots, and so are the edges."""
-    graph = labelled_graph()
+    """What is to be learned is the same in all snapshots, and so are the edges."""
+    graph = labeled_graph()
     graph.series |= {
-        "fixed": np.repeat(graph.nodes["colour"][:, None], 12, axis=1),
+        "fixed": np.repeat(graph.nodes["color"][:, None], 12, axis=1),
         "height": np.repeat(np.arange(40.0)[:, None], 12, axis=1),
     }
     graph.first, graph.last = np.zeros(len(graph.src), np.int64), np.full(len(graph.src), 11)
@@ -84,13 +84,15 @@ def frozen_graph():
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"task__kind": "node", "task__target": "colour", "task__split": "time"}, "task.split time: .*colour is the same"),
-    ({"task__kind": "node", "task__target": "fixed", "task__split": "time"}, "task.split time: .*fixed is the same"),
+    ({"task__kind": "node", "task__target": "color", "data__split_by": "time"},
+     "data.split_by time: .*color is the same"),
+    ({"task__kind": "node", "task__target": "fixed", "data__split_by": "time"},
+     "data.split_by time: .*fixed is the same"),
     ({"task__kind": "node", "task__target": "fixed", "inputs__lags": 1}, "inputs.lags would show the labels .*fixed"),
-    ({"task__kind": "node", "task__target": "fixed", "data__val_fraction": 0.3}, "data.val_fraction has no effect"),
+    ({"task__kind": "node", "task__target": "fixed", "data__val_ratio": 0.3}, "data.val_ratio has no effect"),
     ({"task__target": "height"}, "task.target height is the same in all snapshots"),
     ({"task__target": "degree"}, "task.target degree is the same in all snapshots"),
-    ({"task__target": "degree", "sampling__horizon": 0}, "task.target degree counts the very edges"),
+    ({"task__target": "degree", "task__horizon": 0}, "task.target degree counts the very edges"),
     ({"task__kind": "edge", "task__target": "sign"}, "task.target sign: every later edge is one of training"),
     ({"task__kind": "edge_regression", "task__target": "rating"}, "task.target rating: every later edge"),
 ])  # fmt: skip
@@ -101,7 +103,7 @@ def test_what_does_not_change_is_not_tested_later(comm, mpi_tmp_path, changes, r
         open_session(comm, parts, make_config(**{**LABELS, **changes}))
 
 
-@pytest.mark.parametrize("target", ["colour", "fixed"])
+@pytest.mark.parametrize("target", ["color", "fixed"])
 def test_classes_that_do_not_change_are_split_by_nodes(comm, mpi_tmp_path, target):
     """Unless something else is asked for: no node is in two splits."""
     graph = frozen_graph()
@@ -111,7 +113,7 @@ def test_classes_that_do_not_change_are_split_by_nodes(comm, mpi_tmp_path, targe
     rows = {name: flat[session.goal.want(name, 0, 3).row.numpy()] for name in ("train", "val", "test")}
     for number, (name, mine) in enumerate(rows.items()):
         found = np.concatenate(session.world.allgather(mine))
-        expected = np.flatnonzero((graph.nodes["colour"] >= 0) & (graph.nodes["split"] == number))
+        expected = np.flatnonzero((graph.nodes["color"] >= 0) & (graph.nodes["split"] == number))
         assert np.array_equal(np.sort(found), expected), name
     assert "split by the nodes' column split" in session.goal.describe()
     session.close()
@@ -119,7 +121,7 @@ def test_classes_that_do_not_change_are_split_by_nodes(comm, mpi_tmp_path, targe
 
 def test_edges_that_stay_are_told(comm, mpi_tmp_path):
     """Of 12 edges in every later snapshot those that training has had, with the same label, by hand."""
-    graph = labelled_graph()
+    graph = labeled_graph()
     graph.last = np.minimum(graph.first + 3, 11)
     graph.edges["sign"] = np.zeros_like(graph.edges["sign"])
     config = make_config(**LABELS, task__kind="edge", data__val_snapshots=1, data__test_snapshots=2)
@@ -141,25 +143,25 @@ def test_edges_that_stay_are_told(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task__kind": "node", "task__target": "colours"}, "task.target colours: no such column of nodes"),
+        ({"task__kind": "node", "task__target": "colors"}, "task.target colors: no such column of nodes"),
         ({"task__kind": "node", "task__target": "target"}, "is no class"),
         ({"task__kind": "node", "task__classes": 2}, "below task.classes = 2"),
         ({"task__kind": "node", "task__class_weights": [1.0, 1.0]}, "has 2 numbers, the data 3 classes"),
         ({"task__kind": "edge", "task__target": "signs"}, "signs: no such column of edges"),
         ({"task__kind": "edge", "task__target": "rating"}, "is no class"),
         ({"task__kind": "node", "task__target": "pair"}, r"column pair of nodes must be one class each, got \(2,\)"),
-        ({"task__kind": "node", "task__split": "nodes"}, "task.split nodes needs a column split of the nodes"),
+        ({"task__kind": "node", "data__split_by": "nodes"}, "data.split_by nodes needs a column split of the nodes"),
         ({"task__target": "labels"}, "task.target labels: no such column of every snapshot; the graph has .*label"),
-        ({"task__target": "label", "inputs__embedding": 0}, "nothing is known of the nodes; set inputs.degrees"),
+        ({"task__target": "label", "node_embedding__dim": 0}, "nothing is known of the nodes; set inputs.degrees"),
         (
-            {"task__kind": "node", "task__target": "colour", "inputs__lags": 2},
-            "inputs.lags needs a column colour of every",
+            {"task__kind": "node", "task__target": "color", "inputs__lags": 2},
+            "inputs.lags needs a column color of every",
         ),
     ],
 )
-def test_what_cannot_be_learnt_is_refused(comm, mpi_tmp_path, changes, reason):
+def test_what_cannot_be_learned_is_refused(comm, mpi_tmp_path, changes, reason):
     """Of a graph without features, whose nodes are in no split."""
-    graph = labelled_graph()
+    graph = labeled_graph()
     graph.nodes["pair"] = np.zeros((40, 2), np.int8)
     del graph.nodes["split"], graph.series["feat"]
     with pytest.raises(DistributedError, match=reason):
@@ -174,9 +176,9 @@ def test_what_cannot_be_learnt_is_refused(comm, mpi_tmp_path, changes, reason):
         ("edge, number", "a number of every edge (column rating), 1 snapshots later", ("mse", "mae", "rmse")),
     ],
 )
-def test_what_is_learnt_is_described(comm, mpi_tmp_path, variant, described, names):
+def test_what_is_learned_is_described(comm, mpi_tmp_path, variant, described, names):
     """With the metrics by name; a step without targets, as of a group that has no snapshot of it, adds nothing."""
-    parts = write_parts(comm, mpi_tmp_path, labelled_graph())
+    parts = write_parts(comm, mpi_tmp_path, labeled_graph())
     session = open_session(comm, parts, make_config(**{**LABELS, **VARIANTS[variant]}))
     goal, outputs = session.goal, torch.ones(2, 3)
     assert goal.describe() == described

@@ -19,10 +19,10 @@ VARIANTS = {
     "both ends by degree": {"task__negative_ends": "both", "task__negative_kind": "degree", "task__negatives": 3},
     "undirected": {"task__undirected": True, "task__new_links": True, "task__strict": True, "task__loss": "margin"},
     "windows": {
-        "sampling__history": 2,
+        "sampling__window_size": 2,
         "task__decoder": "cosine",
         "task__positive_weight": 3.0,
-        "inputs__embedding": 4,
+        "node_embedding__dim": 4,
     },
     "all pairs": {"eval__ranking": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
     "answers": {"eval__ranking": "filtered", "task__decoder": "complex", "task__strict": True},
@@ -57,9 +57,9 @@ def test_updates_repeat_a_step_before_it_goes_on(comm, mpi_tmp_path):
     """Weights left alone: every step is there three times, from the same state, and tells its scores once."""
     parts = write_parts(comm, mpi_tmp_path, random_graph(4, 40, 10, 15))
     once, _ = run_epochs(comm, parts, links(train__batch_size=2))
-    found, _ = run_epochs(comm, parts, links(train__batch_size=2, sampling__updates=3))
+    found, _ = run_epochs(comm, parts, links(train__batch_size=2, sampling__updates_per_batch=3))
     assert np.allclose(found, np.repeat(once, 3, axis=0), rtol=1e-12)
-    session, told = open_session(comm, parts, links(train__batch_size=2, sampling__updates=3)), []
+    session, told = open_session(comm, parts, links(train__batch_size=2, sampling__updates_per_batch=3)), []
     with session.plans("train", 0) as plans:
         for plan in plans:
             session.task.train(plan)
@@ -216,7 +216,7 @@ def test_counted_metrics_are_those_of_sklearn(comm):
         ({"eval__ranking": "filtered"}, "in evaluation all nodes at both ends", ("mrr", "hits@1", "hits@3")),
     ],
 )  # fmt: skip
-def test_what_is_learnt_is_described(comm, mpi_tmp_path, changes, described, names):
+def test_what_is_learned_is_described(comm, mpi_tmp_path, changes, described, names):
     """With the metrics by name; those of training are the same in all cases."""
     graph = both_directions(random_graph(8, 15, 6, 40))
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(**changes))
@@ -274,7 +274,7 @@ def test_wrong_settings_are_refused():
         ({"task__classes": 3}, "no classes"),
         ({"task__negatives": 0}, "task.negatives"),
         ({"task__decoder": "pair"}, "task.decoder pair is for temporal graphs"),
-        ({"task__split": "nodes"}, "task.split nodes"),
+        ({"data__split_by": "nodes"}, "data.split_by nodes"),
     ):
         with pytest.raises(ValueError, match=reason):
             links(**changes)

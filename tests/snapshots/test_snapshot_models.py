@@ -58,18 +58,18 @@ class Ran:
         task, self.world = session.task, session.world
         plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
         session.model.train()
-        chain, self.leaf = HaloChain(), task._learnt()
+        chain, self.leaf = HaloChain(), task._learned()
         before = session.graph.channel.sent_bytes
         frames = task._frames(plan, chain, self.leaf)
         outputs, _ = session.model(frames, session.model.begin(frames[0].inputs))
-        windowed = session.config.sampling.history > 0
+        windowed = session.config.sampling.window_size > 0
         outputs = torch.stack(outputs[-1].unbind(1) if windowed else [rows.squeeze(1) for rows in outputs])
         self.targets, self.rows, self.comm = plan.targets, session.partition.flat_row, comm
         chain.tie((outputs * weights(outputs.shape)[:, self.rows]).sum()).backward()
         self.sent = session.graph.channel.sent_bytes - before
         self.outputs = self.by_row(outputs.detach().transpose(0, 1)).transpose(0, 1)
         if self.leaf is not None:
-            self.learnt, self.learnt_gradient = self.by_row(self.leaf.detach()), self.by_row(self.leaf.grad)
+            self.learned, self.learned_gradient = self.by_row(self.leaf.detach()), self.by_row(self.leaf.grad)
         named = dict(session.model.named_parameters())
         self.parameters = {name: value.detach().clone().requires_grad_() for name, value in named.items()}
         self.gradients = {
@@ -90,17 +90,17 @@ def weights(shape):
     return torch.cos(numbers).view(shape[0], NODES, shape[2])
 
 
-def expected_outputs(ran, graph, config, learnt):
+def expected_outputs(ran, graph, config, learned):
     """[., N, C] by dense matrices."""
     a, dense = matrices(graph), DENSE[config.model.kind]
     series = torch.from_numpy(graph.series["feat"]).double()
-    x = [torch.cat([series[:, t], learnt], 1) for t in range(SNAPSHOTS)]
-    if not config.sampling.history:
+    x = [torch.cat([series[:, t], learned], 1) for t in range(SNAPSHOTS)]
+    if not config.sampling.window_size:
         first = ran.targets[0]
         return torch.stack(
             dense(ran.parameters, a[first : ran.targets[-1] + 1], x[first : ran.targets[-1] + 1], config.model)
         )
-    windows = [range(t - config.sampling.history + 1, t + 1) for t in ran.targets]
+    windows = [range(t - config.sampling.window_size + 1, t + 1) for t in ran.targets]
     return torch.stack([dense(ran.parameters, a[list(w)], [x[t] for t in w], config.model)[-1] for w in windows])
 
 
@@ -112,7 +112,7 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
     heads = {"heads": 2} if "heads" in MODELS[kind].options else {}
     model = {f"model__{name}": value for name, value in {"hidden": 4, "kind": kind, **heads, **changes}.items()}
     return make_config(
-        sampling__history=history, inputs__embedding=embedding, task__steps=2, data__val_snapshots=0,
+        sampling__window_size=history, node_embedding__dim=embedding, task__forecast_steps=2, data__val_snapshots=0,
         data__test_snapshots=0, train__batch_size=batch_size, **model,
     )  # fmt: skip
 
@@ -123,16 +123,16 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
     ids=str,
 )
 def test_model_is_the_dense_one(comm, parts, kind, changes, history):
-    """Weighted edges, a snapshot without any, learnt inputs beside given ones; carried on and in windows."""
+    """Weighted edges, a snapshot without any, learned inputs beside given ones; carried on and in windows."""
     weighted = not MODELS[kind].make.weighs_edges
     config = configured(kind, history, **changes)
     session = open_session(comm, parts(weighted), config)
     ran = Ran(comm, session)
-    leaf = ran.learnt.clone().requires_grad_()
+    leaf = ran.learned.clone().requires_grad_()
     expected = expected_outputs(ran, make_graph(weighted=weighted), config, leaf)
     (expected * weights(expected.shape)).sum().backward()
     assert_near(ran.outputs, expected)
-    assert_near(ran.learnt_gradient, leaf.grad)
+    assert_near(ran.learned_gradient, leaf.grad)
     for name, value in ran.parameters.items():
         gradient = torch.zeros_like(value) if value.grad is None else value.grad
         assert_near(ran.gradients[name], gradient)
@@ -209,7 +209,7 @@ def test_dropout_is_that_of_one_rank(comm, parts, kind):
 
 @pytest.mark.serial
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"a3tgcn looks back over a window: set sampling\.history"):
+    with pytest.raises(ValueError, match=r"a3tgcn looks back over a window: set sampling\.window_size"):
         configured("a3tgcn")
     with pytest.raises(ValueError, match=r"model\.heads \(3\) must divide model\.hidden \(4\)"):
         configured("gat", heads=3)
@@ -248,8 +248,8 @@ def test_a_row_makes_choices_help_and_checks(halved, capsys):
     with pytest.raises(SystemExit, match="0"):
         train._parse(["--kind", "snapshots", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "dysat,halved}" in text
-    assert '"halved": half of gcn' in text
+    assert "dysat, halved; default" in text
+    assert "; halved: half of gcn." in text
     with pytest.raises(ValueError, match=r"model\.kind must be one of gcn, .*, dysat, halved, got 'halve'"):
         make_config(model__kind="halve")
     with pytest.raises(ValueError, match=r"model\.heads 2 is for model\.kind gat, dysat; got halved"):
@@ -259,7 +259,7 @@ def test_a_row_makes_choices_help_and_checks(halved, capsys):
 @pytest.mark.serial
 def test_help_has_a_line_for_every_key(capsys):
     with pytest.raises(SystemExit, match="0"):
-        train._parse(["--kind", "snapshots", "--help"])
+        train._parse(["--kind", "snapshots", "--help_all"])
     text = capsys.readouterr().out
     for section, keys in make_config().to_dict().items():
         for key in keys if isinstance(keys, dict) else ():
@@ -273,7 +273,7 @@ def test_a_row_trains(comm, parts, halved):
 
 
 def test_attention_refuses_weights(comm, parts):
-    with pytest.raises(DistributedError, match=r"gat weighs edges itself: set sampling\.weighted false"):
+    with pytest.raises(DistributedError, match=r"gat weighs edges itself: set model\.edge_weights false"):
         open_session(comm, parts(True), configured("gat"))
 
 
@@ -284,10 +284,10 @@ def test_weights_that_sums_cannot_be_divided_by_are_refused(comm, mpi_tmp_path, 
     graph = make_graph()
     graph.edges["weight"][7] = value
     parts = write_parts(comm, mpi_tmp_path, graph)
-    with pytest.raises(DistributedError, match=rf"weight of edges: {value} in row 7 of .*sampling.weighted false"):
+    with pytest.raises(DistributedError, match=rf"weight of edges: {value} in row 7 of .*model.edge_weights false"):
         open_session(comm, parts, configured(kind))
     config = configured(kind)
-    config.sampling.weighted = False
+    config.model.edge_weights = False
     session = open_session(comm, parts, config)
     found = session.task.outputs(session.loaders["train"].planner.plan(session.batches["train"], 0, 0))
     session.close()

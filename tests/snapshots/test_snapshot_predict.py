@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jsonargparse import Namespace
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
-from test_snapshot_labels import LABELS, labelled_graph
+from test_snapshot_labels import LABELS, labeled_graph
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop import checkpoint
@@ -18,7 +18,7 @@ from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.predict import check, forecast, forecast_nodes
 from hpcgnn.snapshots.session import follow
 
-KINDS = {"carried": {}, "windows": {"sampling__history": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
+KINDS = {"carried": {}, "windows": {"sampling__window_size": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
 
 
 def trained(comm, parts, folder, config):
@@ -69,9 +69,9 @@ def test_outputs_are_those_that_were_scored(comm, mpi_tmp_path, kind):
 def test_answers_need_the_weights_and_the_graph_alone(comm, mpi_tmp_path, kind):
     """Validation, test and forecast from a state that is carried on are those of one pass over all snapshots by the
     best weights, one snapshot a step: nothing is left of the weights, or of the sample of neighbors, that the state
-    was formed by as they were learnt."""
+    was formed by as they were learned."""
     parts = make_parts(comm, mpi_tmp_path)
-    changes = {"train__batch_size": 3, "train__log_every": 0, "train__lr": 0.05, "sampling__boundary": 0.6}
+    changes = {"train__batch_size": 3, "train__log_every": 0, "train__lr": 0.05, "sampling__halo_ratio": 0.6}
     config = make_config(inputs__lags=2, model__kind=kind, model__hidden=8, **changes)
     best = comm.bcast(trained(comm, parts, mpi_tmp_path, config))
     told = json.loads((mpi_tmp_path / "metrics.jsonl").read_text().splitlines()[-1]) if comm.rank == 0 else None
@@ -123,14 +123,14 @@ def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
 
 def test_runs_on_parts_of_the_nodes_predict_all_snapshots(comm, mpi_tmp_path):
     """What they have trained on, too: as it was scored."""
-    graph = labelled_graph()
-    changes = {**LABELS, "task__kind": "node", "task__target": "colour", "task__split": "nodes", "sampling__horizon": 0}
+    graph = labeled_graph()
+    changes = {**LABELS, "task__kind": "node", "task__target": "color", "data__split_by": "nodes", "task__horizon": 0}
     config = make_config(**changes)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     scores = session.scores("test").columns()["output"]
     nodes = forecast_nodes(session, session.partition.num_snapshots)
     mine = np.isin(nodes.row, session.partition.flat_row[session.goal._split == 2])
-    known = mine & (graph.nodes["colour"][nodes.row] >= 0)
+    known = mine & (graph.nodes["color"][nodes.row] >= 0)
     rows = [nodes.columns[f"snapshot_{number}"][known] for number in session.loaders["test"].snapshots]
     found, expected = (np.sort(np.concatenate(values).ravel()) for values in (rows, [scores]))
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
@@ -160,9 +160,9 @@ def test_hidden_rows_are_written_where_they_are_asked_for_alone():
 
 
 NAMED = {
-    "numbers": ({"sampling__horizon": 2}, ["snapshot_12", "snapshot_13"]),
+    "numbers": ({"task__horizon": 2}, ["snapshot_12", "snapshot_13"]),
     "steps": (
-        {"task__steps": 2},
+        {"task__forecast_steps": 2},
         ["snapshot_11_from_10", "snapshot_12_from_10", "snapshot_12_from_11", "snapshot_13_from_11"],
     ),
     "classes": (
@@ -177,7 +177,7 @@ NAMED = {
 def test_columns_say_what_they_are_of(comm, mpi_tmp_path, case):
     """A forecast is named after the snapshot that it is for, hidden rows after their own."""
     changes, expected = NAMED[case]
-    graph = labelled_graph()
+    graph = labeled_graph()
     graph.attributes["label"] = {"names": json.dumps(["red", "green", "blue"])}
     graph.nodes["type"] = np.arange(40) % 2
     graph.attributes["type"] = {"names": json.dumps(["pump", "valve"])}

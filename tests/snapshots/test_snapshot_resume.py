@@ -15,13 +15,13 @@ from hpcgnn.loop.trainer import EXIT_DONE, EXIT_REQUEUE, Trainer
 from hpcgnn.snapshots.step import SequenceRows
 
 KINDS = {
-    "carried": {"train__batch_size": 2, "inputs__embedding": 3},
+    "carried": {"train__batch_size": 2, "node_embedding__dim": 3},
     "state of all": {"train__batch_size": 2, "model__kind": "evolvegcn_o", "inputs__degrees": "log"},
-    "windows": {"sampling__history": 3, "train__batch_size": 3, "sampling__shuffle": True},
+    "windows": {"sampling__window_size": 3, "train__batch_size": 3, "sampling__shuffle": True},
     "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
-    "live": {"train__batch_size": 1, "sampling__updates": 2, "train__train_metrics": True},
-    "normalised": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
-    "accumulated": {"train__batch_size": 1, "train__accumulate": 3},
+    "live": {"train__batch_size": 1, "sampling__updates_per_batch": 2, "train__train_metrics": True},
+    "normalized": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
+    "accumulated": {"train__batch_size": 1, "train__accumulate_steps": 3},
 }
 
 

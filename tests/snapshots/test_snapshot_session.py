@@ -18,23 +18,23 @@ from hpcgnn.comm.world import DistributedError
 VARIANTS = {
     "carried": {"train__batch_size": 3},
     "carried, whole": {"train__batch_size": 100, "model__kind": "gcn"},
-    "windows": {"sampling__history": 3, "train__batch_size": 4, "sampling__shuffle": True},
-    "learnt inputs": {"inputs__embedding": 4, "model__layers": 2, "model__dropout": 0.2, "train__batch_size": 3},
+    "windows": {"sampling__window_size": 3, "train__batch_size": 4, "sampling__shuffle": True},
+    "learned inputs": {"node_embedding__dim": 4, "model__layers": 2, "model__dropout": 0.2, "train__batch_size": 3},
     "fresh routes": {"sampling__routes": "fresh", "train__batch_size": 3, "inputs__degrees": "log"},
     "ahead": {"sampling__prefetch": 2, "train__batch_size": 2, "inputs__degrees": "onehot"},
-    "boundary": {"sampling__boundary": 0.5, "model__layers": 2, "train__batch_size": 3},
+    "boundary": {"sampling__halo_ratio": 0.5, "model__layers": 2, "train__batch_size": 3},
     "boundary, windows": {
-        "sampling__boundary": 0.3,
-        "sampling__history": 2,
+        "sampling__halo_ratio": 0.3,
+        "sampling__window_size": 2,
         "model__layers": 2,
         "train__batch_size": 4,
-        "inputs__embedding": 3,
-        "sampling__weighted": False,
+        "node_embedding__dim": 3,
+        "model__edge_weights": False,
     },
     "several steps": {
-        "task__steps": 2,
+        "task__forecast_steps": 2,
         "task__loss": "mae",
-        "sampling__horizon": 0,
+        "task__horizon": 0,
         "train__batch_size": 5,
         "inputs__lags": 0,
     },
@@ -54,11 +54,11 @@ def test_columns_of_edges_that_nothing_reads_stay_in_the_file(comm, mpi_tmp_path
     graph = random_graph(5, 24, 9, 20)
     graph.edges["color"] = np.arange(len(graph.src))
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
-    session = open_session(comm, parts, make_config(sampling__weighted=weighted))
+    session = open_session(comm, parts, make_config(model__edge_weights=weighted))
     assert session.partition.edge_columns == ("weight",) * weighted
     assert session.describe()[-1].startswith(f"edge columns not read: {unread} (")
     with pytest.raises(ValueError, match=r"the graph has .*color"):
-        session.partition.edge_column("colour")
+        session.partition.edge_column("color")
     session.close()
 
 
@@ -73,10 +73,10 @@ def test_empty_snapshots_and_silent_nodes(comm, mpi_tmp_path):
     assert_like_one_rank(comm, parts, make_config(train__batch_size=2))
 
 
-def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
+def test_degrees_are_learned_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
     """The target ``degree`` is log of 1 + in-degree; the last step of an epoch that is not whole may be left out."""
     graph = random_graph(5, 24, 9, 20, empty=(4,))
-    config = make_config(task__target="degree", train__batch_size=2, train__drop_last=True, sampling__history=1)
+    config = make_config(task__target="degree", train__batch_size=2, train__drop_last=True, sampling__window_size=1)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, parts=4), config)
     degree = np.zeros((24, 9))
     np.add.at(degree, (graph.dst, graph.first), 1)
@@ -90,21 +90,21 @@ def test_degrees_are_learnt_where_the_graph_has_no_numbers(comm, mpi_tmp_path):
 
 @pytest.mark.parametrize(("splits", "changes", "expected"), [
     ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {}, [(0, 4), (4, 6), (6, 8)]),
-    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"sampling__horizon": 2}, [(0, 3), (3, 5), (5, 7)]),
-    ({"train": (0, 4), "test": (5, 8)}, {"sampling__history": 2}, [(1, 4), (4, 4), (4, 8)]),
-    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"data__splits": "shares"}, [(0, 5), (5, 6), (6, 8)]),
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"task__horizon": 2}, [(0, 3), (3, 5), (5, 7)]),
+    ({"train": (0, 4), "test": (5, 8)}, {"sampling__window_size": 2}, [(1, 4), (4, 4), (4, 8)]),
+    ({"train": (0, 4), "val": (5, 6), "test": (7, 8)}, {"data__split_by": "time"}, [(0, 5), (5, 6), (6, 8)]),
 ])  # fmt: skip
 def test_splits_of_the_graph_count_where_they_are_asked_for(comm, mpi_tmp_path, splits, changes, expected):
     """A prediction is of the split of the snapshot that it is for."""
     graph = random_graph(5, 24, 9, 20)
     graph.splits = splits
     session = open_session(
-        comm, write_parts(comm, mpi_tmp_path, graph, parts=4), make_config(**{"data__splits": "graph"} | changes)
+        comm, write_parts(comm, mpi_tmp_path, graph, parts=4), make_config(**{"data__split_by": "graph"} | changes)
     )
     found = [session.loaders[name].snapshots for name in ("train", "val", "test")]
     assert [(snapshots.start, snapshots.stop) for snapshots in found] == expected
-    told = any("not the graph's own splits: see data.splits" in line for line in session.describe())
-    assert told == ("data__splits" in changes)
+    told = any("not the graph's own splits: see data.split_by" in line for line in session.describe())
+    assert told == ("data__split_by" in changes)
     session.close()
 
 
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_known_are_no_inputs(comm, mpi_tmp_path):
 def test_inputs_that_are_not_known_are_filled_by_what_was(comm, mpi_tmp_path, unknown):
     """Never by later numbers: by a loop over snapshots."""
     graph = half_known()
-    config = make_config(inputs__lags=2, inputs__unknown=unknown, inputs__embedding=0, train__batch_size=2)
+    config = make_config(inputs__lags=2, inputs__unknown=unknown, node_embedding__dim=0, train__batch_size=2)
     del graph.series["feat"]
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
     session = open_session(comm, parts, config)
@@ -148,11 +148,13 @@ def test_inputs_that_are_not_known_are_filled_by_what_was(comm, mpi_tmp_path, un
     assert_like_one_rank(comm, parts, config)
 
 
-def test_numbers_that_are_not_known_are_not_learnt(comm, mpi_tmp_path):
+def test_numbers_that_are_not_known_are_not_learned(comm, mpi_tmp_path):
     """Of several steps those that are known count, one by one: loss and metrics of outputs that are all 0.5."""
     graph = half_known()
     parts = write_parts(comm, mpi_tmp_path, graph, parts=4)
-    session = open_session(comm, parts, make_config(task__steps=3, data__val_snapshots=1, data__test_snapshots=1))
+    session = open_session(
+        comm, parts, make_config(task__forecast_steps=3, data__val_snapshots=1, data__test_snapshots=1)
+    )
     goal, world = session.goal, session.world
     outputs = torch.full((session.partition.num_nodes, 3), 0.5, dtype=torch.float64)
     scores = goal.join([goal.score(outputs, goal.want("train", 0, number), None) for number in (1, 2)], False)
@@ -166,15 +168,15 @@ def test_numbers_that_are_not_known_are_not_learnt(comm, mpi_tmp_path):
 
 @pytest.mark.serial
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"inputs__lags": 1, "sampling__horizon": 0}, "inputs.lags are the target's values up to a snapshot's own"),
-    ({"inputs__lags": 1, "task__kind": "node", "task__split": "nodes"}, "inputs.lags would show the labels"),
-    ({"task__kind": "link", "sampling__horizon": 0}, "messages travel on the very edges that task.kind link asks for"),
+    ({"inputs__lags": 1, "task__horizon": 0}, "inputs.lags are the target's values up to a snapshot's own"),
+    ({"inputs__lags": 1, "task__kind": "node", "data__split_by": "nodes"}, "inputs.lags would show the labels"),
+    ({"task__kind": "link", "task__horizon": 0}, "messages travel on the very edges that task.kind link asks for"),
     (
-        {"task__kind": "edge_regression", "task__target": "weight", "sampling__horizon": 0},
+        {"task__kind": "edge_regression", "task__target": "weight", "task__horizon": 0},
         "messages are multiplied by the task.target weight",
     ),
-    ({"data__val_fraction": 0.3, "data__val_snapshots": 2}, "val_fraction is 0.3, data.val_snapshots is 2: give one"),
-    ({"data__splits": "graph", "data__test_snapshots": 2}, "data.test_snapshots has no effect: data.splits graph"),
+    ({"data__val_ratio": 0.3, "data__val_snapshots": 2}, "val_ratio is 0.3, data.val_snapshots is 2: give one"),
+    ({"data__split_by": "graph", "data__test_snapshots": 2}, "data.test_snapshots has no effect: data.split_by graph"),
     ({"inputs__unknown": "last"}, "inputs.unknown last is for inputs.lags, which are 0"),
     ({"train__drop_last": True}, "train.drop_last leaves snapshots out of the state that is carried on"),
 ])  # fmt: skip
@@ -193,10 +195,10 @@ TIMED = {
     "links, one snapshot a step": {**LINKS, "train__batch_size": 1, "inputs__lags": 0},
     "links among all": {"task__kind": "link", "eval__ranking": "all", "train__batch_size": 1, "inputs__lags": 0},
     "answers": {"task__kind": "link", "eval__ranking": "filtered", "train__batch_size": 1, "inputs__lags": 0},
-    "carried": {"train__batch_size": 3, "inputs__embedding": 4},
+    "carried": {"train__batch_size": 3, "node_embedding__dim": 4},
     "one snapshot a step": {"train__batch_size": 1},
     "no state": {"train__batch_size": 4, "model__kind": "gcn"},
-    "windows": {"sampling__history": 3, "train__batch_size": 4, "sampling__shuffle": True},
+    "windows": {"sampling__window_size": 3, "train__batch_size": 4, "sampling__shuffle": True},
 }
 
 
@@ -205,7 +207,7 @@ TIMED = {
 def test_groups_that_split_time_give_one_answer(comm, mpi_tmp_path, variant, groups):
     """Steps with fewer snapshots than groups too; where the ranks cannot be split so there are fewer groups."""
     parts = make_parts(comm, mpi_tmp_path)
-    config = make_config(**{"inputs__lags": 2, "comm__time_parallel": groups, **TIMED[variant]})
+    config = make_config(**{"inputs__lags": 2, "comm__time_groups": groups, **TIMED[variant]})
     assert_like_one_rank(comm, parts, config, groups)
 
 
@@ -214,7 +216,7 @@ def test_stale_rows_give_one_answer(comm, mpi_tmp_path, history):
     """Epochs with fresh rows are those of a run without; the others have the same losses (weights do not move) and
     other gradients."""
     parts = make_parts(comm, mpi_tmp_path)
-    keys = {"inputs__lags": 2, "model__layers": 2, "train__batch_size": 3, "sampling__history": history}
+    keys = {"inputs__lags": 2, "model__layers": 2, "train__batch_size": 3, "sampling__window_size": history}
     config = make_config(sampling__halo_staleness=2, **keys)
     found, _ = assert_like_one_rank(comm, parts, config, epochs=4)
     exact, _ = run_epochs(comm, parts, make_config(**keys), epochs=4)

@@ -19,7 +19,7 @@ def read_los(shared_data):
 SETS = {
     "england_covid": (lambda data: read_json(data("pygt/england_covid.json.gz")), {"train__batch_size": 20}),
     "chickenpox": (lambda data: read_json(data("pygt/chickenpox.json.gz")), {"train__batch_size": 200}),
-    "los": (read_los, {"sampling__history": 4, "task__steps": 3, "train__batch_size": 16}),
+    "los": (read_los, {"sampling__window_size": 4, "task__forecast_steps": 3, "train__batch_size": 16}),
 }
 
 

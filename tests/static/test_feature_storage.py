@@ -85,7 +85,7 @@ def test_any_rows_are_read_in_any_order(tmp_path, layout, dtype):
 def test_what_cannot_be_read_in_place_is_named(tmp_path):
     rows = np.ones((50, 4), np.float32)
     for layout in ({"compression": "gzip"}, {"chunks": (10, 2)}):
-        with pytest.raises(files.FileFormatError, match=r"piece-0.h5: .*features.storage memory"):
+        with pytest.raises(files.FileFormatError, match=r"piece-0.h5: .*features.storage device"):
             RowReader(write_pieces(tmp_path, [rows], **layout))
     with h5py.File(tmp_path / "holes.h5", "w") as file:
         file.create_dataset("feat", (50, 4), np.float32, chunks=(10, 4))[:20] = rows[:20]
@@ -125,7 +125,7 @@ def test_normalized_rows_are_bounded(tmp_path):
 
 CASES = {
     "sage": (typed, {}),
-    "embeddings beside features": (typed, {"embedding__types": ["paper"], "model__kind": "rgcn"}),
+    "embeddings beside features": (typed, {"node_embedding__types": ["paper"], "model__kind": "rgcn"}),
     "residual": (typed, {"model__residual": True, "model__norm": "layer"}),
     "normalized": (plain, {"model__kind": "gcn", "features__normalize": True}),
     "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
@@ -141,9 +141,9 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     make, changes = CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
     found = []
-    for storage, ratio in (("memory", 0), ("pinned", 0), ("pinned", 0.3), ("file", 0)):
+    for storage, ratio in (("device", 0), ("pinned", 0), ("pinned", 0.3), ("file", 0)):
         stored = {"features__storage": storage, "features__device_ratio": ratio}
-        config = static_config(**changes, **stored, eval__chunk=37)
+        config = static_config(**changes, **stored, eval__nodes_per_pass=37)
         trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
         trainer.start_epoch(0)
         with trainer.session.plans("train", 0) as plans:
@@ -212,7 +212,7 @@ def test_a_device_reads_pinned_memory_in_place():
     assert torch.equal(native.gather_rows(view, index.cuda()).cpu(), table[index])
 
 
-@pytest.mark.parametrize("storage", ["memory", "file"])
+@pytest.mark.parametrize("storage", ["device", "file"])
 def test_a_rank_holds_its_share_and_its_copies(comm, mpi_tmp_path, storage):
     """Bytes over all ranks: of every node its id and degree, and its features unless they stay in the files; and of
     every copy all three."""
@@ -222,7 +222,7 @@ def test_a_rank_holds_its_share_and_its_copies(comm, mpi_tmp_path, storage):
     held, nodes = session.graph.tables.held_bytes(), session.partition.num_nodes
     copies = session.graph.rows[0].num_copies
     row = 8 + 8 + 6 * 4
-    own = row if storage == "memory" else 16
+    own = row if storage == "device" else 16
     assert held == own * nodes + row * copies
     assert session.world.total(held) == own * 150 + row * session.graph.tables.num_copies()
     assert any("MiB" in line for line in session.describe())
@@ -238,8 +238,8 @@ from hpcgnn.static.inference import infer
 
 def run(folder, storage):
     config = static_config(features__storage=storage, features__cache_ratio=0.02, train__precision="float32",
-                           train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__chunk=64,
-                           comm__node_ranks=1)
+                           train__batch_size=64, sampling__prefetch=0, data__check_hash=False, eval__nodes_per_pass=64,
+                           comm__ranks_per_machine=1)
     trainer = open_graph_trainer(MPI.COMM_WORLD, Path(folder, "parts"), Path(folder), config)
     trainer.start_epoch(0)
     with trainer.session.plans("train", 0) as plans:
@@ -249,7 +249,7 @@ def run(folder, storage):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 narrow, wide = sys.argv[1:]
-peaks = MPI.COMM_WORLD.gather([run(narrow, "file"), run(wide, "file"), run(wide, "memory")])
+peaks = MPI.COMM_WORLD.gather([run(narrow, "file"), run(wide, "file"), run(wide, "device")])
 if MPI.COMM_WORLD.rank == 0:
     print("PEAKS", *sum(peaks, []))
 """
@@ -293,7 +293,7 @@ def test_only_what_the_model_uses_of_its_nodes_is_fetched(comm, mpi_tmp_path, ch
         plan = sampler.plan(session.batches["train"], 0, step)
         for name in NODE_COLUMNS:
             assert (len(getattr(plan.batch, name)[0]) > 0) == (name in columns and plan.batch.blocks[0].num_src[0] > 0)
-        neighbors = NeighborSampler(session.partition, config.sampling.mode, session.graph.channel)
+        neighbors = NeighborSampler(session.partition, config.sampling.strategy, session.graph.channel)
         everything = GraphSampler(
             session.graph.rows, BlockSampler(neighbors, config.sampling, config.train.seed), session.goal.roots,
             config.train.seed, session.graph.channel, session.graph.channel, session.world.device,

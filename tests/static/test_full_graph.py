@@ -30,7 +30,7 @@ from hpcgnn.static.model.models import ResidualModel
 from hpcgnn.static.predict import predict_nodes
 
 EPOCHS = 3
-SAMPLED = {"sampling__mode": "full", "eval__exact": True, "train__batch_size": 10_000}
+SAMPLED = {"sampling__fanouts": [-1, -1], "eval__exact": True, "train__batch_size": 10_000}
 DROPOUT = {"model__dropout": 0.3, "model__input_dropout": 0.2}
 
 
@@ -79,7 +79,7 @@ def learnable_rows(session) -> dict[int, torch.Tensor]:
 
 def assert_whole_is_sampled(comm, parts, folder, changes) -> None:
     """Collective. The run over the whole graph on all ranks is the sampled run of this rank alone."""
-    found = open_graph_trainer(comm, parts, folder, static_config(**changes, sampling__mode="whole"))
+    found = open_graph_trainer(comm, parts, folder, static_config(**changes, train__full_graph=True))
     layers = changes.get("model__layers", 2)
     sampled = static_config(**changes, **SAMPLED, sampling__fanouts=[-1] * layers)
     reference = open_graph_trainer(MPI.COMM_SELF, parts, folder, sampled)
@@ -96,7 +96,7 @@ TYPED = {
     "rgat": {"model__kind": "rgat", "model__layers": 3},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "residual rgat": {"model__kind": "rgat", "model__residual": True, "model__norm": "layer"},
-    "embeddings of all": {"embedding__types": ["paper", "author"], "embedding__optimizer": "adagrad"},
+    "embeddings of all": {"node_embedding__types": ["paper", "author"], "node_embedding__optimizer": "adagrad"},
 }
 
 
@@ -116,7 +116,7 @@ PLAIN = {
     "gat": {"model__kind": "gat"},
     "residual gat": {"model__kind": "gat", "model__residual": True, "model__norm": "layer"},
     "residual": {"model__residual": True, "model__feed_forward": 1},
-    "embeddings": {"embedding__types": ["node"]},
+    "embeddings": {"node_embedding__types": ["node"]},
 }
 
 
@@ -159,7 +159,7 @@ def test_what_travels_is_what_the_partition_says(comm, mpi_tmp_path, make):
     """Rows of every hidden layer to each rank with edges from them, and as many gradients back; of the first layer
     learnable rows alone."""
     parts = make_static_parts(comm, make, mpi_tmp_path, method="metis" if make is ring else "random")
-    config = static_config(sampling__mode="whole", model__layers=3, **DROPOUT)
+    config = static_config(train__full_graph=True, model__layers=3, **DROPOUT)
     trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
     session = trainer.session
     before = session.sent_bytes()
@@ -171,8 +171,8 @@ def test_what_travels_is_what_the_partition_says(comm, mpi_tmp_path, make):
         sources = np.unique(np.concatenate([src for src, _ in relations]))
         ghosts = sources[share.book.locate(sources)[0] != share.rank]
         base = share.book.type_base()
-        learnt = sum(int(((ghosts >= base[kind]) & (ghosts < base[kind + 1])).sum()) for kind in session.memory.tables)
-        expected += passes * (2 * len(ghosts) + learnt) * 8 * 8  # hidden numbers of 8 bytes
+        learned = sum(int(((ghosts >= base[kind]) & (ghosts < base[kind + 1])).sum()) for kind in session.memory.tables)
+        expected += passes * (2 * len(ghosts) + learned) * 8 * 8  # hidden numbers of 8 bytes
     assert session.world.total(session.sent_bytes() - before) == expected
     assert expected > 0
 
@@ -180,7 +180,7 @@ def test_what_travels_is_what_the_partition_says(comm, mpi_tmp_path, make):
 def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
     """Both halves together have every edge once, the inner one none from a ghost; outer nodes see the border."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
-    session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
+    session = open_graph_session(comm, parts, static_config(train__full_graph=True))
     graph, (share,) = session.loaders["train"].whole, [open_graph_partition(parts, comm.rank, comm.size)]
     (deep, border, outer), n = graph.counts[0], share.num_nodes
     assert (deep + border, outer) == (graph.inner.num_nodes, graph.outer.num_nodes)
@@ -207,7 +207,7 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
 
 def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
-    session = open_graph_session(comm, parts, static_config(sampling__mode="whole"))
+    session = open_graph_session(comm, parts, static_config(train__full_graph=True))
     for rows, table, ghosts in zip(
         session.graph.rows, session.task.features, session.loaders["train"].whole.num_ghosts, strict=True
     ):
@@ -223,7 +223,7 @@ def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
 @pytest.mark.parametrize("make", [typed, ring])
 def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
     parts = make_static_parts(comm, make, mpi_tmp_path)
-    config = static_config(sampling__mode="whole", train__epochs=4, train__train_metrics=True, **DROPOUT)
+    config = static_config(train__full_graph=True, train__epochs=4, train__train_metrics=True, **DROPOUT)
     trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
     second = open_graph_trainer(comm, parts, broken, config)
     second.resume()
@@ -238,8 +238,10 @@ def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
 def test_predictions_are_those_of_inference_in_chunks(comm, mpi_tmp_path, embeddings):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     found = []
-    for mode in ("whole", "full"):
-        config = static_config(sampling__mode=mode, sampling__fanouts=[-1, -1], model__residual=True, eval__chunk=17)
+    for whole in (True, False):
+        config = static_config(
+            train__full_graph=whole, sampling__fanouts=[-1, -1], model__residual=True, eval__nodes_per_pass=17
+        )
         nodes = predict_nodes(open_graph_session(comm, parts, config), embeddings)
         found.append({"row": nodes.row, **nodes.columns})
     for name, values in found[0].items():
@@ -260,7 +262,7 @@ def test_a_model_of_ones_own(comm, mpi_tmp_path):
     own = {"model__class_path": "hpcgnn.static.model.models.ResidualModel"}
     assert_whole_is_sampled(comm, parts, mpi_tmp_path, own | DROPOUT)
     with pytest.raises(DistributedError, match="lacks num_hops, first, step, last"):
-        open_graph_session(comm, parts, static_config(sampling__mode="whole", model__class_path=f"{__name__}.Flat"))
+        open_graph_session(comm, parts, static_config(train__full_graph=True, model__class_path=f"{__name__}.Flat"))
 
 
 class Squashed(ResidualModel):
@@ -292,12 +294,12 @@ def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, c
         ({"sampling__edge_columns": ["weight"]}, "edge_columns"),
         ({"features__storage": "file"}, "features.storage"),
         ({"features__cache_ratio": 0.5}, "cache_ratio"),
-        ({"comm__sampler_ranks": 1}, "sampler_ranks"),
+        ({"comm__sampling_servers": 1}, "sampling_servers"),
     ],
 )
 def test_what_only_mini_batches_know_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        static_config(sampling__mode="whole", **changes)
+        static_config(train__full_graph=True, **changes)
 
 
 def test_cora_is_the_sampled_run(comm, mpi_tmp_path, shared_data):
@@ -316,7 +318,7 @@ def test_cora_is_the_sampled_run(comm, mpi_tmp_path, shared_data):
 def test_inner_nodes_are_computed_while_rows_travel(comm, mpi_tmp_path, monkeypatch):
     """Forward and backward: in every hidden layer the exchange begins, inner nodes follow, then it is waited for."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(sampling__mode="whole", model__layers=3))
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(train__full_graph=True, model__layers=3))
     session, events = trainer.session, []
     step, inner_block = session.model.step, session.loaders["train"].whole.inner.block
 

@@ -99,7 +99,7 @@ def test_out_edges_are_the_in_edges_of_the_turned_graph(comm, mpi_tmp_path, make
         (MPI.COMM_SELF, reverse, "in", "auto"), (comm, parts, "out", "sharded"), (comm, parts, "out", "replicated"),
     ):  # fmt: skip
         graph = open_directed(who, folder, direction)
-        found.append(union(who, edges_of_seeds(loaded(who, graph, mode=mode, topology=topology, **COLUMNS))))
+        found.append(union(who, edges_of_seeds(loaded(who, graph, strategy=mode, topology=topology, **COLUMNS))))
         graph.close()
     assert found[0] == found[1] == found[2]
 
@@ -112,7 +112,7 @@ def test_runs_along_out_edges_give_one_answer(comm, mpi_tmp_path):
 
 def test_out_edges_must_be_stored(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    with pytest.raises(DistributedError, match="no out-edges are stored; partition again with --out-edges"):
+    with pytest.raises(DistributedError, match="no out-edges are stored; partition again with --out_edges"):
         open_graph_session(comm, parts, static_config(sampling__direction="out"))
     with pytest.raises(DistributedError, match="direction must be one of in, out, got 'up'"):
         open_directed(comm, parts, "up")
@@ -127,7 +127,7 @@ def test_rows_and_columns_are_those_of_the_graph(comm, mpi_tmp_path, make, subgr
     """Of every edge of every block; induced subgraphs hold all edges among their nodes."""
     graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
     rows = graph_rows(mpi_tmp_path)
-    for batch in loaded(comm, graph, subgraph_type=subgraph_type, topology=topology, mode="weighted", **COLUMNS):
+    for batch in loaded(comm, graph, subgraph_type=subgraph_type, topology=topology, strategy="weighted", **COLUMNS):
         for block in batch.batch.blocks:
             for relation in block.relations:
                 known, edge = rows[relation.relation], relation.edge.numpy()

@@ -30,15 +30,15 @@ def link_config(**changes):
 
 CASES = {
     "friends": (friends, {"task__negatives": 2}),
-    "labor": (friends, {"sampling__mode": "labor", "task__loss": "softmax", "task__negatives": 3}),
+    "labor": (friends, {"sampling__strategy": "labor", "task__loss": "softmax", "task__negatives": 3}),
     "gcn": (friends, {"model__kind": "gcn", "task__decoder": "cosine", "task__loss": "margin"}),
     "shop": (shop, {"task__decoder": "mlp", "eval__negatives": 5}),
-    "shop, exact": (shop, {"eval__exact": True, "train__accumulate": 2, "train__train_metrics": True}),
+    "shop, exact": (shop, {"eval__exact": True, "train__accumulate_steps": 2, "train__train_metrics": True}),
     "facts": (facts, {"task__decoder": "distmult", "task__loss": "softmax", "task__negatives": 4}),
     "filtered": (facts, {"task__decoder": "distmult", "eval__ranking": "filtered", "eval__batch_size": 13}),
-    "typed": (facts, {"task__messages": "typed", "model__kind": "sage", "task__decoder": "distmult"}),
-    "typed both ways": (facts, {"task__messages": "both", "model__kind": "rgcn", "eval__ranking": "filtered"}),
-    "full": (shop, {"eval__ranking": "full", "task__decoder": "cosine"}),
+    "typed": (facts, {"task__message_edges": "typed", "model__kind": "sage", "task__decoder": "distmult"}),
+    "typed both ways": (facts, {"task__message_edges": "both", "model__kind": "rgcn", "eval__ranking": "filtered"}),
+    "full": (shop, {"eval__ranking": "destinations", "task__decoder": "cosine"}),
     "filtered, mlp": (shop, {"eval__ranking": "filtered", "task__decoder": "mlp"}),
 }  # fmt: skip
 
@@ -55,8 +55,8 @@ def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
     """In the graph of training edges."""
     parts = make_static_parts(comm, shop, mpi_tmp_path)
     shared = {"task__negatives": 5, "task__decoder": "mlp"}
-    sampled = open_graph_session(comm, parts, link_config(**shared, sampling__mode="full"))
-    exact = open_graph_session(comm, parts, link_config(**shared, eval__exact=True, eval__chunk=17))
+    sampled = open_graph_session(comm, parts, link_config(**shared, sampling__fanouts=[-1, -1]))
+    exact = open_graph_session(comm, parts, link_config(**shared, eval__exact=True, eval__nodes_per_pass=17))
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(sampled, "test", sampled.scores("test")), rel=1e-9)
     assert list(found) == ["ap", "auc", "mrr", "hits@1", "hits@3", "hits@10"]
@@ -65,7 +65,7 @@ def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("make", "name", "ranking", "decoder"),
     [
-        (facts, FACTS, "filtered", "distmult"), (shop, BUYS, "full", "dot"), (shop, BUYS, "full", "mlp"),
+        (facts, FACTS, "filtered", "distmult"), (shop, BUYS, "destinations", "dot"), (shop, BUYS, "destinations", "mlp"),
         (shop, BUYS, "filtered", "mlp"),
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, n
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(("make", "ranking"), [(facts, "filtered"), (shop, "full")])
+@pytest.mark.parametrize(("make", "ranking"), [(facts, "filtered"), (shop, "destinations")])
 def test_ranks_of_scores_that_are_no_numbers(comm, mpi_tmp_path, make, ranking, value):
     """Refused on all ranks, be it one rank's nodes: they would rank first."""
     relation = {} if ranking == "filtered" else {"task__relation": BUYS}
@@ -220,13 +220,18 @@ VISIBLE = {
 }
 
 
+def drawn(mode: str) -> dict:
+    """Settings that take all neighbors, or draw them."""
+    return {"sampling__fanouts": [-1, -1]} if mode == "full" else {"sampling__strategy": mode}
+
+
 @pytest.mark.parametrize("mode", ["full", "uniform", "replace", "labor"])
 @pytest.mark.parametrize("case", VISIBLE)
 def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, case, mode):
     """Blocks of all neighbors hold exactly the training edges without these; sampled ones nothing else."""
     make, task, reverse, changes = VISIBLE[case]
     parts, typed = make_static_parts(comm, make, mpi_tmp_path), "task__decoder" in changes
-    session = open_graph_session(comm, parts, link_config(task__relation=task, sampling__mode=mode, **changes))
+    session = open_graph_session(comm, parts, link_config(task__relation=task, **drawn(mode), **changes))
     numbers = {name: session.partition.relation_of(name) for name in (task, reverse) if name}
     columns = {name: relation_rows(parts, name) for name in numbers}
     split = columns[task]["split"]
@@ -256,8 +261,8 @@ def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, c
 def test_typed_messages_follow_the_edges_of_their_type(comm, mpi_tmp_path, mode, decoder):
     """Both ways; seeds and their copies, of other types where the decoder tells no types apart, are in neither."""
     parts = make_static_parts(comm, facts, mpi_tmp_path)
-    changes = {"task__messages": "both", "task__reverse": "none", "task__decoder": decoder}
-    session = open_graph_session(comm, parts, link_config(sampling__mode=mode, **changes))
+    changes = {"task__message_edges": "both", "task__reverse": "none", "task__decoder": decoder}
+    session = open_graph_session(comm, parts, link_config(**drawn(mode), **changes))
     columns, types = relation_rows(parts, FACTS), 4
     turned = {"src": columns["dst"], "dst": columns["src"]}
     assert [kind.num_edges for kind in session.partition.relations] == 2 * [
@@ -358,7 +363,7 @@ def untyped(path):
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
         (shop, {"task__decoder": "distmult"}, "no column rel"),
         (shop, {"task__decoder": "complex"}, "no column rel"),
-        (shop, {"task__messages": "typed"}, "no column rel"),
+        (shop, {"task__message_edges": "typed"}, "no column rel"),
         (untyped, {"task__decoder": "complex"}, "column rel of .*fact.* must hold edge types, integers"),
         (partial(random_links, seed=1), {}, "must name the relation to learn; with a column split: .*user.likes.item"),
         (facts, {"task__decoder": "complex", "model__hidden": 7}, "even width"),
@@ -496,7 +501,7 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
         ({"task__kind": "node", "task__relation": BUYS}, "task.relation"),
         ({"eval__negatives": -1}, "eval.negatives"),
         ({"eval__ranking": "best"}, "eval.ranking"),
-        ({"task__kind": "node", "eval__ranking": "full"}, "eval.ranking"),
+        ({"task__kind": "node", "eval__ranking": "destinations"}, "eval.ranking"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

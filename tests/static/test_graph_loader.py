@@ -52,9 +52,9 @@ def typed_parts(comm, mpi_tmp_path):
     return make_static_parts(comm, typed, mpi_tmp_path)
 
 
-def open_graph(comm, parts, features: FeatureConfig | None = None, node_ranks: int = 0) -> StaticGraph:
+def open_graph(comm, parts, features: FeatureConfig | None = None, ranks_per_machine: int = 0) -> StaticGraph:
     """Collective."""
-    world = World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+    world = World(CommConfig(device="cpu", threads=1, ranks_per_machine=ranks_per_machine), comm)
     return StaticGraph(parts, world, features, torch.float64)
 
 
@@ -96,7 +96,7 @@ def test_batches_of_all_ranks_are_those_of_one(comm, parts, case, topology):
     features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
 
     def epochs(communicator, prefetch: int) -> list[set]:
-        graph = open_graph(communicator, parts, features, node_ranks=1 if case == "copies" else 0)
+        graph = open_graph(communicator, parts, features, ranks_per_machine=1 if case == "copies" else 0)
         loader = NeighborLoader(
             graph, "train", FANOUTS, 16, prefetch=prefetch, in_flight=max(1, prefetch - 1), seed=4, topology=topology,
             **options,
@@ -303,7 +303,7 @@ def test_data_of_a_relation_that_is_not_followed_has_no_edges(comm, typed_parts,
         ("train", {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ("train", {"as_data": "dgl"}, "as_data must be '' or 'pyg', got 'dgl'"),
         ("train", {"relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),
-        ("train", {"mode": "best"}, "sampling.mode"),
+        ("train", {"mode": "best"}, "sampling.strategy"),
         ("train", {"mode": "whole"}, "a loader gives mini-batches"),
     ],
 )

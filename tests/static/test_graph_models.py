@@ -166,7 +166,7 @@ def dense_adjacency(graph):
     return matrix
 
 
-def test_gcn_is_the_normalised_adjacency():
+def test_gcn_is_the_normalized_adjacency():
     graph, model, (table,) = make_case(False, config_of(kind="gcn", activation="relu", hidden=3))
     adjacency = dense_adjacency(graph)
     scale = torch.rsqrt(adjacency.sum(1) + 1)

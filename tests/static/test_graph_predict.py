@@ -113,7 +113,7 @@ def test_a_file_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, tmp_path,
 
 HIDDEN = {
     "sage": (plain, {}),
-    "gcn, whole": (plain, {"model__kind": "gcn", "sampling__mode": "whole"}),
+    "gcn, whole": (plain, {"model__kind": "gcn", "train__full_graph": True}),
     "gat": (plain, {"model__kind": "gat"}),
     "rgcn": (typed, {"model__kind": "rgcn", "model__norm": "layer"}),
     "rgat, three layers": (typed, {"model__kind": "rgat", "model__layers": 3, "sampling__fanouts": [2, 2, 2]}),
@@ -199,7 +199,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learnt links; this one predicts labels of all"),
+        ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learned links; this one predicts labels of all"),
         ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
         ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),

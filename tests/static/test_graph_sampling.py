@@ -82,7 +82,7 @@ def test_degrees_are_those_of_the_whole_graph(comm, session, mpi_tmp_path):
     for relation in session.partition.relations:
         np.add.at(degree, graph[relation.name][1] + base[relation.dst_type], 1)
     sampling, seed = session.config.sampling, session.config.train.seed
-    draw = BlockSampler(NeighborSampler(session.partition, sampling.mode, session.graph.channel), sampling, seed)
+    draw = BlockSampler(NeighborSampler(session.partition, sampling.strategy, session.graph.channel), sampling, seed)
     channels = session.graph.channel, session.graph.channel
     sampler = GraphSampler(session.graph.rows, draw, session.goal.roots, seed, *channels, session.world.device)
     plan = sampler.plan(session.batches["train"], 0, 0)
@@ -113,4 +113,4 @@ def negative(path):
 def test_weights_that_cannot_be_are_refused_on_all_ranks(comm, mpi_tmp_path, make, message):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     with pytest.raises(DistributedError, match=message):
-        open_graph_session(comm, parts, static_config(sampling__mode="weighted"))
+        open_graph_session(comm, parts, static_config(sampling__strategy="weighted"))

@@ -30,7 +30,7 @@ from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import infer
 
-TIMES = ("train_seconds", "seeds_per_second")
+TIMES = ("train_seconds", "samples_per_second")
 
 
 @pytest.fixture
@@ -80,12 +80,16 @@ TYPED = {
     "sage": {},
     "rgcn": {"model__kind": "rgcn", "model__bases": 2},
     "rgat": {"model__kind": "rgat"},
-    "replace": {"sampling__mode": "replace"},
-    "full": {"sampling__mode": "full"},
+    "replace": {"sampling__strategy": "replace"},
+    "full": {"sampling__fanouts": [-1, -1]},
     "fanout of a relation": {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}},
-    "adagrad": {"embedding__optimizer": "adagrad", "embedding__lr": 0.1, "embedding__weight_decay": 0.01},
-    "embeddings of all": {"embedding__types": ["paper", "author"]},
-    "accumulate": {"train__accumulate": 2, "train__clip_norm": 0.1},
+    "adagrad": {
+        "node_embedding__optimizer": "adagrad",
+        "node_embedding__lr": 0.1,
+        "node_embedding__weight_decay": 0.01,
+    },
+    "embeddings of all": {"node_embedding__types": ["paper", "author"]},
+    "accumulate": {"train__accumulate_steps": 2, "train__clip_grad_norm": 0.1},
     "drop last": {"train__drop_last": True, "eval__batch_size": 7},
 }
 
@@ -108,7 +112,7 @@ def test_rows_of_bases_give_one_answer(comm, mpi_tmp_path, case):
 
 def test_rows_of_bases_start_as_matrices_of_all_nodes(comm, mpi_tmp_path):
     parts = make_static_parts(comm, bare, mpi_tmp_path)
-    for changes, bound in (({}, (6 / (190 + 8)) ** 0.5), ({"embedding__scale": 0.25}, 0.25)):
+    for changes, bound in (({}, (6 / (190 + 8)) ** 0.5), ({"node_embedding__scale": 0.25}, 0.25)):
         tables = open_graph_session(comm, parts, static_config(**BASIS_ROWS, **changes)).memory.tables.values()
         assert {table.weight.shape[1] for table in tables} == {(3 + 1) * 8}
         largest = max(comm.allgather(max((table.weight.abs().max().item() for table in tables), default=0.0)))
@@ -119,8 +123,8 @@ PLAIN = {
     "gcn": {"model__kind": "gcn", "model__input_dropout": 0.3, "features__normalize": True},
     "gat": {"model__kind": "gat"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
-    "labor": {"sampling__mode": "labor"},
-    "weighted": {"sampling__mode": "weighted"},
+    "labor": {"sampling__strategy": "labor"},
+    "weighted": {"sampling__strategy": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
     "narrow": {"features__wire": "float16"},
     "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2, **APART},
@@ -149,7 +153,7 @@ def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, kernels):
 def test_copies_of_hot_rows_change_only_what_travels(comm, plain_parts, mpi_tmp_path, cache):
     plainly = open_graph_trainer(comm, plain_parts, mpi_tmp_path, static_config())
     cached = open_graph_trainer(
-        comm, plain_parts, mpi_tmp_path, static_config(features__cache=cache, features__cache_ratio=0.2, **APART)
+        comm, plain_parts, mpi_tmp_path, static_config(features__cache_policy=cache, features__cache_ratio=0.2, **APART)
     )  # fmt: skip
     losses = []
     for trainer in (plainly, cached):
@@ -209,9 +213,12 @@ def test_features_that_a_dtype_has_no_number_for_are_refused(comm, mpi_tmp_path,
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "column weight of node.meets.node: not used (see sampling.mode): model.kind sage does not weigh messages"),
-        ({"sampling__mode": "whole"}, "not used (see sampling.mode): model.kind sage does not"),
-        ({"sampling__mode": "weighted"}, "neighbors are drawn by it, but model.kind sage does not weigh messages"),
+        (
+            {},
+            "column weight of node.meets.node: not used (see sampling.strategy): model.kind sage does not weigh",
+        ),
+        ({"train__full_graph": True}, "not used (see sampling.strategy): model.kind sage does not"),
+        ({"sampling__strategy": "weighted"}, "neighbors are drawn by it, but model.kind sage does not weigh messages"),
     ],
 )
 def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line):
@@ -244,11 +251,11 @@ NOT_FOLLOWED = {
 def test_exact_inference_is_sampling_with_all_neighbors(comm, mpi_tmp_path, case):
     parts = make_static_parts(comm, bare if case == "rows of bases" else typed, mpi_tmp_path)
     changes = TYPED.get(case, TYPED["rgcn"] | NOT_FOLLOWED[case] if case in NOT_FOLLOWED else BASIS_ROWS)
-    config = static_config(**{**changes, "sampling__mode": "full"}, eval__chunk=17)
+    config = static_config(**{**changes, "sampling__fanouts": [-1, -1]}, eval__nodes_per_pass=17)
     session = open_graph_session(comm, parts, config)
     outputs = infer(session)[session.partition.of_type(session.goal.node_type)]
     collected = session.scores("test")
-    exact = open_graph_session(comm, parts, static_config(**changes, eval__exact=True, eval__chunk=17))
+    exact = open_graph_session(comm, parts, static_config(**changes, eval__exact=True, eval__nodes_per_pass=17))
     exact.model.load_state_dict(session.model.state_dict())
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(session, "test", collected), rel=1e-9)
@@ -298,7 +305,7 @@ def test_embeddings_start_with_unit_length():
         ({"task__node_type": "author"}, "author has no column label"),
         ({"task__node_type": "reader"}, "no node type 'reader'"),
         ({"task__classes": 2}, "label 2, but task.classes = 2"),
-        ({"embedding__types": ["editor"]}, "no node type 'editor'"),
+        ({"node_embedding__types": ["editor"]}, "no node type 'editor'"),
         ({"sampling__relation_fanouts": {"paper.quotes.paper": [1, 1]}}, "paper.quotes.paper"),
         ({"model__kind": "gcn"}, "one node type"),
         (BASIS_ROWS, "graphs without features, but paper, venue"),
@@ -315,7 +322,7 @@ def test_a_rank_whose_parts_rank_nothing_copies_nothing(comm, mpi_tmp_path):
     """Others' parts do."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     session = open_graph_session(
-        comm, parts, static_config(features__cache="stored", features__cache_ratio=0.1, **APART)
+        comm, parts, static_config(features__cache_policy="stored", features__cache_ratio=0.1, **APART)
     )
     tables = session.graph.tables
     if comm.rank == comm.size - 1:
@@ -328,8 +335,8 @@ def test_a_rank_whose_parts_rank_nothing_copies_nothing(comm, mpi_tmp_path):
 
 def test_a_cache_that_the_parts_do_not_rank_is_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path, cache_ranking=0)
-    session = open_graph_session(comm, parts, static_config(features__cache="stored"))
-    with pytest.raises(DistributedError, match="the parts hold no ranking; partition again with --cache-ranking or"):
+    session = open_graph_session(comm, parts, static_config(features__cache_policy="stored"))
+    with pytest.raises(DistributedError, match="the parts hold no ranking; partition again with --cache_ranking or"):
         session.graph.tables.keep_copies(lambda step: [], 0)
     session.close()
 
@@ -339,11 +346,11 @@ def test_a_cache_that_the_parts_do_not_rank_is_refused(comm, mpi_tmp_path):
     [
         ({"sampling__fanouts": [5]}, "one number a layer"),
         ({"sampling__fanouts": [5, -2]}, "-1"),
-        ({"train__epoch_parallel": 2, "train__epochs": 4}, "epoch_parallel"),
+        ({"train__parallel_epochs": 2, "train__epochs": 4}, "parallel_epochs"),
         ({"features__cache_ratio": -1.0}, "cache_ratio"),
         ({"features__wire": "int8"}, "features.wire"),
-        ({"embedding__weight_decay": -1.0}, "embedding.weight_decay"),
-        ({"sampling__mode": "best"}, "sampling.mode"),
+        ({"node_embedding__weight_decay": -1.0}, "node_embedding.weight_decay"),
+        ({"sampling__strategy": "best"}, "sampling.strategy"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

@@ -27,7 +27,7 @@ SHARED = {"task__negative_sharing": "shared", "task__negatives": 20}
 BY_DEGREE = {"task__negative_kind": "degree"}
 CASES = {
     "batch": (friends, BATCH | BOTH | {"task__loss": "softmax", "task__strict": True}),
-    "some of a batch": (shop, BATCH | {"task__negatives": 7, "task__adversarial": 0.5, "train__accumulate": 2}),
+    "some of a batch": (shop, BATCH | {"task__negatives": 7, "task__adversarial": 0.5, "train__accumulate_steps": 2}),
     "shared": (shop, SHARED | {"task__loss": "margin", "task__decoder": "cosine", "task__temperature": 0.5}),
     "by degree": (shop, BOTH | BY_DEGREE | {"task__strict": True, "task__negatives": 3}),
     "by degree, shared": (friends, SHARED | BY_DEGREE),
@@ -37,8 +37,8 @@ CASES = {
         "task__decoder": "complex", "task__loss": "softmax", "task__strict": True,
         "eval__ranking": "filtered",
     }),
-    "bare, without weights": (friends, BARE | BATCH | {"embedding__types": ["node"], "eval__exact": True}),
-    "bare, projected": (shop, BARE | {"task__negatives": 2, "embedding__optimizer": "adagrad"}),
+    "bare, without weights": (friends, BARE | BATCH | {"node_embedding__types": ["node"], "eval__exact": True}),
+    "bare, projected": (shop, BARE | {"task__negatives": 2, "node_embedding__optimizer": "adagrad"}),
     "bare, nothing dropped": (shop, BARE | {"model__input_dropout": 0.0, "model__dropout": 0.0}),
 }  # fmt: skip
 
@@ -55,8 +55,10 @@ def test_inference_without_layers_gathers_features(comm, mpi_tmp_path, storage):
     """In chunks, as from memory."""
     parts = make_static_parts(comm, shop, mpi_tmp_path)
     stored, in_memory = (
-        open_graph_session(comm, parts, link_config(**BARE, features__storage=kind, eval__exact=True, eval__chunk=7))
-        for kind in (storage, "memory")
+        open_graph_session(
+            comm, parts, link_config(**BARE, features__storage=kind, eval__exact=True, eval__nodes_per_pass=7)
+        )
+        for kind in (storage, "device")
     )
     torch.testing.assert_close(last_rows(stored), last_rows(in_memory), rtol=1e-12, atol=1e-12)
     assert split_metrics(stored, "test", stored.scores("test")) == pytest.approx(
@@ -270,8 +272,8 @@ def test_strict_draws_end_where_there_is_nothing_to_draw(comm, mpi_tmp_path):
 
 
 RESUMED = {
-    "weighted": (friends, {"sampling__mode": "weighted", "train__drop_last": True, "task__strict": True}),
-    "cached": (shop, BATCH | BOTH | {"features__cache_ratio": 0.3, **APART, "train__accumulate": 2}),
+    "weighted": (friends, {"sampling__strategy": "weighted", "train__drop_last": True, "task__strict": True}),
+    "cached": (shop, BATCH | BOTH | {"features__cache_ratio": 0.3, **APART, "train__accumulate_steps": 2}),
     "bare": (facts, BARE | SHARED | {"task__decoder": "distmult", "eval__ranking": "filtered"}),
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ def pairs_of(parts, name: str, session, typed: bool):
 def test_scores_are_those_of_evaluation_on_any_number_of_ranks(comm, mpi_tmp_path, case):
     make, changes = CASES[case]
     parts = make_static_parts(comm, named(make), mpi_tmp_path)
-    config = link_config(**changes, eval__chunk=7)
+    config = link_config(**changes, eval__nodes_per_pass=7)
     name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)
     tables, collected = [], []
     for communicator in (comm, MPI.COMM_SELF):

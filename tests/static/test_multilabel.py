@@ -35,7 +35,7 @@ def several(path, largest: int = 1):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_labels_are_learnt_with_one_answer(comm, mpi_tmp_path, exact):
+def test_labels_are_learned_with_one_answer(comm, mpi_tmp_path, exact):
     """Losses and metrics of all ranks are those of each rank alone, and get better."""
     parts = make_static_parts(comm, several, mpi_tmp_path)
     config = static_config(eval__exact=exact, train__lr=0.05, model__dropout=0.0)
@@ -56,7 +56,7 @@ def test_labels_are_learnt_with_one_answer(comm, mpi_tmp_path, exact):
 
 def test_the_loss_is_a_mean_over_nodes_and_classes(comm, mpi_tmp_path):
     parts = make_static_parts(comm, several, mpi_tmp_path)
-    config = static_config(sampling__mode="full", model__dropout=0.0, train__batch_size=1000)
+    config = static_config(sampling__fanouts=[-1, -1], model__dropout=0.0, train__batch_size=1000)
     session = open_graph_session(comm, parts, config)
     pool, output = session.goal.pools["train"], infer(session)
     place = pool.columns["id"] - session.partition.book.of_type(0).starts[comm.rank]

@@ -25,23 +25,23 @@ from hpcgnn.static.sampling.replica import Replica, topology_bytes
 LINKS = {"task__kind": "link", "train__batch_size": 24}
 CASES = {
     "uniform": (typed, {}),
-    "replace": (typed, {"sampling__mode": "replace"}),
-    "labor": (typed, {"sampling__mode": "labor"}),
-    "full": (typed, {"sampling__mode": "full"}),
+    "replace": (typed, {"sampling__strategy": "replace"}),
+    "labor": (typed, {"sampling__strategy": "labor"}),
+    "full": (typed, {"sampling__fanouts": [-1, -1]}),
     "fanout of a relation": (typed, {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}}),
     "one type": (plain, {}),
-    "one type, labor": (plain, {"sampling__mode": "labor"}),
-    "one type, weighted": (plain, {"sampling__mode": "weighted"}),
+    "one type, labor": (plain, {"sampling__strategy": "labor"}),
+    "one type, weighted": (plain, {"sampling__strategy": "weighted"}),
     "copies of rows": (plain, {"features__cache_ratio": 0.2, **APART}),
     "links": (friends, LINKS),
-    "links, labor": (friends, LINKS | {"sampling__mode": "labor"}),
-    "links of several relations": (shop, LINKS | {"sampling__mode": "replace"}),
+    "links, labor": (friends, LINKS | {"sampling__strategy": "labor"}),
+    "links of several relations": (shop, LINKS | {"sampling__strategy": "replace"}),
 }
 
 
-def make_world(comm, node_ranks: int = 0) -> World:
+def make_world(comm, ranks_per_machine: int = 0) -> World:
     """Collective."""
-    return World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+    return World(CommConfig(device="cpu", threads=1, ranks_per_machine=ranks_per_machine), comm)
 
 
 def parts_of(plan) -> list[torch.Tensor]:
@@ -86,10 +86,10 @@ def test_runs_give_one_answer(comm, mpi_tmp_path, case):
     run_both(comm, parts, mpi_tmp_path, static_config(**changes, sampling__topology="replicated"))
 
 
-@pytest.mark.parametrize("node_ranks", [0, 1, 2])
-def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_ranks):
+@pytest.mark.parametrize("ranks_per_machine", [0, 1, 2])
+def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, ranks_per_machine):
     """However many ranks a machine has."""
-    parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm, node_ranks)
+    parts, world = make_static_parts(comm, typed, mpi_tmp_path), make_world(comm, ranks_per_machine)
     mine, whole = (open_graph_partition(parts, *place) for place in ((comm.rank, comm.size), (0, 1)))
     copy = Replica(mine, "uniform", world, world.channel())
     assert copy.num_bytes == topology_bytes(mine, "uniform", world) - 8 * (comm.size - 1) * len(mine.relations)
@@ -101,15 +101,15 @@ def test_the_copy_is_the_whole_graph(comm, mpi_tmp_path, node_ranks):
     copy.close()
 
 
-@pytest.mark.parametrize("node_ranks", [0, 1, 2])
-def test_rows_of_all_ranks_in_order(comm, node_ranks):
+@pytest.mark.parametrize("ranks_per_machine", [0, 1, 2])
+def test_rows_of_all_ranks_in_order(comm, ranks_per_machine):
     """Of several types, none at all too, in messages of three bytes between machines; not to be written."""
     rng = np.random.default_rng(comm.rank)
     pieces = [
         rng.integers(0, 1 << 40, 5 * comm.rank), rng.random((7, 3)).astype(np.float32), np.empty(0, np.int64),
         np.full(3, comm.rank, np.uint8), rng.integers(0, 9, 4),
     ]  # fmt: skip
-    shared = MachineRows(make_world(comm, node_ranks), pieces, max_bytes=3)
+    shared = MachineRows(make_world(comm, ranks_per_machine), pieces, max_bytes=3)
     for found, everyone in zip(shared.arrays, zip(*comm.allgather(pieces), strict=True), strict=True):
         assert found.dtype == everyone[0].dtype
         assert np.array_equal(found, np.concatenate(everyone))

@@ -25,7 +25,7 @@ def test_plans_are_those_of_the_host(tmp_path, emulated, case):  # noqa: F811
     make, changes = CASES[case]
     parts = make_static_parts(MPI.COMM_SELF, make, tmp_path)
     on_device, on_host = (
-        open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__planner=planner))
+        open_graph_session(MPI.COMM_SELF, parts, static_config(**changes, sampling__plan_on=planner))
         for planner in ("device", "host")
     )
     assert on_device.loaders["train"].draw.on_device
@@ -41,5 +41,5 @@ def test_auto_takes_the_host_where_the_device_cannot(tmp_path, emulated):  # noq
     session.close()
     with pytest.raises((ValueError, DistributedError), match="a batch's own edges are left out"):
         open_graph_session(
-            MPI.COMM_SELF, parts, test_graph_links.link_config(**changes, sampling__planner="device")
+            MPI.COMM_SELF, parts, test_graph_links.link_config(**changes, sampling__plan_on="device")
         )  # fmt: skip

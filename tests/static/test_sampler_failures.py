@@ -18,7 +18,7 @@ LIMIT = 240
 SMALL = [
     "--kind=static", "--data.synthetic_nodes=400", "--sampling.fanouts=[4,3]", "--model.layers=2", "--model.hidden=8",
     "--train.batch_size=16", "--train.epochs=2", "--train.precision=float64", "--comm.threads=1", "--comm.device=cpu",
-    "--comm.sampler_ranks=1",
+    "--comm.sampling_servers=1",
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_a_sampler_that_hangs_is_named(mpirun, tmp_path):
 
 @pytest.mark.nightly
 def test_samplers_notice_that_their_only_trainer_hangs(mpirun, tmp_path):
-    more = ("--comm.watchdog_seconds=10", "--comm.sampler_ranks=2")
+    more = ("--comm.watchdog_seconds=10", "--comm.sampling_servers=2")
     _, err = lost(mpirun, tmp_path, "broken_train.py", "stop", 0, *more)
     assert "no answer from rank 0" in err
 
@@ -80,7 +80,7 @@ def test_train_resume_and_evaluate(jobs, tmp_path):
     runs = {}
     for samplers, ranks in ((1, 2), (0, 1)):
         folder = tmp_path / str(samplers)
-        jobs(ranks, "train", *SMALL, f"--comm.sampler_ranks={samplers}", f"--output.dir={folder}")
+        jobs(ranks, "train", *SMALL, f"--comm.sampling_servers={samplers}", f"--output.dir={folder}")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         runs[samplers] = next(line for line in lines if line["kind"] == "test")
     for name, value in runs[0].items():
@@ -88,4 +88,4 @@ def test_train_resume_and_evaluate(jobs, tmp_path):
     result = jobs(2, "evaluate", tmp_path / "1")
     found = json.loads(result.stdout.strip().splitlines()[-1])
     assert found["test_accuracy"] == pytest.approx(runs[0]["test_accuracy"], rel=1e-9)
-    jobs(1, "train", f"--resume={tmp_path / '1'}", "--comm.sampler_ranks=0", "--train.epochs=3")
+    jobs(1, "train", f"--resume={tmp_path / '1'}", "--comm.sampling_servers=0", "--train.epochs=3")

@@ -54,7 +54,7 @@ def on(*sides):
 
 def with_crew(comm, samplers: int, config, **comm_changes):
     """The configuration of a run with samplers, and its world. Collective."""
-    talk = CommConfig(device="cpu", threads=1, sampler_ranks=samplers, watchdog_seconds=0, **comm_changes)
+    talk = CommConfig(device="cpu", threads=1, sampling_servers=samplers, watchdog_seconds=0, **comm_changes)
     return dataclasses.replace(config, comm=talk), World(talk, comm)
 
 
@@ -110,8 +110,8 @@ OPTIONS = {
     "foreground": (plain, {"sampling__prefetch": 0}),
     "in flight": (typed, {"sampling__prefetch": 3, "sampling__in_flight": 3}),
     "links in flight": (friends, {**LINK, "sampling__in_flight": 2}),
-    "weighted": (plain, {"sampling__mode": "weighted"}),
-    "labor": (plain, {"sampling__mode": "labor"}),
+    "weighted": (plain, {"sampling__strategy": "weighted"}),
+    "labor": (plain, {"sampling__strategy": "labor"}),
     "replicated": (plain, {"sampling__topology": "replicated"}),
     "copies": (
         plain,
@@ -138,11 +138,11 @@ def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
 
 HELD = {
     "types": (typed, {"model__kind": "rgcn"}, {}),
-    "learnt": (typed, {"embedding__types": ["paper"]}, {}),
+    "learned": (typed, {"node_embedding__types": ["paper"]}, {}),
     "narrow": (plain, {"features__wire": "bfloat16", "sampling__in_flight": 2}, {}),
     "normalized": (plain, {"features__normalize": True}, {}),
-    "messages": (typed, {}, {"node_ranks": 1}),
-    "file": (plain, {"features__storage": "file"}, {"node_ranks": 1}),
+    "messages": (typed, {}, {"ranks_per_machine": 1}),
+    "file": (plain, {"features__storage": "file"}, {"ranks_per_machine": 1}),
     "links in flight": (friends, {**LINK, "sampling__in_flight": 2}, {}),
     "replicated": (plain, {"sampling__topology": "replicated", "sampling__prefetch": 0}, {}),
 }
@@ -158,12 +158,12 @@ def test_samplers_that_hold_features_give_the_same_answer(comm, side, mpi_tmp_pa
 
     def make_tables(self, *arguments, **options) -> None:
         original(self, *arguments, **options)
-        trains = part.size > 1 and comm.rank < comm.size - samplers and self._world.job.config.sampler_features
+        trains = part.size > 1 and comm.rank < comm.size - samplers and self._world.job.config.server_features
         assert not (trains and any(features.FEATURE in rows.tables for rows in self.rows))
 
     monkeypatch.setattr(features.NodeTables, "__init__", make_tables)
     config = static_config(**{"train__epochs": 1} | changes)
-    options = {"sampler_features": True, "max_message_bytes": 1000} | comm_changes
+    options = {"server_features": True, "max_message_bytes": 1000} | comm_changes
     check_answer(part, samplers, parts, mpi_tmp_path, config, **options)
 
 
@@ -195,7 +195,7 @@ def test_what_waits_is_bounded(comm, side, mpi_tmp_path, monkeypatch):
 
     monkeypatch.setattr(SamplerRank, "_draw", count)
     config = static_config(sampling__prefetch=2, sampling__in_flight=2, train__batch_size=4)
-    run_crew(part, samplers, parts, mpi_tmp_path, config, work, sampler_buffer=4)
+    run_crew(part, samplers, parts, mpi_tmp_path, config, work, server_buffer=4)
 
 
 def _size(path: Path) -> int:
@@ -296,15 +296,17 @@ def test_an_error_of_a_sampler_at_start_is_that_of_all_ranks(comm, side, mpi_tmp
 
 
 def test_samplers_must_leave_a_trainer(comm):
-    world = World(CommConfig(device="cpu", threads=1, sampler_ranks=comm.size), comm)
-    with pytest.raises(DistributedError, match=f"sampler_ranks {comm.size} leaves no trainer among {comm.size} ranks"):
+    world = World(CommConfig(device="cpu", threads=1, sampling_servers=comm.size), comm)
+    with pytest.raises(
+        DistributedError, match=f"sampling_servers {comm.size} leaves no trainer among {comm.size} ranks"
+    ):
         Crew(world, 1)
 
 
 def test_commands_that_open_a_run_refuse_samplers(comm):
     world = World(CommConfig(device="cpu", threads=1), comm)
-    with pytest.raises(DistributedError, match=r"comm\.sampler_ranks is for training"):
-        parse(command_parser("evaluate", ""), ["run/", "--comm.sampler_ranks=1"], world)
+    with pytest.raises(DistributedError, match=r"comm\.sampling_servers is for training"):
+        parse(command_parser("evaluate", ""), ["run/", "--comm.sampling_servers=1"], world)
 
 
 @pytest.mark.parametrize("max_bytes", [7, 1 << 20])
@@ -365,9 +367,9 @@ def test_draws_announce_the_features_that_follow():
     ]
 
 
-@pytest.mark.parametrize("changes", [{"sampler_ranks": -1}, {"sampler_buffer": -1}])
+@pytest.mark.parametrize("changes", [{"sampling_servers": -1}, {"server_buffer": -1}])
 def test_negative_numbers_are_refused(changes):
-    with pytest.raises(ValueError, match=r"comm\.sampler_ranks and comm\.sampler_buffer"):
+    with pytest.raises(ValueError, match=r"comm\.sampling_servers and comm\.server_buffer"):
         CommConfig(**changes)
 
 
@@ -381,14 +383,14 @@ def test_negative_numbers_are_refused(changes):
 )
 def test_what_needs_features_beside_the_model_is_refused(changes, named):
     with pytest.raises(ValueError, match=rf"ranks that train hold no features: leave out {named}, or comm\."):
-        static_config(**changes, comm__sampler_ranks=1, comm__sampler_features=True)
+        static_config(**changes, comm__sampling_servers=1, comm__server_features=True)
 
 
 def test_features_need_samplers_to_hold_them():
-    with pytest.raises(ValueError, match=r"there are no sampling servers; set comm\.sampler_ranks"):
-        CommConfig(sampler_features=True)
+    with pytest.raises(ValueError, match=r"there are no sampling servers; set comm\.sampling_servers"):
+        CommConfig(server_features=True)
 
 
 def test_temporal_runs_refuse_samplers():
-    with pytest.raises(ValueError, match="sampler_ranks is for static graphs"):
-        TemporalConfig(comm=CommConfig(sampler_ranks=1))
+    with pytest.raises(ValueError, match=r"comm\.sampling_servers is for static graphs"):
+        TemporalConfig(comm=CommConfig(sampling_servers=1))

@@ -25,21 +25,23 @@ CASES = {
     "normalized": (plain, {"model__kind": "gcn", "features__normalize": True}),
     "copies": (plain, {"features__cache_ratio": 0.2}),
     "ahead": (plain, {"sampling__prefetch": 3, "sampling__in_flight": 2}),
-    "learnt": (typed, {"embedding__types": ["paper"]}),
+    "learned": (typed, {"node_embedding__types": ["paper"]}),
     "links": (friends, {"task__kind": "link", "train__batch_size": 40}),
     "bipartite": (shop, {"task__kind": "link", "train__batch_size": 40, "task__negative_ends": "both"}),
-    "whole": (plain, {"sampling__mode": "whole", "model__kind": "gcn", "train__batch_size": 1 << 20}),
+    "whole": (plain, {"train__full_graph": True, "model__kind": "gcn", "train__batch_size": 1 << 20}),
 }
 
 
-def make_world(comm, node_ranks: int = 0) -> World:
+def make_world(comm, ranks_per_machine: int = 0) -> World:
     """Collective."""
-    return World(CommConfig(device="cpu", threads=1, node_ranks=node_ranks), comm)
+    return World(CommConfig(device="cpu", threads=1, ranks_per_machine=ranks_per_machine), comm)
 
 
-def steps_of(comm, parts, folder, changes, node_ranks: int):
+def steps_of(comm, parts, folder, changes, ranks_per_machine: int):
     """Collective. Losses of an epoch, exact inference after it, and the bytes that all ranks sent for input rows."""
-    trainer = open_graph_trainer(comm, parts, folder, static_config(**changes, comm__node_ranks=node_ranks))
+    trainer = open_graph_trainer(
+        comm, parts, folder, static_config(**changes, comm__ranks_per_machine=ranks_per_machine)
+    )
     trainer.start_epoch(0)
     channel = trainer.session.graph.channel
     before = channel.sent_bytes
@@ -52,19 +54,19 @@ def steps_of(comm, parts, folder, changes, node_ranks: int):
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("node_ranks", [0, 2])
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, node_ranks):
+def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, ranks_per_machine):
     make, changes = CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
-    losses, rows, _ = steps_of(comm, parts, mpi_tmp_path, changes, node_ranks)
+    losses, rows, _ = steps_of(comm, parts, mpi_tmp_path, changes, ranks_per_machine)
     expected, expected_rows, _ = steps_of(comm, parts, mpi_tmp_path, changes, 1)
     assert losses == expected
     assert torch.equal(rows, expected_rows)
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("case", ["types", "learnt", "links"])
+@pytest.mark.parametrize("case", ["types", "learned", "links"])
 def test_the_answer_is_that_of_one_rank(comm, mpi_tmp_path, case):
     make, changes = CASES[case]
     run_both(comm, make_static_parts(comm, make, mpi_tmp_path), mpi_tmp_path, static_config(**changes))
@@ -83,13 +85,15 @@ def test_features_come_with_plans_that_are_made_ahead(comm, mpi_tmp_path, case):
 
 
 @pytest.mark.several_ranks
-def test_learnt_rows_are_read_where_they_lie(comm, mpi_tmp_path):
-    """A step sends their gradients alone to ranks of its machine; each epoch reads what the one before has learnt."""
+def test_learned_rows_are_read_where_they_lie(comm, mpi_tmp_path):
+    """A step sends their gradients alone to ranks of its machine; each epoch reads what the one before has learned."""
     parts = make_static_parts(comm, typed, mpi_tmp_path)
-    changes = {"embedding__types": ["paper"], "sampling__prefetch": 0, "train__batch_size": 20}
+    changes = {"node_embedding__types": ["paper"], "sampling__prefetch": 0, "train__batch_size": 20}
     losses, sent = [], []
-    for node_ranks in (1, 0):
-        trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(**changes, comm__node_ranks=node_ranks))
+    for ranks_per_machine in (1, 0):
+        trainer = open_graph_trainer(
+            comm, parts, mpi_tmp_path, static_config(**changes, comm__ranks_per_machine=ranks_per_machine)
+        )
         before, losses_of_run = trainer.session.graph.channel.sent_bytes, []
         for epoch in range(3):
             trainer.start_epoch(epoch)
@@ -110,7 +114,7 @@ class Enough(Exception):
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("case", ["narrow", "learnt"])
+@pytest.mark.parametrize("case", ["narrow", "learned"])
 def test_exact_inference_sends_rows_of_other_nodes_only(comm, mpi_tmp_path, case):
     """In every layer; one that was ended after a chunk leaves nothing behind."""
     make, changes = CASES[case]
@@ -119,8 +123,8 @@ def test_exact_inference_sends_rows_of_other_nodes_only(comm, mpi_tmp_path, case
     def enough():
         raise Enough
 
-    for node_ranks in (1, 2, 0):
-        config = static_config(**changes, comm__node_ranks=node_ranks, eval__chunk=7)
+    for ranks_per_machine in (1, 2, 0):
+        config = static_config(**changes, comm__ranks_per_machine=ranks_per_machine, eval__nodes_per_pass=7)
         session = open_graph_session(comm, parts, config)
         with pytest.raises(Enough):
             infer(session, enough)
@@ -148,7 +152,9 @@ def test_a_row_travels_to_a_node_once(comm, mpi_tmp_path):
     """However many of the machine's ranks want it: what ranks send are the bytes of the rows that machines want of
     others."""
     parts, machine = make_static_parts(comm, plain, mpi_tmp_path), comm.rank // 2
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, static_config(comm__node_ranks=2, sampling__prefetch=0))
+    trainer = open_graph_trainer(
+        comm, parts, mpi_tmp_path, static_config(comm__ranks_per_machine=2, sampling__prefetch=0)
+    )
     session = trainer.session
     loader, channel, (rows,) = session.loaders["train"], session.graph.channel, session.graph.rows
     wanted = [loader.samplers[0].input_ids(loader.batches, 0, step)[0] for step in range(loader.batches.num_steps)]
@@ -191,10 +197,10 @@ def refuse(world: World, *_):
     world.agree(ValueError("no shared memory") if world.rank == 0 else None, "share memory")
 
 
-@pytest.mark.parametrize("node_ranks", [0, 1, 2])
-def test_columns_of_a_machine_are_those_of_its_ranks(comm, node_ranks):
+@pytest.mark.parametrize("ranks_per_machine", [0, 1, 2])
+def test_columns_of_a_machine_are_those_of_its_ranks(comm, ranks_per_machine):
     """Of other widths and dtypes, some without rows."""
-    world = make_world(comm, node_ranks)
+    world = make_world(comm, ranks_per_machine)
     rng = np.random.default_rng(comm.rank)
     rows = [
         torch.from_numpy(rng.random((5 + comm.rank, 3)).astype(np.float32)),
@@ -206,7 +212,7 @@ def test_columns_of_a_machine_are_those_of_its_ranks(comm, node_ranks):
     for own, column in zip(columns.own, rows, strict=True):
         own.copy_(column)
     columns.publish()
-    most = node_ranks or comm.size
+    most = ranks_per_machine or comm.size
     for table, everyone in zip(columns.tables, zip(*comm.allgather(rows), strict=True), strict=True):
         for rank, expected in enumerate(everyone):
             if rank // most != comm.rank // most:

@@ -1,4 +1,4 @@
-"""Labels and scores of tasks that cannot be learnt are refused: the column, what it holds, and what it must hold."""
+"""Labels and scores of tasks that cannot be learned are refused: the column, what it holds, and what it must hold."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.task.labels import labelled_type, node_labels, read_classes, read_numbers
+from hpcgnn.task.labels import labeled_type, node_labels, read_classes, read_numbers
 
 pytestmark = pytest.mark.serial
 SPLIT = np.zeros(3, np.int8)
@@ -53,20 +53,20 @@ def test_columns_of_labels(read, label, message):
 
 
 @pytest.mark.parametrize(
-    ("labelled", "name", "message"),
+    ("labeled", "name", "message"),
     [
         ((), "", "task.node_type: no node type has a column label to learn: convert the source again"),
         (("a", "c"), "", "must name the type to learn labels of; types with labels: a, c"),
         (("a",), "b", "task.node_type b has no column label; types with labels: a"),
     ],
 )
-def test_the_type_that_is_learnt(labelled, name, message):
+def test_the_type_that_is_learned(labeled, name, message):
     """The only one with labels, or the one that is named."""
     types = ("a", "b", "c")
-    columns = [{"label": SPLIT} if node_type in labelled else {} for node_type in types]
+    columns = [{"label": SPLIT} if node_type in labeled else {} for node_type in types]
     graph = SimpleNamespace(types=types, columns=columns, type_of=types.index)
     with pytest.raises(ValueError, match=message):
-        labelled_type(graph, name, "task.node_type")
+        labeled_type(graph, name, "task.node_type")
 
 
 def test_cosines_are_divided_by_more_than_0():

@@ -106,7 +106,7 @@ def _ties(comm, folder, make):
 
 def test_empty_split(comm, folder):
     """No step; memory can still be made."""
-    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], "val", val_fraction=0.0)
+    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], "val", val_ratio=0.0)
     bank = BASELINES["fixed_window"].make(evaluation, 0.0)
     found, _ = scores(evaluation, bank, "historical")
     assert comm.rank > 0 or len(found) == 0
@@ -124,7 +124,7 @@ def test_a_run_that_is_asked_to_leave_says_so(comm, folder, mpi_tmp_path):
 
 
 def test_bad_options(comm, folder):
-    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], test_fraction=0.0)
+    evaluation = Evaluation.open(comm, _ties(comm, folder, bipartite)[1], test_ratio=0.0)
     with pytest.raises(ValueError, match="unlimited, time_window, fixed_window or empty, got 'newest'"):
         BaselineConfig("newest")
     with pytest.raises(ValueError, match=r"in \(0, 1\], got 0.0; is the test empty"):

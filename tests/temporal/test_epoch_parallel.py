@@ -22,7 +22,7 @@ from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal import batches
 from hpcgnn.temporal.config import TemporalConfig
 
-TIMES = ("train_seconds", "events_per_second")
+TIMES = ("train_seconds", "samples_per_second")
 STILL = 1e-30  # a learning rate that leaves the weights where they are
 
 
@@ -73,7 +73,7 @@ def train_round(trainer: Trainer, epoch: int) -> tuple[list[float], list[np.ndar
 def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
     """With weights that stay, step by step: loss and gradient of the round are the means of its epochs' own, which
     differ; and it leaves the memory that each of them leaves."""
-    config = make_config(train__epochs=6, train__epoch_parallel=count, train__lr=STILL, sampling__strategy="uniform")
+    config = make_config(train__epochs=6, train__parallel_epochs=count, train__lr=STILL, sampling__strategy="uniform")
     trainer = open_trainer(comm, parts, Path("unused"), config)
     single = open_trainer(comm, parts, Path("unused"), make_config(train__lr=STILL, sampling__strategy="uniform"))
     for first in (0, count):
@@ -91,28 +91,28 @@ def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
 
 
 def test_the_rate_of_a_round_counts_its_epochs(comm, parts, monkeypatch):
-    config, lines = make_config(train__epochs=6, train__epoch_parallel=2), []
+    config, lines = make_config(train__epochs=6, train__parallel_epochs=2), []
     trainer = open_trainer(comm, parts, Path("unused"), config)
     monkeypatch.setattr(trainer, "_write", lambda *_, **line: lines.append(line))
     trainer.progress.train_seconds = 4.0
     trainer._report_epoch({})
-    assert lines[0]["events_per_second"] == trainer.session.batches["train"].sizes.sum() * 2 / 4
+    assert lines[0]["samples_per_second"] == trainer.session.batches["train"].sizes.sum() * 2 / 4
 
 
 def test_schedules_count_rounds():
     """A round is one epoch's optimizer steps; "step" reduces after as many epochs as it says, at the next round."""
-    at_once = TrainConfig(epochs=12, epoch_parallel=2, schedule="cosine")
+    at_once = TrainConfig(epochs=12, parallel_epochs=2, schedule="cosine")
     alone = TrainConfig(epochs=6, schedule="cosine")
     for step in range(30):
         assert learning_rate(at_once, step, 5) == learning_rate(alone, step, 5)
-    falling = TrainConfig(epochs=12, epoch_parallel=2, schedule="step", step_epochs=3, decay=0.5, lr=1.0)
+    falling = TrainConfig(epochs=12, parallel_epochs=2, schedule="step", step_every=3, step_decay=0.5, lr=1.0)
     assert [learning_rate(falling, 5 * number, 5) for number in range(6)] == [1, 1, 0.5, 0.25, 0.25, 0.125]
 
 
 @pytest.mark.parametrize(("every", "validated"), [(1, [0, 2, 4, 6]), (2, [0, 2, 4, 6]), (3, [2, 4, 6]), (4, [2, 6])])
 def test_validations_follow_rounds(every, validated):
     """The round that reaches a multiple of eval_every, and the last one."""
-    config = TrainConfig(epochs=8, epoch_parallel=2, eval_every=every)
+    config = TrainConfig(epochs=8, parallel_epochs=2, eval_every=every)
     assert [epoch for epoch in range(0, 8, 2) if config.validates(epoch)] == validated
     assert config.bound_to_epochs == (every == 3)
 
@@ -141,7 +141,7 @@ def test_groups_of_ranks(comm, most):
 def test_groups_share_gradients_alone(comm, parts):
     """A group of one rank exchanges nothing."""
     count = comm.size
-    config = make_config(train__epochs=count, train__epoch_parallel=count)
+    config = make_config(train__epochs=count, train__parallel_epochs=count)
     trainer = open_trainer(comm, parts, Path("unused"), config)
     before = trainer.session.sent_bytes()
     losses, _ = train_round(trainer, 0)
@@ -160,37 +160,40 @@ def test_one_group_that_cannot_read_its_parts(comm, parts, monkeypatch):
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(batches, "open_partition", broken)
     with pytest.raises(DistributedError, match=f"truncated .*rank {comm.size - 1} of {comm.size}"):
-        open_session(comm, parts, make_config(train__epochs=comm.size, train__epoch_parallel=comm.size))
+        open_session(comm, parts, make_config(train__epochs=comm.size, train__parallel_epochs=comm.size))
 
 
 # ----------------------------------------------------------------------------------------------------------- one answer
 
 GROUPED = {
-    "train__accumulate": 3, "train__clip_norm": 0.5, "train__schedule": "cosine", "train__train_metrics": True,
-    "train__eval_every": 2, "train__epochs": 8, "train__epoch_parallel": 4,
+    "train__accumulate_steps": 3, "train__clip_grad_norm": 0.5, "train__schedule": "cosine",
+    "train__train_metrics": True,
+    "train__eval_every": 2, "train__epochs": 8, "train__parallel_epochs": 4,
 }  # fmt: skip
 CASES = {
-    "two": {"train__epoch_parallel": 2},
-    "three": {"train__epoch_parallel": 3},
+    "two": {"train__parallel_epochs": 2},
+    "three": {"train__parallel_epochs": 3},
     "two, at user, uniform, hidden nodes": {
-        "train__epoch_parallel": 2, "memory__update_at": "user", "sampling__strategy": "uniform",
-        "data__new_node_fraction": 0.1, "task__negatives": 3,
+        "train__parallel_epochs": 2, "memory__update_at": "user", "sampling__strategy": "uniform",
+        "data__new_node_ratio": 0.1, "task__negatives": 3,
     },
     "three, replicated, ranked": {
-        "train__epoch_parallel": 3, "memory__placement": "replicated", "eval__negative_kind": "all", "eval__chunk": 5,
+        "train__parallel_epochs": 3, "memory__placement": "replicated", "eval__negative_kind": "all",
+        "eval__negatives_per_pass": 5,
     },
     "two, mails to neighbors": {
-        "train__epoch_parallel": 2, "memory__updater": "transformer", "memory__mailbox_slots": 3,
+        "train__parallel_epochs": 2, "memory__updater": "transformer", "memory__mailbox_slots": 3,
         "memory__deliver_to": "neighbors", "model__readout": "identity",
     },
     "two, mails of embeddings": {
-        "train__epoch_parallel": 2, "model__message_from": "embedding", "model__readout": "identity",
+        "train__parallel_epochs": 2, "model__message_from": "embedding", "model__readout": "identity",
         "model__dropout": 0.0,
     },
     "two, no memory, cut batches": {
-        "train__epoch_parallel": 2, "memory__updater": "none", "sampling__strategy": "uniform", "sampling__chunks": 4,
+        "train__parallel_epochs": 2, "memory__updater": "none", "sampling__strategy": "uniform",
+        "sampling__random_chunks": 4,
     },
-    "two, stale memory": {"train__epoch_parallel": 2, "memory__staleness": 2},
+    "two, stale memory": {"train__parallel_epochs": 2, "memory__staleness": 2},
     "four, groups of steps": GROUPED,
 }  # fmt: skip
 
@@ -208,7 +211,7 @@ def test_ranks_do_not_change_the_answer(comm, parts, mpi_tmp_path, case):
         return
     alone = open_trainer(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", config)
     assert alone.run() == 0
-    found, count = read(mpi_tmp_path / "run"), config.train.epoch_parallel
+    found, count = read(mpi_tmp_path / "run"), config.train.parallel_epochs
     assert_same(found, read(mpi_tmp_path / "alone"))
     assert [line["epoch"] for line in found if line["kind"] == "epoch"] == list(range(0, config.train.epochs, count))
     losses = [line["loss"] for line in found if line["kind"] == "step"]
@@ -219,7 +222,7 @@ def test_epochs_at_once_change_the_answer(comm, parts):
     """Another number of them, another run."""
     losses = []
     for count in (1, 2, 3):
-        config = make_config(train__epochs=6, train__epoch_parallel=count)
+        config = make_config(train__epochs=6, train__parallel_epochs=count)
         losses.append(train_round(open_trainer(comm, parts, Path("unused"), config), 0)[0])
     assert len({own[0] for own in losses}) == len({own[-1] for own in losses}) == 3
 
@@ -228,7 +231,7 @@ def test_epochs_at_once_change_the_answer(comm, parts):
 
 ARGUMENTS = [
     "--train.batch_size=50", "--train.precision=float64", "--train.checkpoint_every=3", "--train.log_every=1",
-    "--model.memory_dim=8", "--model.time_dim=8", "--model.embed_dim=8", "--sampling.fanout=5", "--comm.threads=1",
+    "--memory.dim=8", "--model.time_dim=8", "--model.hidden=8", "--sampling.fanouts=[5]", "--comm.threads=1",
     "--comm.device=cpu", "--train.epochs=6", "--train.train_metrics=true",
 ]  # fmt: skip
 
@@ -236,20 +239,20 @@ ARGUMENTS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """With a partition set."""
-    root = tmp_path_factory.mktemp("epoch_parallel")
+    root = tmp_path_factory.mktemp("parallel_epochs")
     partition(bipartite(root / "graph.h5", edge_width=2), root / "parts", 8)
     return root
 
 
 def first_start(folder: Path, run: Path, count: int) -> list[str]:
-    return [f"--data.path={folder / 'parts'}", f"--output.dir={run}", f"--train.epoch_parallel={count}", *ARGUMENTS]
+    return [f"--data.path={folder / 'parts'}", f"--output.dir={run}", f"--train.parallel_epochs={count}", *ARGUMENTS]
 
 
 @pytest.mark.launcher
 @pytest.mark.parametrize(("count", "accumulate"), [pytest.param(2, 1, marks=pytest.mark.nightly), (3, 2)])
 def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
     """In any group, in training and in validation; the run goes on on other numbers of ranks, hence of groups."""
-    run, whole, more = tmp_path / "run", tmp_path / "whole", f"--train.accumulate={accumulate}"
+    run, whole, more = tmp_path / "run", tmp_path / "whole", f"--train.accumulate_steps={accumulate}"
     jobs(1, "train", *first_start(folder, whole, count), more)
     interruptions = [
         (2, ("step", 8, 1, "SIGKILL")),
@@ -284,26 +287,26 @@ def test_the_number_of_epochs_at_once_is_kept(jobs, folder, tmp_path):
     (test,) = [line for line in read(run) if line["kind"] == "test"]
     found = json.loads(jobs(3, "evaluate", run).stdout.splitlines()[-1])
     assert_same([{key: found[key] for key in test} | {"kind": "test"}], [test])
-    result = jobs(2, "train", "--resume", run, "--train.epoch_parallel=3", check=False)
+    result = jobs(2, "train", "--resume", run, "--train.parallel_epochs=3", check=False)
     assert result.returncode == 2
-    assert "train.epoch_parallel (2 -> 3)" in result.stderr
+    assert "train.parallel_epochs (2 -> 3)" in result.stderr
 
 
 # -------------------------------------------------------------------------------------------------------------- refused
 
-NEIGHBORS = ["--memory.updater=transformer", "--memory.deliver_to=neighbors", "--train.epoch_parallel=2"]
-EMBEDDINGS = ["--model.message_from=embedding", "--train.epoch_parallel=2"]
+NEIGHBORS = ["--memory.updater=transformer", "--memory.deliver_to=neighbors", "--train.parallel_epochs=2"]
+EMBEDDINGS = ["--model.message_from=embedding", "--train.parallel_epochs=2"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--train.epoch_parallel=0"], ["train.epoch_parallel must be at least 1, got 0"]),
-        (["--train.epoch_parallel=4"], ["train.epochs must be a multiple of train.epoch_parallel = 4, got 6"]),
+        (["--train.parallel_epochs=0"], ["train.parallel_epochs must be at least 1, got 0"]),
+        (["--train.parallel_epochs=4"], ["train.epochs must be a multiple of train.parallel_epochs = 4, got 6"]),
         (EMBEDDINGS, ["model.message_from embedding", "use message_from memory, or dropout 0"]),
         ([*EMBEDDINGS, "--model.dropout=0", "--sampling.strategy=uniform"], ["model.message_from", "strategy recent"]),
         ([*NEIGHBORS, "--sampling.strategy=uniform"], ["memory.deliver_to neighbors", "use deliver_to self"]),
-        ([*NEIGHBORS, "--sampling.boundary_half_life=9"], ["memory.deliver_to", "without boundary_half_life"]),
+        ([*NEIGHBORS, "--sampling.remote_half_life=9"], ["memory.deliver_to", "without remote_half_life"]),
     ],
 )
 def test_refused(arguments, words):

@@ -111,15 +111,15 @@ PLACES = {"float32": {"train__precision": "float32"}, "float64": {}, "two layers
 
 
 @pytest.mark.parametrize("lacks_room", [False, True])
-@pytest.mark.parametrize("node_ranks", NODE_RANKS)
+@pytest.mark.parametrize("ranks_per_machine", NODE_RANKS)
 @pytest.mark.parametrize("case", PLACES)
-def test_plans_have_the_features_of_the_file(comm, mpi_tmp_path, monkeypatch, case, node_ranks, lacks_room):
+def test_plans_have_the_features_of_the_file(comm, mpi_tmp_path, monkeypatch, case, ranks_per_machine, lacks_room):
     """Those of neighbors' events and of the batch's own, some of which another rank hands over."""
     parts = make_case(comm, mpi_tmp_path)
     expected = read_plain(parts.parent / "graph.h5").feature
     if lacks_room:
         monkeypatch.setattr(features, "share_columns", lambda *_: None)
-    session, met = open_session(comm, parts, make_config(**PLACES[case], comm__node_ranks=node_ranks)), 0
+    session, met = open_session(comm, parts, make_config(**PLACES[case], comm__ranks_per_machine=ranks_per_machine)), 0
     with closing(session):
         for split in ("train", "test"):
             for plan, ids, rows in read_plans(session, split):
@@ -168,8 +168,8 @@ def planning_bytes(comm, parts: Path, **changes) -> int:
 def test_on_one_machine_no_features_are_sent(comm, mpi_tmp_path):
     """However wide they are. Where ranks share no memory, they are."""
     narrow, wide = make_case(comm, mpi_tmp_path, 1), make_case(comm, mpi_tmp_path, 40)
-    for node_ranks, are_equal in ((0, True), (1, False)):
-        sent = [planning_bytes(comm, parts, comm__node_ranks=node_ranks) for parts in (narrow, wide)]
+    for ranks_per_machine, are_equal in ((0, True), (1, False)):
+        sent = [planning_bytes(comm, parts, comm__ranks_per_machine=ranks_per_machine) for parts in (narrow, wide)]
         assert (sent[0] == sent[1]) == are_equal
 
 
@@ -190,13 +190,13 @@ def far_events(comm, parts: Path, members: list[int], **changes) -> int:
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("node_ranks", [1, 2])
-def test_a_row_travels_to_a_machine_once(comm, mpi_tmp_path, node_ranks):
+@pytest.mark.parametrize("ranks_per_machine", [1, 2])
+def test_a_row_travels_to_a_machine_once(comm, mpi_tmp_path, ranks_per_machine):
     """As many as different events that no rank of the machine has, counted by hand in the plans."""
     narrow, wide = make_case(comm, mpi_tmp_path, 1), make_case(comm, mpi_tmp_path, 40)
-    changes = {"comm__node_ranks": node_ranks}
-    first = comm.rank - comm.rank % node_ranks
-    rows = far_events(comm, narrow, list(range(first, min(first + node_ranks, comm.size))), **changes)
+    changes = {"comm__ranks_per_machine": ranks_per_machine}
+    first = comm.rank - comm.rank % ranks_per_machine
+    rows = far_events(comm, narrow, list(range(first, min(first + ranks_per_machine, comm.size))), **changes)
     sent = [planning_bytes(comm, parts, **changes) for parts in (narrow, wide)]
     assert sent[1] - sent[0] == rows * 4 * (40 - 1)
-    assert (rows > 0) == (comm.size > node_ranks)
+    assert (rows > 0) == (comm.size > ranks_per_machine)

@@ -32,30 +32,30 @@ RICH = {"edge_width": 3, "node_width": 4}
 
 # name: (graph, options of the graph, changes of the configuration)
 CASES = {
-    "few": (bipartite, RICH, {"memory__hot_nodes": 0.05}),
-    "many": (homogeneous, {}, {"memory__hot_nodes": 0.3}),
-    "all": (bipartite, RICH, {"memory__hot_nodes": 1}),
-    "at user": (homogeneous, RICH, {"memory__hot_nodes": 0.2, "memory__update_at": "user"}),
+    "few": (bipartite, RICH, {"memory__hot_ratio": 0.05}),
+    "many": (homogeneous, {}, {"memory__hot_ratio": 0.3}),
+    "all": (bipartite, RICH, {"memory__hot_ratio": 1}),
+    "at user": (homogeneous, RICH, {"memory__hot_ratio": 0.2, "memory__update_at": "user"}),
     "jodie": (
         bipartite,
         {},
-        {"memory__hot_nodes": 0.2, "memory__updater": "rnn", "model__readout": "time_projection"},
+        {"memory__hot_ratio": 0.2, "memory__updater": "rnn", "model__readout": "time_projection"},
     ),
     "dyrep": (
         bipartite,
         {"edge_width": 3},
         {
-            "memory__hot_nodes": 0.2,
+            "memory__hot_ratio": 0.2,
             "memory__updater": "rnn",
             "model__readout": "identity",
             "model__message_from": "embedding",
         },
     ),
-    "hidden nodes": (bipartite, {}, {"memory__hot_nodes": 0.2, "data__new_node_fraction": 0.1}),
+    "hidden nodes": (bipartite, {}, {"memory__hot_ratio": 0.2, "data__new_node_ratio": 0.1}),
     "batches smaller than ranks": (
         homogeneous,
         {"num_events": 60},
-        {"memory__hot_nodes": 0.3, "train__batch_size": 2},
+        {"memory__hot_ratio": 0.3, "train__batch_size": 2},
     ),
 }
 
@@ -74,7 +74,7 @@ def test_copies_do_not_change_the_answer(comm, mpi_tmp_path, case):
     parts = make_case(comm, mpi_tmp_path, graph, **options)
     changes = {"train__batch_size": 30} | changes
     hot = record_epoch(comm, parts, make_config(**changes))
-    plain = make_config(**changes | {"memory__hot_nodes": 0})
+    plain = make_config(**changes | {"memory__hot_ratio": 0})
     sharded = record_epoch(comm, parts, plain)
     if comm.rank == 0:
         assert_same(hot, sharded)
@@ -104,12 +104,12 @@ def test_the_hottest_are_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, sha
 
 def test_no_hot_node_where_the_share_is_less_than_one(comm, mpi_tmp_path):
     parts = make_case(comm, mpi_tmp_path)
-    assert open_session(comm, parts, make_config(memory__hot_nodes=1e-3)).memory.layout is None
+    assert open_session(comm, parts, make_config(memory__hot_ratio=1e-3)).memory.layout is None
 
 
-def make_trainer(comm, parts: Path, folder: Path, hot_nodes: float) -> Trainer:
+def make_trainer(comm, parts: Path, folder: Path, hot_ratio: float) -> Trainer:
     """Collective."""
-    config = make_config(train__batch_size=30, memory__hot_nodes=hot_nodes)
+    config = make_config(train__batch_size=30, memory__hot_ratio=hot_ratio)
     return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
 
 
@@ -168,31 +168,31 @@ def epoch_bytes(comm, parts: Path, config: TemporalConfig) -> int:
 def test_copies_of_hubs_save_bytes(comm, mpi_tmp_path, update_at):
     """Few items that every batch asks for, many users."""
     parts = make_case(comm, mpi_tmp_path, num_events=1500, num_users=300)
-    config = {"memory__update_at": update_at, "model__memory_dim": 64, "comm__node_ranks": 1}
-    none, some = (epoch_bytes(comm, parts, make_config(memory__hot_nodes=share, **config)) for share in (0, 0.2))
+    config = {"memory__update_at": update_at, "memory__dim": 64, "comm__ranks_per_machine": 1}
+    none, some = (epoch_bytes(comm, parts, make_config(memory__hot_ratio=share, **config)) for share in (0, 0.2))
     assert some < 0.9 * none
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hot_nodes": 1.5}, "a share of the nodes, in [0, 1], got 1.5"),
-        ({"hot_nodes": 0.1, "placement": "replicated"}, "placement sharded"),
-        ({"hot_nodes": 0.1, "placement": "auto"}, "placement sharded"),
-        ({"hot_nodes": 0.1, "aggregator": "mean"}, "aggregator last"),
-        ({"hot_nodes": 0.1, "deliver_to": "neighbors"}, "delivery to self"),
-        ({"hot_nodes": 0.1, "updater": "transformer", "mailbox_slots": 2}, "one slot"),
-        ({"hot_nodes": 0.1, "staleness": 1}, "use one of them"),
-        ({"hot_nodes": 0.1, "updater": "none"}, "leave hot_nodes 0"),
+        ({"hot_ratio": 1.5}, "a share of the nodes, in [0, 1], got 1.5"),
+        ({"hot_ratio": 0.1, "placement": "replicated"}, "placement sharded"),
+        ({"hot_ratio": 0.1, "placement": "auto"}, "placement sharded"),
+        ({"hot_ratio": 0.1, "aggregator": "mean"}, "aggregator last"),
+        ({"hot_ratio": 0.1, "deliver_to": "neighbors"}, "delivery to self"),
+        ({"hot_ratio": 0.1, "updater": "transformer", "mailbox_slots": 2}, "one slot"),
+        ({"hot_ratio": 0.1, "staleness": 1}, "use one of them"),
+        ({"hot_ratio": 0.1, "updater": "none"}, "leave hot_ratio 0"),
     ],
 )
 def test_refusals(changes, words):
     """The error names the key and what to do."""
     with pytest.raises(ValueError) as caught:
         TemporalConfig.from_dict({"memory": changes})
-    assert "memory.hot_nodes" in str(caught.value)
+    assert "memory.hot_ratio" in str(caught.value)
     assert words in str(caught.value)
 
 
 def test_a_resumed_run_may_change_it():
-    check_resumable(make_config(), make_config(memory__hot_nodes=0.1))
+    check_resumable(make_config(), make_config(memory__hot_ratio=0.1))

@@ -23,13 +23,13 @@ BY_HAND = {
     "plain": ({}, {}),
     "update at user, three negatives": ({}, {"memory__update_at": "user", "task__negatives": 3}),
     "edge features, two layers": (RICH, {"model__layers": 2}),
-    "rnn, gradients of three steps": (RICH, {"memory__updater": "rnn", "train__accumulate": 3}),
+    "rnn, gradients of three steps": (RICH, {"memory__updater": "rnn", "train__accumulate_steps": 3}),
     "replicated memory": ({}, {"memory__placement": "replicated"}),
     "batches smaller than ranks": ({"num_events": 60}, {"train__batch_size": 2}),
 }
 WITH_AUTOGRAD = {
     "node features": ({"node_width": 4}, {}),
-    "learnt phase": ({}, {"model__learn_phase": True}),
+    "learned phase": ({}, {"model__learn_phase": True}),
     "mailbox": ({}, {"memory__updater": "transformer", "memory__mailbox_slots": 2}),
     "pair decoder": ({}, {"task__decoder": "pair"}),
 }

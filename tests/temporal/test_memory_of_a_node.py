@@ -33,7 +33,7 @@ CASES = {
     "float32": (RICH, {"train__precision": "float32"}),
     "at user": (RICH, {"memory__update_at": "user"}),
     "times of mails": ({}, JODIE),
-    "hot nodes": (RICH, {"memory__hot_nodes": 0.1}),
+    "hot nodes": (RICH, {"memory__hot_ratio": 0.1}),
     "mailbox": (RICH, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
     "stale": ({}, {"memory__staleness": 1}),
     "no memory": (RICH, {"memory__updater": "none"}),
@@ -60,14 +60,14 @@ def test_loaders_bring_features_in_their_dtype(comm, mpi_tmp_path):
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("node_ranks", [0, 2])
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, node_ranks):
+def test_the_answer_is_that_of_messages(comm, mpi_tmp_path, case, ranks_per_machine):
     """Losses, validation, memory and parameters."""
     options, changes = CASES[case]
     parts = make_case(comm, mpi_tmp_path, **options)
-    shared = record_epoch(comm, parts, make_config(**changes, comm__node_ranks=node_ranks))
-    sent = record_epoch(comm, parts, make_config(**changes, comm__node_ranks=1))
+    shared = record_epoch(comm, parts, make_config(**changes, comm__ranks_per_machine=ranks_per_machine))
+    sent = record_epoch(comm, parts, make_config(**changes, comm__ranks_per_machine=1))
     if comm.rank == 0:
         assert shared.losses == sent.losses
         assert np.array_equal(shared.scores, sent.scores)
@@ -82,8 +82,8 @@ def test_ranks_without_nodes_take_part(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: homogeneous(graph, num_events=60, num_nodes=3, **RICH) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts", 8, "random")
-    changes = {"memory__hot_nodes": 0.5}
-    shared, sent = (record_epoch(comm, parts, make_config(**changes, comm__node_ranks=each)) for each in (0, 1))
+    changes = {"memory__hot_ratio": 0.5}
+    shared, sent = (record_epoch(comm, parts, make_config(**changes, comm__ranks_per_machine=each)) for each in (0, 1))
     assert comm.rank or shared.losses == sent.losses
 
 
@@ -103,7 +103,7 @@ def bytes_of_steps(comm, parts: Path, **changes) -> int:
 def test_on_one_node_mails_alone_are_sent(comm, mpi_tmp_path, update_at):
     """Where the owner updates, a mail is what the other endpoint adds; else the state as well."""
     parts = make_case(comm, mpi_tmp_path)
-    changes = {"memory__update_at": update_at, "model__memory_dim": 16, "model__embed_dim": 16}
+    changes = {"memory__update_at": update_at, "memory__dim": 16, "model__hidden": 16}
     session = open_session(comm, parts, make_config(**changes))
     width, mails = 16 * 8 * (1 if update_at == "owner" else 2), 0
     with session.plans("train", 0) as plans:
@@ -114,7 +114,7 @@ def test_on_one_node_mails_alone_are_sent(comm, mpi_tmp_path, update_at):
     expected = session.world.total(mails * width)
     session.close()
     assert bytes_of_steps(comm, parts, **changes) == expected
-    assert bytes_of_steps(comm, parts, **changes, comm__node_ranks=1) > 2 * expected
+    assert bytes_of_steps(comm, parts, **changes, comm__ranks_per_machine=1) > 2 * expected
 
 
 @pytest.mark.several_ranks
@@ -126,6 +126,6 @@ def test_features_of_nodes_come_with_plans(comm, mpi_tmp_path, changes):
         folder = mpi_tmp_path / str(width)
         on_rank_0(comm, folder.mkdir)
         parts = make_case(comm, folder, node_width=width)
-        sent.append(bytes_of_steps(comm, parts, **changes, comm__node_ranks=1))
+        sent.append(bytes_of_steps(comm, parts, **changes, comm__ranks_per_machine=1))
     assert sent[0] == sent[1]
     assert (sent[1] == 0) == ("memory__updater" in changes)

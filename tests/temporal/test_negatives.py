@@ -63,11 +63,11 @@ def test_ranks_and_parts_do_not_change_negatives(comm, mpi_tmp_path, make, split
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: make(graph) and None)
     sets = [make_parts(comm, graph, mpi_tmp_path / m, p, m) for m, p in (("metis", 16), ("random", 8))]
-    ours = [Evaluation.open(comm, folder, split, new_node_fraction=0.1) for folder in sets]
+    ours = [Evaluation.open(comm, folder, split, new_node_ratio=0.1) for folder in sets]
     results = [{kind: e.negatives(kind, 3) for kind in ("random", "historical", "inductive", "all")} for e in ours]
     if comm.rank > 0:
         return
-    alone = Evaluation.open(MPI.COMM_SELF, sets[0], split, new_node_fraction=0.1)
+    alone = Evaluation.open(MPI.COMM_SELF, sets[0], split, new_node_ratio=0.1)
     for kind, expected in results[0].items():
         assert np.array_equal(alone.negatives(kind, 3), expected), kind
         assert np.array_equal(results[1][kind], expected), kind
@@ -157,7 +157,7 @@ def test_an_event_that_meets_all_ranks_first(comm, mpi_tmp_path, chunk):
         return write_graph(path, nodes, {("user", "takes", "item"): {"src": src, "dst": dst, "time": time}})
 
     _, parts = graph_and_parts(comm, mpi_tmp_path, write)
-    config = make_config(eval__protocol="tgb", eval__chunk=chunk)
+    config = make_config(eval__protocol="tgb", eval__negatives_per_pass=chunk)
     session = open_session(comm, parts, config)
     metrics = baseline_metrics(session, BaselineConfig("unlimited"))
     assert metrics["test_mrr"] == 1
@@ -223,7 +223,7 @@ def test_a_rule_without_errors_has_an_ap_of_1(comm, mpi_tmp_path):
 @pytest.mark.parametrize("kind", ["random", "historical", "inductive", "all"])
 def test_empty_split(comm, parts, kind):
     """No event, no negative, and no rank waits for another."""
-    drawn = Evaluation.open(comm, parts, "val", val_fraction=0.0).negatives(kind)
+    drawn = Evaluation.open(comm, parts, "val", val_ratio=0.0).negatives(kind)
     assert comm.rank > 0 or len(drawn) == 0
 
 
@@ -421,7 +421,7 @@ def test_file_of_an_empty_split(comm, parts, mpi_tmp_path):
     """Lines of other splits only: nothing is wanted of them."""
     path = mpi_tmp_path / "negatives.npz"
     on_rank_0(comm, lambda: np.savez(path, row=ROWS, negatives=GOOD))
-    found = Evaluation.open(comm, parts, "val", val_fraction=0.0).negatives("file", path=path)
+    found = Evaluation.open(comm, parts, "val", val_ratio=0.0).negatives("file", path=path)
     assert comm.rank > 0 or found.shape == (0, 4, 2)
 
 

@@ -13,6 +13,7 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.route import Route
+from hpcgnn.keys import help_of, keys
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.temporal.baselines import BASELINES, Baseline, BaselinePart, baseline_metrics
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, EvalNegativesPart, draw_random
@@ -105,8 +106,8 @@ def test_a_row_is_a_choice_with_its_help(key):
     assert getattr(getattr(config, section), name) == "own"
     with pytest.raises(ValueError, match=rf"{key} must be one of .*\bown\b.*, got 'owned'"):
         configuration.parse(parser, [f"--{key}=owned"])
-    option = " ".join(parser.format_help().split()).split(f"--{key} ")[-1].split(" --")[0]
-    assert f'"own": {SAYS}' in option
+    (option,) = (one for one in keys("temporal") if one.name == key)
+    assert f"own: {SAYS}" in " ".join(help_of([option], 80).split())
 
 
 @pytest.mark.serial

@@ -67,7 +67,7 @@ def test_events_have_as_many_negatives_as_the_file_lists(comm, graph, parts, mpi
     counts = np.array(on_rank_0(comm, write))
     found = {}
     for file in (path, full):
-        config = make_config(eval__protocol="tgb", eval__negatives_file=str(file), eval__chunk=chunk)
+        config = make_config(eval__protocol="tgb", eval__negatives_file=str(file), eval__negatives_per_pass=chunk)
         session = open_session(comm, parts, config)
         collected = session.scores("test") if file == path else every_score(session, "test")
         order = session.world.gather_rows(session.batches["test"].events.row)
@@ -129,7 +129,7 @@ def test_another_file_under_the_same_name_is_another_run(tmp_path, name):
     resumed.resolve_inputs()
     with pytest.raises(ValueError, match=r"not changeable: eval.negatives_sha256"):
         configuration.check_resumable(began, resumed)
-    with pytest.raises(ValueError, match=r"not what it was when the run began .* --eval tgb --negatives_file"):
+    with pytest.raises(ValueError, match=r"not what it was when the run began .* --eval tgb --eval.negatives_file"):
         began.evaluated_by("", "", "")
     assert began.evaluated_by("file", str(tmp_path / name), "").eval.negatives_sha256 == ""
 

@@ -12,7 +12,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.temporal.predict import replay
 
 SPLITS = ("val", "test")
-UNIFORM = {"sampling__strategy": "uniform", "sampling__fanout": 3}
+UNIFORM = {"sampling__strategy": "uniform", "sampling__fanouts": [3]}
 CASES = {
     "tgn": {"eval__negative_kind": "all"},
     "dyrep, uniform": UNIFORM | {
@@ -56,7 +56,7 @@ def test_replay_needs_no_file_of_negatives(comm, parts):
 def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, negatives):
     found = []
     for chunk in (100, 2):
-        changes = UNIFORM | {"eval__negative_kind": negatives, "eval__chunk": chunk, "task__negatives": 5}
+        changes = UNIFORM | {"eval__negative_kind": negatives, "eval__negatives_per_pass": chunk, "task__negatives": 5}
         session = open_session(comm, parts, make_config(**changes))
         found.append([split_metrics(session, split, session.scores(split)) for split in SPLITS])
     for whole, pieces in zip(*found, strict=True):

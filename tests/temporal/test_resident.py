@@ -27,9 +27,9 @@ CASES = {
     "uniform": (RICH, {"sampling__strategy": "uniform"}),
     "in-batch neighbors off": (RICH, {"sampling__in_batch_neighbors": False}),
     "three negatives": ({"ticks": 60}, {"task__negatives": 3, "task__negative_pool": "all"}),
-    "many negatives in evaluation": ({}, {"eval__negative_kind": "all", "eval__chunk": 4}),
-    "hidden nodes, batches by time": ({"ticks": 60}, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
-    "first batch cut": ({}, {"sampling__chunks": 4}),
+    "many negatives in evaluation": ({}, {"eval__negative_kind": "all", "eval__negatives_per_pass": 4}),
+    "hidden nodes, batches by time": ({"ticks": 60}, {"data__new_node_ratio": 0.1, "sampling__batch_by": "time"}),
+    "first batch cut": ({}, {"sampling__random_chunks": 4}),
 } | {
     name: test_temporal_models.CASES[name]
     for name in (
@@ -107,7 +107,7 @@ def sessions(folder, graph, options, changes):
     partition(folder / "graph.h5", folder / "parts", 8, "random")
     values = {"train__batch_size": 30, "sampling__prefetch": 0} | changes
     make = lambda planner: open_session(  # noqa: E731
-        MPI.COMM_SELF, folder / "parts", make_config(**values, sampling__planner=planner)
+        MPI.COMM_SELF, folder / "parts", make_config(**values, sampling__plan_on=planner)
     )
     return make("device"), make("host")
 
@@ -130,7 +130,7 @@ def test_auto_takes_the_device(tmp_path, emulated):
     with closing(open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan))) as session:
         assert not session.loaders["test"].sampler.on_device
     with pytest.raises((ValueError, DistributedError), match="mails go to neighbors"):
-        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__planner="device"))
+        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(**apan, sampling__plan_on="device"))
 
 
 def test_arrays_are_brought_once():
@@ -159,4 +159,4 @@ def test_the_host_plans_for_the_host(tmp_path):
     bipartite(tmp_path / "graph.h5")
     partition(tmp_path / "graph.h5", tmp_path / "parts", 4, "random")
     with pytest.raises((ValueError, DistributedError), match="plans are made on CUDA devices"):
-        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(sampling__planner="device"))
+        open_session(MPI.COMM_SELF, tmp_path / "parts", make_config(sampling__plan_on="device"))

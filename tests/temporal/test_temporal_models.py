@@ -39,16 +39,25 @@ CASES = {
     "apan, in-batch off": ({}, APAN | {"sampling__in_batch_neighbors": False, "sampling__strategy": "uniform"}),
     "tgat": (RICH, NONE | {"model__layers": 2, "sampling__strategy": "uniform"}),
     "tgat without features": ({}, NONE | {"model__layers": 2}),
-    "tgn of two layers": ({}, {"model__layers": 2, "sampling__fanout": 3}),
-    "dysat": (RICH, NONE | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 3}),
+    "tgn of two layers": ({}, {"model__layers": 2, "sampling__fanouts": [3]}),
+    "dysat": (
+        RICH,
+        NONE | {"sampling__strategy": "window", "sampling__window_length": 2000, "sampling__num_windows": 3},
+    ),
     "dysat of two layers": (
         {"node_width": 4},
-        NONE | {"sampling__strategy": "window", "sampling__window": 3000, "sampling__windows": 2, "model__layers": 2},
+        NONE
+        | {
+            "sampling__strategy": "window",
+            "sampling__window_length": 3000,
+            "sampling__num_windows": 2,
+            "model__layers": 2,
+        },
     ),
-    "window with memory": ({}, {"sampling__strategy": "window", "sampling__window": 1500}),
-    "boundary decay": (RICH, {"sampling__boundary_half_life": 1500}),
-    "boundary decay, uniform": ({}, {"sampling__boundary_half_life": 800, "sampling__strategy": "uniform"}),
-    "random first batch": ({}, {"sampling__chunks": 4}),
+    "window with memory": ({}, {"sampling__strategy": "window", "sampling__window_length": 1500}),
+    "boundary decay": (RICH, {"sampling__remote_half_life": 1500}),
+    "boundary decay, uniform": ({}, {"sampling__remote_half_life": 800, "sampling__strategy": "uniform"}),
+    "random first batch": ({}, {"sampling__random_chunks": 4}),
     "replicated memory": (RICH, {"memory__placement": "replicated"}),
     "replicated, dyrep": (
         {"edge_width": 3},
@@ -68,8 +77,8 @@ CASES = {
     "transformer, one slot": ({}, {"memory__updater": "transformer"}),
     "transformer, three slots": ({"ticks": 60}, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
     "message of an mlp": ({"edge_width": 3}, {"model__message": "mlp", "model__message_dim": 7}),
-    "learnt frequencies": (RICH, {"model__time_encoding": "learnable", "model__time_unit": 1000.0}),
-    "learnt frequencies, transformer": (
+    "learned frequencies": (RICH, {"model__time_encoding": "learnable", "model__time_unit": 1000.0}),
+    "learned frequencies, transformer": (
         {},
         {"model__time_encoding": "learnable", "model__time_unit": 1000.0, "memory__updater": "transformer"},
     ),
@@ -82,10 +91,15 @@ CASES = {
     "pair decoder, windows": (
         {},
         NONE
-        | {"sampling__strategy": "window", "sampling__window": 2000, "sampling__windows": 2, "task__decoder": "pair"},
+        | {
+            "sampling__strategy": "window",
+            "sampling__window_length": 2000,
+            "sampling__num_windows": 2,
+            "task__decoder": "pair",
+        },
     ),
     "pair decoder, identity": ({}, {"task__decoder": "pair", "model__readout": "identity"}),
-    "embedding of another width": ({}, {"model__readout": "identity", "model__embed_dim": 6}),
+    "embedding of another width": ({}, {"model__readout": "identity", "model__hidden": 6}),
 }
 
 
@@ -127,7 +141,7 @@ def test_time_scale(comm, mpi_tmp_path, graph, hidden):
     path = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: graph(path) and None)
     parts = make_parts(comm, path, mpi_tmp_path / "parts")
-    session = open_session(comm, parts, make_config(data__new_node_fraction=hidden))
+    session = open_session(comm, parts, make_config(data__new_node_ratio=hidden))
     hides = set(np.concatenate(comm.allgather(session.partition.flat_row[session.graph.splits.hidden])).tolist())
     plain, end, times = read_plain(path), int(session.graph.splits.bounds[1]), {}
     for source, destination, time in zip(plain.src[:end], plain.dst[:end], plain.time[:end], strict=True):

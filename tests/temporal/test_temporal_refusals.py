@@ -63,10 +63,10 @@ NODE = {"task__kind": "node"}
         ),
         (
             with_column("split", LATER),
-            {"data__val_fraction": 0.2},
-            "data.val_fraction is 0.2, but the events of this graph have a column split, which decides: leave",
+            {"data__val_ratio": 0.2},
+            "data.val_ratio is 0.2, but the events of this graph have a column split, which decides: leave",
         ),
-        (with_column("split", LATER), {"data__test_fraction": 0.15}, "data.test_fraction is 0.15, but the events"),
+        (with_column("split", LATER), {"data__test_ratio": 0.15}, "data.test_ratio is 0.15, but the events"),
         (with_column("split", np.full(EVENTS, 2)), {}, "no event is left for training: all carry the same time, or"),
     ],
 )
@@ -78,7 +78,7 @@ def test_columns_of_events(comm, mpi_tmp_path, make, changes, message):
 
 
 def test_a_run_tells_of_its_data(comm, mpi_tmp_path):
-    """Labelled events by split, which the graph's own column makes, and epochs that are trained at once."""
+    """Labeled events by split, which the graph's own column makes, and epochs that are trained at once."""
     labels = with_column("label", np.where(np.arange(EVENTS) % 2, -1, np.arange(EVENTS) // 2 % 3))
 
     def make() -> None:
@@ -88,14 +88,14 @@ def test_a_run_tells_of_its_data(comm, mpi_tmp_path):
 
     on_rank_0(comm, make)
     parts = make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts", 4, "random")
-    config = make_config(train__epoch_parallel=2, train__epochs=4, **NODE)
+    config = make_config(train__parallel_epochs=2, train__epochs=4, **NODE)
     with closing(open_session(comm, parts, config)) as session:
         lines = session.describe()
         groups, size = session.world.num_groups, session.world.size
-    assert "task node, 3 classes; labelled events: train 10, val 10, test 10" in lines
+    assert "task node, 3 classes; labeled events: train 10, val 10, test 10" in lines
     assert f"2 epochs at once, {2 // groups} by each of {groups} groups of {size} ranks" in lines
     assert any(line.endswith("train 20, val 20, test 20") for line in lines)
-    with closing(open_session(comm, parts, make_config(memory__hot_nodes=0.5))) as session:
+    with closing(open_session(comm, parts, make_config(memory__hot_ratio=0.5))) as session:
         assert session.goal.describe() == "links"
         hot = [line for line in session.describe() if line.endswith("hot nodes copied to every rank")]
     assert len(hot) == (comm.size > 1)
@@ -104,9 +104,9 @@ def test_a_run_tells_of_its_data(comm, mpi_tmp_path):
 @pytest.mark.serial
 def test_pairs_of_a_run_on_nodes():
     asked = Namespace(snapshots=1, pairs="pairs.csv", nodes="", embeddings=False)
-    with pytest.raises(ValueError, match=r"learnt labels of nodes \(task.kind node\), not of pairs: give --nodes"):
+    with pytest.raises(ValueError, match=r"learned labels of nodes \(task.kind node\), not of pairs: give --nodes"):
         check(asked, make_config(**NODE))
-    assert check(asked, make_config()).sampling.planner == "host"
+    assert check(asked, make_config()).sampling.plan_on == "host"
 
 
 @pytest.mark.serial
@@ -141,7 +141,7 @@ def test_features_of_pairs_are_numbers(tmp_path, word):
 
 @pytest.mark.serial
 def test_heads_divide_the_memory():
-    with pytest.raises(ValueError, match=r"model\.heads \(3\) must divide model\.memory_dim \(8\)"):
+    with pytest.raises(ValueError, match=r"model\.heads \(3\) must divide memory\.dim \(8\)"):
         TransformerUpdater(UpdaterSizes(6, 8, TimeEncoding(4), heads=3))
 
 

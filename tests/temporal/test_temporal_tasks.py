@@ -29,7 +29,7 @@ from hpcgnn.temporal.predict import AskedEvents, Nodes, answer_nodes, read_nodes
 RICH = {"edge_width": 3, "node_width": 4}
 
 
-def labelled(path: Path, labels: str, make=bipartite, num_events=360, **options) -> Path:
+def labeled(path: Path, labels: str, make=bipartite, num_events=360, **options) -> Path:
     """A small graph file with a column of labels: "binary" (few ones), "three" (a fifth missing) or "numbers" (some
     NaN)."""
     make(path, num_events=num_events, **options)
@@ -48,12 +48,12 @@ def labelled(path: Path, labels: str, make=bipartite, num_events=360, **options)
 
 @pytest.fixture
 def parts(comm, mpi_tmp_path):
-    """A callable: a partition set of a labelled graph, by name."""
+    """A callable: a partition set of a labeled graph, by name."""
 
     def make(labels: str, name="parts", num_parts=8, method="random", **options) -> Path:
         path = mpi_tmp_path / f"{labels}.h5"
         if not comm.bcast(path.exists()):
-            on_rank_0(comm, lambda: labelled(path, labels, **options) and None)
+            on_rank_0(comm, lambda: labeled(path, labels, **options) and None)
         if not comm.bcast((mpi_tmp_path / name).exists()):
             make_parts(comm, path, mpi_tmp_path / name, num_parts, method)
         return mpi_tmp_path / name
@@ -316,8 +316,8 @@ def test_all_weights_move_without_freeze(comm, parts, finished):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"model__memory_dim": 6, "task__freeze": True}, "do not fit, and task.freeze would leave them untrained"),
-     ({"model__memory_dim": 7, "model__time_dim": 5, "model__embed_dim": 10}, "none of its weights fits"),
+    [({"memory__dim": 6, "task__freeze": True}, "do not fit, and task.freeze would leave them untrained"),
+     ({"memory__dim": 7, "model__time_dim": 5, "model__hidden": 10}, "none of its weights fits"),
      ({"task__init": "/nowhere"}, "task.init /nowhere: no best checkpoint there")],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_refused(comm, parts, finished, changes, message):

@@ -49,12 +49,12 @@ CASES = {
     "batches by time": (TIES, {"sampling__batch_by": "time"}),
     "three negatives of all nodes": (PLAIN, {"task__negatives": 3, "task__negative_pool": "all"}),
     "negatives by degree": (PLAIN, {"task__negatives": 3, "task__negative_kind": "degree"}),
-    "hidden nodes": (PLAIN, {"data__new_node_fraction": 0.1}),
-    "hidden nodes, batches by time": (TIES, {"data__new_node_fraction": 0.1, "sampling__batch_by": "time"}),
+    "hidden nodes": (PLAIN, {"data__new_node_ratio": 0.1}),
+    "hidden nodes, batches by time": (TIES, {"data__new_node_ratio": 0.1, "sampling__batch_by": "time"}),
     "edge features": ({"edge_width": 6}, {}),
     "node features": ({"node_width": 4}, {"memory__update_at": "user"}),
-    "one neighbor, fixed phase": (RICH, {"sampling__fanout": 1, "model__learn_phase": False}),
-    "learnt phase": (RICH, {"model__learn_phase": True}),
+    "one neighbor, fixed phase": (RICH, {"sampling__fanouts": [1], "model__learn_phase": False}),
+    "learned phase": (RICH, {"model__learn_phase": True}),
     "nothing made ahead": (PLAIN, {"sampling__prefetch": 0}),
     "batches smaller than ranks": ({"num_events": 100, **RICH}, {"train__batch_size": 2}),
 }
@@ -96,7 +96,7 @@ def test_partition_sets_do_not_change_the_answer(comm, mpi_tmp_path):
     """Few parts or many, cut by METIS or at random: all of it bit for bit, on every number of ranks."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph, **RICH) and None)
-    config, first = make_config(sampling__strategy="uniform", task__negatives=2, data__new_node_fraction=0.1), None
+    config, first = make_config(sampling__strategy="uniform", task__negatives=2, data__new_node_ratio=0.1), None
     for parts, method in ((8, "metis"), (16, "metis"), (64, "metis"), (8, "random"), (64, "random")):
         folder = make_parts(comm, graph, mpi_tmp_path / f"{method}-{parts}", parts, method)
         record = record_epoch(comm, folder, config)
@@ -171,7 +171,7 @@ def test_training_equals_plain_loops(comm, mpi_tmp_path, case):
     plain = read_plain(graph)
     train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
     settings = Settings(
-        config.train.batch_size, train_events, config.sampling.fanout, config.model.heads, config.task.negatives,
+        config.train.batch_size, train_events, config.sampling.fanouts, config.model.heads, config.task.negatives,
         config.sampling.strategy, config.sampling.in_batch_neighbors, config.model.dropout, config.train.lr,
         config.train.seed, staleness=config.memory.staleness,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def test_self_loop_is_one_entry_and_one_mail(comm, mpi_tmp_path):
     record = record_epoch(comm, parts, config)
     if comm.rank > 0:
         return
-    plain, width = read_plain(graph), config.model.memory_dim
+    plain, width = read_plain(graph), config.memory.dim
     loops = plain.src == plain.dst
     expected = np.bincount(plain.src, minlength=plain.num_nodes) + np.bincount(
         plain.dst[~loops], minlength=plain.num_nodes
@@ -280,7 +280,7 @@ def test_hidden_nodes_are_not_shown(comm, mpi_tmp_path):
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: bipartite(graph) and None)
     parts = make_parts(comm, graph, mpi_tmp_path / "parts")
-    record = record_epoch(comm, parts, make_config(data__new_node_fraction=0.15))
+    record = record_epoch(comm, parts, make_config(data__new_node_ratio=0.15))
     if comm.rank > 0:
         return
     plain, hidden = read_plain(graph), record.hidden

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.graph.source import Source
-from data_tools.partition.access import access_by_part, learnt_relation, seed_nodes
+from data_tools.partition.access import access_by_part, learned_relation, seed_nodes
 from data_tools.partition.methods.rebalance import TARGET
 from data_tools.partition.weights import in_split
 
@@ -19,7 +19,7 @@ from data_tools.partition.weights import in_split
 def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options: Any) -> np.ndarray:
     """Compute the part per node [N] int32, balanced by weights [N, C]; nodes that seeds lie at stay in the parts [N]
     they are in. ValueError without a split."""
-    fixed = in_split(source, "train") if learnt_relation(source) is None else seed_nodes(source)
+    fixed = in_split(source, "train") if learned_relation(source) is None else seed_nodes(source)
     access = np.empty((options.parts, source.num_nodes), np.float32)
     for index, row in access_by_part(source, part, range(options.parts), options.fanouts, options.batch_size):
         access[index] = row
@@ -48,15 +48,15 @@ class HotPlacement:
         self.place_one_by_one((self.part < 0) & (self.weights > self.limit / 2).any(axis=1))
         waiting = np.flatnonzero(self.part < 0)
         while len(waiting) and self.open.any():
-            favourite, lead = self.favourites(waiting)
+            favorite, lead = self.favorites(waiting)
             for goal in map(int, np.flatnonzero(self.open)):
-                chosen = np.flatnonzero(favourite == goal)
+                chosen = np.flatnonzero(favorite == goal)
                 self.accept(goal, waiting[chosen[np.argsort(-lead[chosen], kind="stable")]])
             waiting = waiting[self.part[waiting] < 0]
         self.place_one_by_one(self.part < 0)
         return self.part
 
-    def favourites(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def favorites(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the open part [n] that reaches each node most likely (its home where none does better), and by how much
         more than any other [n]."""
         best = np.full(len(nodes), -1)

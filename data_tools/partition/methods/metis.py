@@ -28,7 +28,7 @@ NUM_OPTIONS = 40
 @dataclass(frozen=True)
 class Objective(Part):
     """A row of OBJECTIVES. make: the function of the library; number: METIS's of the objective; are_near: consecutive
-    parts are neighbours, as the graph is bisected again and again."""
+    parts are neighbors, as the graph is bisected again and again."""
 
     make: Callable[..., Any]
     number: int

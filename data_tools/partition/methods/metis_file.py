@@ -22,7 +22,7 @@ Slab = tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def pair_slabs(graph: PairGraph) -> Iterator[Slab]:
-    """Yield runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbour, tie))."""
+    """Yield runs of the nodes of a graph: (nodes [n], (indptr [n + 1], neighbor, tie))."""
     for first, stop in itertools.pairwise(run_starts(graph.indptr, LINE_ENTRIES).tolist()):
         own = slice(int(graph.indptr[first]), int(graph.indptr[stop]))
         indptr = graph.indptr[first : stop + 1] - own.start

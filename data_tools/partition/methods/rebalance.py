@@ -100,7 +100,7 @@ def rebalance(graph: PairGraph, part: np.ndarray, weights: np.ndarray, num_parts
     """Even out an assignment: part per node [N] int32 with loads within TARGET of the mean, as far as single nodes and
     the constraints together allow it.
 
-    weights [N, C]. near: consecutive parts are neighbours and stay so: a tie costs more the fewer ranks can cut it.
+    weights [N, C]. near: consecutive parts are neighbors and stay so: a tie costs more the fewer ranks can cut it.
     A node heavier than a mean part stays where it is, unless it shares the part with another.
     """
     weights = weights[:, weights.sum(axis=0) > 0].astype(np.float64)

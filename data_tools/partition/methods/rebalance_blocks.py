@@ -27,9 +27,9 @@ CELLS = 1 << 17  # of a table of ties to parts in memory together
 
 
 class Ghosts:
-    """Collective to create. The parts of a block's neighbours: asked for once, then brought up to date by one exchange.
+    """Collective to create. The parts of a block's neighbors: asked for once, then brought up to date by one exchange.
 
-    graph: of this rank's block, its neighbours numbered as in the whole graph.
+    graph: of this rank's block, its neighbors numbered as in the whole graph.
     """
 
     def __init__(self, blocks: NodeBlocks, graph: PairGraph):
@@ -41,7 +41,7 @@ class Ghosts:
         self._requested = requested - self.first
 
     def neighbor_parts(self, part: np.ndarray) -> np.ndarray:
-        """Collective. Look up the part [A] of every adjacency entry's neighbour; part [n] of this rank's block."""
+        """Collective. Look up the part [A] of every adjacency entry's neighbor; part [n] of this rank's block."""
         return self.team.exchange(part[self._requested], self._num_requested)[0][self._place]
 
 
@@ -209,7 +209,7 @@ def overload(excess: np.ndarray) -> float:
 
 
 def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_parts: int) -> np.ndarray:
-    """Add up the weight of the ties of nodes [k] of the block to every part [k, P]; around [A]: parts of neighbours."""
+    """Add up the weight of the ties of nodes [k] of the block to every part [k, P]; around [A]: parts of neighbors."""
     degrees = graph.degrees()[nodes]
     begin = np.repeat(graph.indptr[nodes] - (np.cumsum(degrees) - degrees), degrees)
     entries = begin + np.arange(degrees.sum())

@@ -4,7 +4,7 @@ for massive scale graphs", 2014), streamed several times (Nishimura and Ugander,
 2013), the nodes with most edges first.
 
 The ranks take turns, slab by slab in the order of the rows. In a *round* every rank has one slab: all read theirs and
-ask for the parts of its neighbours together; then one after the other assigns its rows, and sends the others the parts
+ask for the parts of its neighbors together; then one after the other assigns its rows, and sends the others the parts
 of these and what the parts hold now.
 m rows of a rank, k rows that a slab is about, C constraints, P parts.
 """
@@ -33,7 +33,7 @@ class Slab:
     """A rank's slab in a round, empty where it has none left: its rows first .. stop - 1.
 
     rows: all rows that the slab is about, increasing (None: all of the graph); part: of each of these; own, and the
-    neighbours of the adjacency: places among them.
+    neighbors of the adjacency: places among them.
     """
 
     first: int

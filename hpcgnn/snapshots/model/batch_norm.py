@@ -1,4 +1,4 @@
-"""Batch normalisation over the nodes of all ranks.
+"""Batch normalization over the nodes of all ranks.
 
 n nodes of this rank, N of all R ranks, k snapshots, H columns.
 """
@@ -17,8 +17,8 @@ MOMENTUM, EPSILON = 0.1, 1e-5
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation (Ioffe and Szegedy, Batch normalization, 2015): every snapshot by the mean and the variance
-    of all its N rows; in evaluation by running ones. These move once a step (``settle``), towards the means over its
+    """Batch normalization (Ioffe and Szegedy, Batch normalization, 2015): every snapshot by the mean and the variance
+    of all its N rows; in evaluation by running ones. These move once a step (``settle``), toward the means over its
     snapshots, of which each counts as often as the step's frames show it: so they know neither ranks nor groups."""
 
     mean: torch.Tensor
@@ -33,14 +33,14 @@ class BatchNorm(nn.Module):
         self._sums = None
 
     def forward(self, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Normalise the rows [n, k, H] of all frames. Collective in training: one exchange for all of them."""
+        """Normalize the rows [n, k, H] of all frames. Collective in training: one exchange for all of them."""
         if not self.training:
             return [self._scaled(frame_rows, self.mean, self.variance) for frame_rows in rows]
-        normalised = []
+        normalized = []
         for frame, frame_rows, (mean, variance) in zip(frames, rows, _moments(frames, rows), strict=True):
             self._add(frame, mean.detach(), variance.detach())
-            normalised.append(self._scaled(frame_rows, mean, variance))
-        return normalised
+            normalized.append(self._scaled(frame_rows, mean, variance))
+        return normalized
 
     def settle(self, total: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
         """Move the running statistics after a training step. total: the sum over groups that split time, collective;
@@ -67,7 +67,7 @@ class BatchNorm(nn.Module):
 
 
 NORMS = {
-    "batch": Part(BatchNorm, "batch normalisation in every layer, over all nodes of a snapshot"),
+    "batch": Part(BatchNorm, "batch normalization in every layer, over all nodes of a snapshot"),
     "none": Part(None, "none"),
 }
 

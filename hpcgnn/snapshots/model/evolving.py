@@ -166,7 +166,7 @@ class EvolveGCNO(EvolveGCN):
 
 class EvolveGCNH(EvolveGCN):
     """EvolveGCN-H: the GRU's input is the summary of a snapshot, the rows of all ranks that score best (Cangea et al.,
-    Towards sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
+    Toward sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)

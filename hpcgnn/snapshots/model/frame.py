@@ -54,8 +54,8 @@ class Neighbors:
 @dataclass(slots=True)
 class Snapshot:
     """One snapshot as a step sees it. inputs [n, F]; smoothed: terms of the inputs' series by operator, direction and
-    number, kept from step to step, None where inputs are learnt; identity [n] row ids, the keys of dropout; whole: all
-    neighbors, over which inputs that are not learnt are smoothed, where the step sees a part of them."""
+    number, kept from step to step, None where inputs are learned; identity [n] row ids, the keys of dropout; whole: all
+    neighbors, over which inputs that are not learned are smoothed, where the step sees a part of them."""
 
     number: int
     neighbors: Neighbors
@@ -88,8 +88,8 @@ class Frame:
         return side_by_side([snapshot.inputs for snapshot in self.snapshots])
 
     @property
-    def learnt(self) -> bool:
-        """Whether inputs are learnt: their sums over neighbors change with every step and are not kept."""
+    def learned(self) -> bool:
+        """Whether inputs are learned: their sums over neighbors change with every step and are not kept."""
         return self.snapshots[0].smoothed is None
 
     @property
@@ -127,7 +127,7 @@ class Frame:
 
     def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
         """Collective. Return a term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
-        operator @ inputs: formed once in a run where inputs are not learnt."""
+        operator @ inputs: formed once in a run where inputs are not learned."""
         return side_by_side([self._smooth(snapshot, name, out, power) for snapshot in self.snapshots])
 
     def drop(self, rows: torch.Tensor, site: int, p: float) -> torch.Tensor:
@@ -200,7 +200,7 @@ class SequenceModel(nn.Module):
         return sequence[-1:] if self.sizes.history else sequence
 
     def shared_state(self) -> State:
-        """Return the state that is the same for all nodes, as a sequence begins [...]: learnt, or zeros."""
+        """Return the state that is the same for all nodes, as a sequence begins [...]: learned, or zeros."""
         return {}
 
     def forward(self, frames: list[Frame], state: State) -> tuple[list[torch.Tensor], State]:

@@ -213,7 +213,7 @@ class TGCN(SequenceModel):
 
 class A3TGCN(TGCN):
     """A3T-GCN (Zhu et al., Attention temporal graph convolutional network for traffic forecasting, 2020): T-GCN whose
-    hidden rows of a window are weighed by a learnt score of each, for every node."""
+    hidden rows of a window are weighed by a learned score of each, for every node."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)
@@ -228,7 +228,7 @@ class A3TGCN(TGCN):
 class MPNNLSTM(SequenceModel):
     """MPNN-LSTM (Panagopoulos et al., Transfer graph neural networks for pandemic forecasting, 2021): the rows of all
     graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Batch
-    normalisation follows each activation, as in the authors' program."""
+    normalization follows each activation, as in the authors' program."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)

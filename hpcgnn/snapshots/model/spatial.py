@@ -65,8 +65,8 @@ def attend_all(
 
 
 def smooth_all(frames: list[Frame], name: str) -> list[torch.Tensor]:
-    """Collective. Return operator @ inputs of every frame, formed once in a run where inputs are not learnt."""
-    if frames[0].learnt:
+    """Collective. Return operator @ inputs of every frame, formed once in a run where inputs are not learned."""
+    if frames[0].learned:
         return propagate_all(frames, name, [frame.inputs for frame in frames])
     return [frame.smooth(name) for frame in frames]
 
@@ -80,8 +80,8 @@ class Filter:
         self.num_terms = 1 + len(self.sides) * (order - 1)
 
     def of_inputs(self, frames: list[Frame]) -> list[torch.Tensor]:
-        """Collective. Filter the inputs of every frame, once in a run where inputs are not learnt."""
-        if frames[0].learnt:
+        """Collective. Filter the inputs of every frame, once in a run where inputs are not learned."""
+        if frames[0].learned:
             return self.of_rows(frames, [frame.inputs for frame in frames])
         powers = [(side, power) for side in self.sides for power in range(1, self.order)]
         return [torch.cat([frame.inputs, *[frame.smooth(self.name, *p) for p in powers]], dim=2) for frame in frames]

@@ -21,7 +21,7 @@ from hpcgnn.snapshots.model.spatial import Distinct, attend_all, propagate_all, 
 class Stack(nn.Module):
     """Layers one behind the other, with dropout between them: matrices weight [I, H] and biases, and what a kind of
     layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last: batch
-    normalisation follows the activation.
+    normalization follows the activation.
 
     Sums over neighbors and attention are those of static graphs (``nn.aggregation``). Parameters are not: a product
     comes before its rows travel, where a block's are fused with the sums, and checkpoints know both by their names.
@@ -149,7 +149,7 @@ class PlainGAT(PlainModel):
 
 
 class TemporalAttention(nn.Module):
-    """Lets the newest row of every node attend to its rows of the window, each marked with a learnt row of its place;
+    """Lets the newest row of every node attend to its rows of the window, each marked with a learned row of its place;
     then a layer with a residual connection."""
 
     def __init__(self, config: Any, history: int):

@@ -189,8 +189,6 @@ class BlockSampler:
 def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool) -> list[list[int]]:
     """List the fanouts by hop, then by relation."""
     usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
-    if config.mode == "full":
-        usual = [FULL] * len(usual)
     names = [relation.name for relation in relations]
     return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
 
@@ -251,12 +249,12 @@ def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
 def choose_draw(
     neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
 ) -> BlockSampler:
-    """Choose the draw of static steps that ``sampling.planner`` asks for. Raises ValueError where the device cannot
+    """Choose the draw of static steps that ``sampling.plan_on`` asks for. Raises ValueError where the device cannot
     draw."""
-    if config.planner != "host":
+    if config.plan_on != "host":
         hindrance = other_device(device) or neighbors.needs_host
-        if hindrance and config.planner == "device":
-            raise ValueError(f"sampling.planner device: {hindrance}; leave it auto")
-        if not hindrance and (config.planner == "device" or leaves_room(neighbors.device_bytes, device)):
+        if hindrance and config.plan_on == "device":
+            raise ValueError(f"sampling.plan_on device: {hindrance}; leave it auto")
+        if not hindrance and (config.plan_on == "device" or leaves_room(neighbors.device_bytes, device)):
             return BlockSampler(neighbors.on(device), config, seed)
     return BlockSampler(neighbors, config, seed)

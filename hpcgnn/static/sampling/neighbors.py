@@ -370,14 +370,14 @@ def check_weights(partition: GraphPartition) -> None:
     """Raises ValueError where a relation has no column ``weight``, or one that is negative or not finite."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
         if "weight" not in edges.columns:
-            raise ValueError(f"sampling.mode weighted: relation {relation.name} has no column weight")
+            raise ValueError(f"sampling.strategy weighted: relation {relation.name} has no column weight")
         weight = edges.columns["weight"]
         strange = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
         if len(strange):
             row = f", row {edges.row[strange[0]]}," if len(edges.row) else ""
             raise ValueError(
-                f"sampling.mode weighted: relation {relation.name}{row} has weight {weight[strange[0]]}, which must be "
-                "finite and at least 0: mend the source, or choose another mode"
+                f"sampling.strategy weighted: relation {relation.name}{row} has weight {weight[strange[0]]}, which "
+                "must be finite and at least 0: mend the source, or choose another strategy"
             )
 
 

@@ -171,7 +171,7 @@ def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:
     if len(strange):
         raise ValueError(
             f"column split of relation {name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
-            f"the edge is neither learnt nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
+            f"the edge is neither learned nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
             f"convert it anew, or run data_tools.split --relation {name}"
         )
     return split
@@ -244,7 +244,7 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
     if not numbers:
         names = " or ".join(relation.name for relation in partition.relations)
         raise ValueError(
-            f"no relation has a column split, which says what is learnt: run data_tools.split --relation NAME, one of "
+            f"no relation has a column split, which says what is learned: run data_tools.split --relation NAME, one of "
             f"{names}, and partition again"
         )
     if len(numbers) != 1:

@@ -40,11 +40,11 @@ class TemporalModel(nn.Module):
         self.config, self.memory_config, self.sizes = model, memory, sizes
         updater, readout, message = UPDATERS[memory.updater], READOUTS[model.readout], MESSAGES[model.message]
         self.has_memory = updater.make is not None
-        self.state_width = model.memory_dim if self.has_memory else 0
+        self.state_width = memory.dim if self.has_memory else 0
         self.mailbox_slots = memory.mailbox_slots
         from_embedding = model.message_from == "embedding"
-        other = model.embed_dim if from_embedding else model.memory_dim
-        self.mail_width = model.memory_dim + other + sizes.edge_width if self.has_memory else 0
+        other = model.hidden if from_embedding else memory.dim
+        self.mail_width = memory.dim + other + sizes.edge_width if self.has_memory else 0
         self.num_hops, self.needs_last = model.num_hops, readout.reads_last
         decoder = DECODERS[sizes.decoder]
         self.needs_nearby = decoder.compares_neighbors
@@ -55,12 +55,12 @@ class TemporalModel(nn.Module):
         state_first = self.message is None and memory.simple
         updater_sizes = UpdaterSizes(width, self.state_width, time, model.heads, state_first)
         self.updater = None if updater.make is None else updater.make(updater_sizes)
-        feature_width = self.state_width or (model.memory_dim if sizes.node_width else 0)
+        feature_width = self.state_width or (memory.dim if sizes.node_width else 0)
         self.feature = nn.Linear(sizes.node_width, feature_width) if sizes.node_width else None
         self.embedding = readout.make(model, feature_width, time, sizes)
         attention = READOUTS["attention"]
         self.attention = attention.make(model, feature_width, time, sizes) if from_embedding else None
-        self.decoder = decoder.make(DecoderSizes(model.embed_dim, 1, sizes.temperature, sizes.slots))
+        self.decoder = decoder.make(DecoderSizes(model.hidden, 1, sizes.temperature, sizes.slots))
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Work pending mails into the memory; returns it, [r, D].

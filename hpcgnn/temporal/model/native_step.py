@@ -26,8 +26,8 @@ from hpcgnn.temporal.plan import Query
 
 
 def make_link_step(model: Any, loss: Loss) -> LinkStep | None:
-    """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for learnt
-    time encodings, frozen weights, and where the layers are not native."""
+    """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for
+    learned time encodings, frozen weights, and where the layers are not native."""
     if type(model) is not TemporalModel or not has_kernel(loss, LOSSES):
         return None
     if any(part is not None for part in (model.message, model.feature, model.attention)):

@@ -132,11 +132,11 @@ class AttentionReadout(nn.Module):
 
     def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
-        widths = [node_width] + [config.embed_dim] * (config.layers - 1)
+        widths = [node_width] + [config.hidden] * (config.layers - 1)
         self.layers = nn.ModuleList(
-            TemporalAttentionLayer(width, sizes.edge_width, config.embed_dim, config.heads, time) for width in widths
+            TemporalAttentionLayer(width, sizes.edge_width, config.hidden, config.heads, time) for width in widths
         )
-        self.combine = WindowAttention(config.embed_dim, sizes.windows) if sizes.windows > 1 else None
+        self.combine = WindowAttention(config.hidden, sizes.windows) if sizes.windows > 1 else None
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
         """Embed the roots."""
@@ -175,8 +175,8 @@ class IdentityReadout(nn.Module):
 
     def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
-        same = node_width == config.embed_dim
-        self.project = nn.Identity() if same else nn.Linear(node_width, config.embed_dim)
+        same = node_width == config.hidden
+        self.project = nn.Identity() if same else nn.Linear(node_width, config.hidden)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
         """Embed the roots, without dropout."""
@@ -211,7 +211,7 @@ class MixerReadout(nn.Module):
 
     def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
-        width = config.embed_dim
+        width = config.hidden
         self.time = time
         self.token = nn.Linear(sizes.edge_width + config.time_dim, width)
         self.across = _mixing(sizes.slots, max(2, sizes.slots // 2))
@@ -273,7 +273,7 @@ class ReadoutPart(Part):
     """How the embedding of a root is read out of the rows below. make: as the top of this file says; sees_neighbors:
     reads levels of neighbors; layered: as many levels as model.layers, others have one layer; shows_memory: nothing is
     left of it without node memory; reads_last: reads the times of last mails; combines_windows: works with
-    sampling.windows above 1; kernel: the class, and no subclass, that the native layers compute."""
+    sampling.num_windows above 1; kernel: the class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False

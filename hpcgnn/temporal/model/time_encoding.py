@@ -12,7 +12,7 @@ class TimeEncoding(nn.Module):
     """cos(w dt + b) with w = 10^-linspace(0, 9, T) (Cong et al., Do we really need complicated model architectures for
     temporal networks?, 2023). Time differences are int64 in the source's unit.
 
-    Fixed frequencies by default. Learnt ones (Xu et al., Inductive representation learning on temporal graphs, 2020)
+    Fixed frequencies by default. Learned ones (Xu et al., Inductive representation learning on temporal graphs, 2020)
     count in ``unit``s of time.
     """
 
@@ -29,7 +29,7 @@ class TimeEncoding(nn.Module):
 
     @property
     def frequency(self) -> torch.Tensor:
-        """w [T] float64; carries a gradient when it is learnt."""
+        """w [T] float64; carries a gradient when it is learned."""
         return self._fixed * self.factor.double() if self.learnable else self._fixed
 
     def forward(self, dt: torch.Tensor) -> torch.Tensor:

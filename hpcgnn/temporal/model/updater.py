@@ -143,7 +143,7 @@ class TransformerUpdater(nn.Module):
         super().__init__()
         memory_width, self.time, self.heads = sizes.memory_width, sizes.time, sizes.heads
         if memory_width % self.heads:
-            raise ValueError(f"model.heads ({self.heads}) must divide model.memory_dim ({memory_width})")
+            raise ValueError(f"model.heads ({self.heads}) must divide memory.dim ({memory_width})")
         width = sizes.mail_width + len(self.time.phase)
         self.query = nn.Linear(memory_width, memory_width)
         self.key, self.value = nn.Linear(width, memory_width, bias=False), nn.Linear(width, memory_width)
@@ -176,7 +176,7 @@ class TransformerUpdater(nn.Module):
 @dataclass(frozen=True)
 class UpdaterPart(Part):
     """An updater of node memory. make: of UpdaterSizes, None: the model has no memory; reads_mailbox: reads several
-    mails a node, others read one; has_heads: model.heads must divide model.memory_dim; kernel: the class, and no
+    mails a node, others read one; has_heads: model.heads must divide memory.dim; kernel: the class, and no
     subclass, whose cell the native kernel computes."""
 
     make: Callable[[UpdaterSizes], nn.Module] | None

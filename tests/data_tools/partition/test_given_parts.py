@@ -81,7 +81,7 @@ def test_arrays_of_other_types_are_refused(tmp_path):
 
 
 class Rounds:
-    """A partitioner: nodes by number of neighbours, in turn."""
+    """A partitioner: nodes by number of neighbors, in turn."""
 
     def __call__(self, graph: PairGraph, weights: dict, num_parts: int, seed: int) -> np.ndarray:
         assert set(weights) == {"nodes", "edges"}
@@ -126,7 +126,7 @@ def test_what_is_no_partitioner_is_refused(tmp_path, monkeypatch, method, proble
 
 
 def read_metis(path) -> tuple[dict, np.ndarray]:
-    """(node, neighbour) -> tie and weights [N, C] of a METIS file, as its manual describes it."""
+    """(node, neighbor) -> tie and weights [N, C] of a METIS file, as its manual describes it."""
     lines = path.read_text().splitlines()
     num_nodes, num_pairs, form, *rest = lines[0].split()
     assert form == "11"
@@ -161,8 +161,8 @@ def test_the_graph_for_metis(tmp_path, capsys, make, balance):
 
 
 def test_a_bad_constraint_is_refused_by_the_export(tmp_path):
-    with pytest.raises(ValueError, match=r"balance must be one of .*, got 'colour'"):
-        export(random_static(tmp_path / "g.h5", 1), tmp_path / "g.metis", ("colour",))
+    with pytest.raises(ValueError, match=r"balance must be one of .*, got 'color'"):
+        export(random_static(tmp_path / "g.h5", 1), tmp_path / "g.metis", ("color",))
     assert not (tmp_path / "g.metis").exists()
 
 

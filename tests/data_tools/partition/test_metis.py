@@ -38,7 +38,7 @@ def grid(height: int, width: int) -> PairGraph:
 
 
 def clusters(num_clusters: int, size: int) -> tuple[PairGraph, np.ndarray]:
-    """A ring of dense clusters with single ties between neighbours; the cluster of every node [N]."""
+    """A ring of dense clusters with single ties between neighbors; the cluster of every node [N]."""
     cluster = np.repeat(np.arange(num_clusters), size)
     low, high = np.triu_indices(num_clusters * size, 1)
     inside = cluster[low] == cluster[high]
@@ -89,7 +89,7 @@ def test_every_objective_balances_and_is_reproducible(objective):
     assert cut_of(graph, first) < 1200
 
 
-def test_consecutive_parts_are_neighbours():
+def test_consecutive_parts_are_neighbors():
     graph, _ = clusters(8, 12)
     part = metis_partition(graph, 8, np.ones((96, 1), np.int64))
     runs = [cut_of(graph, part * ranks // 8) for ranks in (2, 4, 8)]
@@ -229,7 +229,7 @@ def test_idle_nodes_fill_the_emptiest_parts():
 
 
 @pytest.mark.parametrize("num_parts", [2, 3, 7, 8])
-def test_parts_are_ordered_so_that_neighbours_follow_each_other(num_parts):
+def test_parts_are_ordered_so_that_neighbors_follow_each_other(num_parts):
     graph, cluster = clusters(num_parts, 6)
     shuffled = np.random.default_rng(num_parts).permutation(num_parts)[cluster].astype(np.int32)
     ordered = order_parts(graph, shuffled, num_parts, seed=0)

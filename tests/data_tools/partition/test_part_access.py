@@ -108,7 +108,7 @@ def test_hotness_raises_local_access_keeps_seeds_and_bounds_parts(tmp_path):
         assert seeds[0] == seeds[1]
 
 
-def test_seeds_are_the_ends_of_training_edges_where_edges_are_learnt(tmp_path):
+def test_seeds_are_the_ends_of_training_edges_where_edges_are_learned(tmp_path):
     with (source := open_source(random_links(tmp_path / "g.h5", 4))).file:
         likes = {name: column[:] for name, column in source.file["edges/user.likes.item"].items()}
         part = np.random.default_rng(1).integers(0, 3, source.num_nodes)
@@ -139,7 +139,7 @@ def test_edges_that_are_held_out_carry_nothing(tmp_path):
         np.testing.assert_array_equal(found, access_probability(source, start, (2, -1)))
 
 
-def test_hotness_moves_the_other_ends_where_edges_are_learnt(tmp_path):
+def test_hotness_moves_the_other_ends_where_edges_are_learned(tmp_path):
     graph = random_links(tmp_path / "g.h5", 4)
     with h5py.File(graph) as file:
         edges = file["edges/user.likes.item"]

@@ -347,7 +347,7 @@ def test_a_row_more_is_a_method_more(tmp_path, monkeypatch, capsys):
     assert verify(tmp_path / "p", graph) == []
     with files.open_checked(files.book_path(tmp_path / "p"), files.BOOK) as book:
         assert book.attrs["method"] == "striped"
-    with pytest.raises(ValueError, match="method striped minimises the cut"):
+    with pytest.raises(ValueError, match="method striped minimizes the cut"):
         partition(graph, tmp_path / "q", 4, "striped", objective="volume")
     with pytest.raises(ValueError, match=r"given, striped, got 'magic'"):
         partition(graph, tmp_path / "q", 4, "magic")

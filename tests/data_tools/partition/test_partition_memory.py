@@ -103,7 +103,7 @@ def test_the_memory_that_is_allowed_does_not_change_the_set(graphs, tmp_path):
 
 
 @pytest.mark.parametrize("make", [random_graph, random_static])
-def test_neighbours_are_counted_on_disk(tmp_path, monkeypatch, make):
+def test_neighbors_are_counted_on_disk(tmp_path, monkeypatch, make):
     graph = make(tmp_path / "g.h5", 1, num_edges=300)
     with (source := open_source(graph)).file:
         degrees = build_pair_graph(source).degrees()

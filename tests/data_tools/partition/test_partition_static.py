@@ -184,7 +184,7 @@ def test_isolated_nodes_and_empty_graphs_are_spread(tmp_path):
 
 def test_command_line_takes_the_options_of_static_graphs(tmp_path, capsys):
     graph = random_static(tmp_path / "g.h5", seed=7, sizes=(60, 40, 0), num_edges=400)
-    flags = ["--parts", "4", "--out-edges", "--cache-ranking", "--fanouts", "4,-1", "--batch-size", "9"]
+    flags = ["--parts", "4", "--out_edges", "--cache_ranking", "--fanouts", "4,-1", "--batch_size", "9"]
     assert main([str(graph), str(tmp_path / "p"), *flags]) == 0
     printed = capsys.readouterr().out.splitlines()
     lines = printed[printed.index("100 nodes and 600 edges in 4 parts") :]

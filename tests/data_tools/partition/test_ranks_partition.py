@@ -184,7 +184,7 @@ def test_an_error_of_the_rank_that_has_the_graph_is_one_of_all(team, mpi_tmp_pat
 
 def snapshot_file(path):
     """A small snapshot graph with edges that stay."""
-    main(["--snapshots", "12", "--nodes", "40", "--seed", "2", str(path)])
+    main(["--snapshots", "12", "--num_nodes", "40", "--seed", "2", str(path)])
 
 
 @pytest.mark.parametrize(("kind", "balance"), [
@@ -272,7 +272,7 @@ def test_small_graphs_and_other_objectives_are_refused(team, mpi_tmp_path, parme
     path = make(team, mpi_tmp_path / "graph.h5", lambda name: random_static(name, seed=3))
     for options, message in (
         ({"parts": 30}, "too few for 30 parts"),
-        ({"objective": "volume"}, "minimises the cut"),
+        ({"objective": "volume"}, "minimizes the cut"),
         ({"parmetis": "/nowhere/lib.so"}, "no such file"),
         ({"memory": 1 << 20}, "1 MiB are allowed; start more ranks"),
     ):

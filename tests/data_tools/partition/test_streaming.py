@@ -33,7 +33,7 @@ def row_graph(source, folder, memory):
 
 
 def spooled(path, tmp_path):
-    """A graph file's pairs, from disk and from memory: node -> neighbour -> tie."""
+    """A graph file's pairs, from disk and from memory: node -> neighbor -> tie."""
     source = open_source(path)
     with source.file:
         graph, expected = row_graph(source, tmp_path, 1), build_pair_graph(source)

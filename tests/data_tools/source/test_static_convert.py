@@ -102,7 +102,7 @@ def test_rdf_is_the_graph_of_rgcn(
     labels = table["label"][...]
     assert np.array_equal(labels >= 0, table["split"][...] >= 0)
     assert labels.max() + 1 == len(json.loads(table["label"].attrs["names"])) == classes
-    # No fact gives a label away: the label's word is not an object of any triple about a labelled entity.
+    # No fact gives a label away: the label's word is not an object of any triple about a labeled entity.
     given_away = {"affiliation", "employs", "isMutagenic"}
     assert not given_away & {name.split(".")[1] for name in names}
 
@@ -205,7 +205,7 @@ def test_blogcatalog_with_several_labels(convert, shared_data):
 
 
 def test_heco_acm(convert, shared_data):
-    file = convert("heco-acm", folder=shared_data("heco-acm"), labelled=40)
+    file = convert("heco-acm", folder=shared_data("heco-acm"), labeled=40)
     found = counts(file)
     assert {name: found[name] for name in ("paper", "author", "subject")} == {
         "paper": 4019,

@@ -38,7 +38,7 @@ def make_set(kind, folder):
         random_static(graph, seed=4, sizes=(40, 25, 3), num_edges=200)
         options = {"out_edges": True}
     else:
-        synthesize(["--snapshots", "12", "--nodes", "40", "--seed", "2", str(graph)])
+        synthesize(["--snapshots", "12", "--num_nodes", "40", "--seed", "2", str(graph)])
     partition(graph, folder / "set", NUM_PARTS, "random", **options)
 
 

@@ -1,0 +1,125 @@
+"""The keys of run files, read from the sections' classes: for ``--help``, the reference in the docs, and editors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from hpcgnn.choices import tables_of
+from hpcgnn.kinds import KINDS
+
+# Of all keys those that most people use, in this order: what --help shows.
+USUAL = (
+    "data.path", "task.kind", "task.target", "task.decoder", "task.loss", "task.negatives", "sampling.fanouts",
+    "sampling.strategy", "sampling.window_size", "inputs.lags", "memory.updater", "model.kind", "model.readout",
+    "model.layers", "model.hidden", "model.dropout", "train.epochs", "train.batch_size", "train.lr", "train.seed",
+    "train.full_graph", "train.early_stopping_patience", "eval.ranking", "comm.device", "output.dir",
+)  # fmt: skip
+TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
+ENTRY = re.compile(r"^(\w+): (.*)")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a section of run files. default: as YAML has it; choices: what each word means, "" where the text of the
+    key says it; text: what the key is, in sentences."""
+
+    section: str
+    field: str
+    type: str
+    default: Any
+    choices: dict[str, str]
+    text: str
+
+    @property
+    def name(self) -> str:
+        """As on the command line, without the dashes."""
+        return f"{self.section}.{self.field}"
+
+    @property
+    def words(self) -> str:
+        """The type in words: its choices where it has any."""
+        return ", ".join(name or '""' for name in self.choices) if self.choices else self.type
+
+
+def keys(kind: str) -> list[Key]:
+    """List the keys of runs on a kind of graph, section by section."""
+    return [key for name, section in KINDS[kind].config.sections().items() for key in _keys_of(name, section)]
+
+
+def _keys_of(name: str, section: Any) -> Iterator[Key]:
+    texts, hints, tables = attributes(section), get_type_hints(section), tables_of(section)
+    values = section()
+    for field in dataclasses.fields(section):
+        hint, choices = hints[field.name], {}
+        if field.name in tables:
+            choices = {word: part.says for word, part in tables[field.name].items()}
+        elif get_origin(hint) is Literal:
+            choices = dict.fromkeys(get_args(hint), "")
+        text = texts.get(field.name, "")
+        yield Key(name, field.name, _in_words(hint), getattr(values, field.name), choices, text)
+
+
+def attributes(section: type) -> dict[str, str]:
+    """Read what the docstrings of a section's class, and of the classes that it extends, say of each attribute."""
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        lines = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].splitlines()
+        name = ""
+        for line in textwrap.dedent("\n".join(lines)).splitlines():
+            if entry := ENTRY.match(line):
+                name = entry[1]
+                found[name] = entry[2]
+            elif name and line.strip():
+                found[name] += f" {line.strip()}"
+    return found
+
+
+def _in_words(hint: Any) -> str:
+    """Name a type for people."""
+    if hint in TYPES:
+        return TYPES[hint]
+    args = get_args(hint)
+    if get_origin(hint) is list:
+        return f"list of {_in_words(args[0])}s".replace("texts", "names")
+    if get_origin(hint) is dict:
+        return f"{_in_words(args[1])} by name"
+    if NoneType in args:
+        return f"{_in_words(args[0])}, or null"
+    return "text"
+
+
+def shown(value: Any) -> str:
+    """Write a value as in a run file."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return '""' if value == "" else str(value)
+
+
+def help_of(keys: list[Key], width: int) -> str:
+    """Write the help of some keys, section by section."""
+    lines, section = [], ""
+    for key in keys:
+        if key.section != section:
+            section = key.section
+            lines += ["", f"{section}:"]
+        default = f"; default {shown(key.default)}" if key.default not in ("", None, []) else ""
+        lines.append(f"  --{key.name} ({key.words}{default})")
+        told = "; ".join(f"{name}: {says}" for name, says in key.choices.items() if name and says)
+        lines += textwrap.wrap(
+            key.text + (f" {told}." if told else ""), width, initial_indent=" " * 6, subsequent_indent=" " * 6,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def usual(kind: str) -> list[Key]:
+    """List the keys of a kind that most people use."""
+    own = {key.name: key for key in keys(kind)}
+    return [own[name] for name in USUAL if name in own]
