@@ -22,22 +22,13 @@ import yaml
 from hpcgnn.choices import check_choice
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
-from hpcgnn.keys import help_of, keys, usual
+from hpcgnn.keys import RESUMABLE, help_of, keys, usual
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.recipes import expand_recipe, recipe_names
 
 if TYPE_CHECKING:
     import jsonargparse
-
-# Keys, or beginnings of keys, that a resumed run may change: its answer does not depend on them.
-RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every", "train.log_seconds", "train.progress",
-             "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every",
-             "train.checkpoint_minutes", "train.leave_seconds", "sampling.prefetch", "sampling.in_flight",
-             "sampling.topology", "sampling.routes", "output.keep", "comm.",
-             "memory.placement", "memory.replicate_mib", "memory.hot_ratio", "data.check_hash", "data.path",
-             "data.stage_to", "features.cache_ratio", "features.cache_policy")  # fmt: skip
-
 
 # How jsonargparse refuses a word that is not among those of a Literal, a value of another type, and a key.
 NOT_A_WORD = re.compile(r'Parser key "(\S+)": Expected a typing\.Literal(\[.*?\])\. Got value: (.*)')

@@ -21,6 +21,14 @@ USUAL = (
     "model.layers", "model.hidden", "model.dropout", "train.epochs", "train.batch_size", "train.lr", "train.seed",
     "train.full_graph", "train.early_stopping_patience", "eval.ranking", "comm.device", "output.dir",
 )  # fmt: skip
+# Keys, or beginnings of keys, that a resumed run may change: the answer up to there does not depend on them.
+RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every", "train.log_seconds", "train.progress",
+             "train.tensorboard", "train.profile", "train.cuda_graphs", "train.checkpoint_every",
+             "train.checkpoint_minutes", "train.leave_seconds", "sampling.prefetch", "sampling.in_flight",
+             "sampling.topology", "sampling.routes", "output.keep", "comm.",
+             "memory.placement", "memory.replicate_mib", "memory.hot_ratio", "data.check_hash", "data.path",
+             "data.stage_to", "features.cache_ratio", "features.cache_policy")  # fmt: skip
+LONGER = ("train.epochs", "train.early_stopping_patience")  # of these, keys that decide when a run ends
 TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
 ENTRY = re.compile(r"^(\w+): (.*)")
 
@@ -41,6 +49,16 @@ class Key:
     def name(self) -> str:
         """As on the command line, without the dashes."""
         return f"{self.section}.{self.field}"
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a resumed run may change it."""
+        return self.name.startswith(RESUMABLE)
+
+    @property
+    def changes_answer(self) -> bool:
+        """Whether what a run computes depends on it, apart from rounding."""
+        return self.name in LONGER or (not self.is_resumable and self.section != "output")
 
     @property
     def words(self) -> str:

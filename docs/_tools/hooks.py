@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docstrings import api_page, docstring
+import reference
+from interface import api_page, docstring
 from messages import messages_page
 from mkdocs.structure.files import File
 
-GENERATED = {"api.md": api_page, "messages.md": messages_page}
+GENERATED = {"api.md": api_page, "messages.md": messages_page, **reference.PAGES}
 
 
 def on_config(config, **_):

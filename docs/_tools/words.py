@@ -1,7 +1,8 @@
-"""Counts of the guide's English: `python docs/_tools/words.py [FILE.md ...]`, without files of all pages; `--show` prints
-what is too long and what is an idiom, with file and line.
+"""Counts of the guide's English: `python docs/_tools/words.py [FILE.md ...]`, by default of all pages; `--show` prints
+each sentence and cell that is too long, and each idiom, with file and line.
 
-A sentence ends at ``.``, ``?`` or ``!`` before white space; a list entry, a heading and a cell of a table end one, too. Code in backticks counts as a word, blocks of code not at all."""
+A sentence ends at ``.``, ``?`` or ``!`` before white space, and at the end of a list entry, a heading or a cell of a
+table. Code in backticks counts as one word; blocks of code are left out."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ LONG_SENTENCE, LONG_CELL = 30, 35
 # Turns that stop a reader, each with what is written instead.
 IDIOMS = {
     "clause as a subject": (r"^(What|Whatever|Whoever|Who|How (?:many|much|long|often|far))\b(?!.*\?$)", "a noun"),
-    "own": (r"\b(one's|your|its|their|the user's|his) own\b(?= *[,.;:)]|$| (?:is|are|have|has)\b)|\bof (?:one's|your) own\b",
+    "own": (r"\b(one's|your|its|their|his) own\b(?= *[,.;:)]|$| (?:is|are|have|has)\b)|\bof (?:one's|your) own\b",
             "your X, a custom X"),
     "those as a noun": (r"\b(?:[Tt]hose|[Tt]hese)\b(?= (?:of|that|which|who|with|in|whose|where|without|on|from|by|for|"
                         r"are|is|have|has|do|does|were|was|may|can|need|come|take|hold|at|after|before|as)\b|[,.;:)]|$)",
@@ -29,8 +30,8 @@ IDIOMS = {
                        r"\b(?:all|any|anything|nothing|everything|none|every \w+|no \w+) but\b", "except"),
     "so many": (r"\b[Ss]o (?:many|much|few)\b(?! (?:that|as))", "that number of"),
     "telegram": (r"^(?:of|for|in|with|if|where|without) [^,]{1,40}: |^(?:of|likewise)\b", "a full sentence"),
-    "software that speaks": (r"\b(?:says|tells|told|asks|wants|knows|is said|are said)\b", "prints, requests, needs, has"),
-    "by itself": (r"\b(?:by itself|of itself|by themselves|likewise|as it is|as they are)\b", "automatically, unchanged"),
+    "software that speaks": (r"\b(?:says|tells|told|asks|wants|knows|is said|are said)\b", "prints, requests, has"),
+    "by itself": (r"\b(?:by itself|of itself|by themselves|likewise|as it is|as they are)\b", "automatically"),
 }  # fmt: skip
 
 # A word of the glossary, and words of the same meaning that are not used for it.
@@ -42,8 +43,8 @@ TWINS = {
     "skipped": r"\bpass(?:ed|es|ing)? over\b",
     "resumes": r"\b(?:go|goes|went|going) on\b",
     "neighbor": r"\b[Nn]eighbour",
-    "normalize": r"\b(?:normalis|initialis|serialis|generalis|recognis|organis|summaris|optimis|minimis|maximis|relabell)",
-    "behavior": r"\b(?:[Bb]ehaviour|[Cc]olour|[Ff]avour|[Cc]entre\b|[Ll]abell|[Mm]odell|[Cc]ancell|[Aa]rtefact|learnt\b)",
+    "normalize": r"\b(?:normalis|initialis|serialis|generalis|recognis|organis|optimis|minimis|maximis|relabell)",
+    "behavior": r"\b(?:[Bb]ehaviour|[Cc]olour|[Ff]avour|[Cc]entre\b|[Ll]abell|[Mm]odell|[Aa]rtefact|learnt\b)",
     "early stopping": r"\bpatience\b(?<!early_stopping_patience)",
     "machine": r"\bcompute nodes? of the graph\b",
 }
@@ -83,7 +84,7 @@ def pieces(name: str, text: str) -> Iterator[Piece]:
         if line.lstrip().startswith(("```", "~~~")):
             code = not code
             line = ""
-        elif code or line.startswith(("    ", "<", "!!!")) and not paragraph:
+        elif code or (line.startswith(("    ", "<", "!!!")) and not paragraph):
             continue
         starts = re.match(r"\s*(?:[-*+]|\d+\.|#+)\s", line)
         if (not line.strip() or starts or line.lstrip().startswith("|")) and paragraph:
@@ -128,7 +129,9 @@ def idioms(piece: Piece) -> list[str]:
 
 def twins(piece: Piece) -> list[str]:
     """List the words of a piece for which the glossary has another one."""
-    return [f"{match[0]} (write {word})" for word, pattern in TWINS.items() for match in re.finditer(pattern, piece.text)]
+    return [
+        f"{match[0]} (write {word})" for word, pattern in TWINS.items() for match in re.finditer(pattern, piece.text)
+    ]
 
 
 @dataclass
