@@ -34,7 +34,7 @@ def _underscored(match: re.Match[str]) -> str:
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Declare the option of a command that writes one file."""
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
 
 
 def refuse_existing(output: str | os.PathLike, overwrite: bool, source: str | os.PathLike | None = None) -> None:

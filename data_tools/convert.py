@@ -82,16 +82,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     names = [*preset_names(), *TASKS]
-    source.add_argument(
-        "--preset", choices=names, metavar="NAME", help=f"a spec that comes with the package: {', '.join(names)}"
-    )
-    source.add_argument("--spec", type=pathlib.Path, help="a spec of your own (YAML; see data_tools/source/spec.py)")
+    source.add_argument("--preset", choices=names, metavar="NAME", help=f"name of a built-in spec: {', '.join(names)}")
+    source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML; see data_tools/source/spec.py)")
     source.add_argument(
         "--chunks",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="a folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
-        "or DGL's chunks or parts",
+        help="folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
+        "or of chunks or parts of DGL",
     )
     parser.add_argument(
         "--set",
@@ -99,21 +97,22 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=PATH",
         dest="assignments",
-        help="path of a file, or value of a setting, of the spec",
+        help="path of a file that the spec names, or value of a setting; may be repeated",
     )
     parser.add_argument(
         "--ids",
         choices=("int", "string"),
-        help="kind of ids of all types of nodes that have ids, in place of the spec's",
+        help="kind of ids of all node types with ids (default: as in the spec)",
     )
-    parser.add_argument("--sort", action="store_true", help="sort events by time (stable) where they are not sorted")
+    parser.add_argument("--sort", action="store_true", help="sort events by time (stable) if they are not sorted")
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="peak memory, such as 8GiB: it is predicted and printed, and what does not fit goes by way of the disk",
+        help="limit of the peak memory, such as 8GiB; data that does not fit is spilled to disk, and the predicted "
+        "peak is printed (default: no limit)",
     )
     add_overwrite(parser)
-    parser.add_argument("output", type=pathlib.Path, help="the graph file to write")
+    parser.add_argument("output", type=pathlib.Path, help="graph file to write")
     return parser
 
 

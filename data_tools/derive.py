@@ -171,13 +171,19 @@ def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
     parser = ToolParser("derive", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
-    parser.add_argument("output", help="graph file to write; may be the same")
-    parser.add_argument("--relation", required=True, metavar="SRC.REL.DST", help="such as user.likes.item")
-    parser.add_argument("--threshold", type=int, default=3, help="users that two items must have in common, default 3")
-    parser.add_argument("--side", choices=("dst", "src"), default="dst", help="the side that is joined, default dst")
-    parser.add_argument("--name", default="with", help="of the new relation, default with: item.with.item")
-    parser.add_argument("--max_degree", type=int, help="leave out users with more items; default: none is left out")
-    parser.add_argument("--all_edges", action="store_true", help="count all edges, not only those for training")
+    parser.add_argument("output", help="graph file to write; may be the same file")
+    parser.add_argument(
+        "--relation", required=True, metavar="SRC.REL.DST", help="relation to join with itself, such as user.likes.item"
+    )
+    parser.add_argument(
+        "--threshold", type=int, default=3, help="number of users that two items must have in common (default: 3)"
+    )
+    parser.add_argument(
+        "--side", choices=("dst", "src"), default="dst", help="side whose nodes are joined (default: dst)"
+    )
+    parser.add_argument("--name", default="with", help="name of the new relation (default: with, as in item.with.item)")
+    parser.add_argument("--max_degree", type=int, help="leave out users with more items than this (default: no limit)")
+    parser.add_argument("--all_edges", action="store_true", help="count all edges, not only training edges")
     add_overwrite(parser)
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")

@@ -55,9 +55,13 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
     parser = ToolParser("export_metis", description=__doc__.splitlines()[0])
-    parser.add_argument("graph", help="graph file")
+    parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="text file to write")
-    parser.add_argument("--balance", type=names, help="constraints, comma separated, as of data_tools.partition")
+    parser.add_argument(
+        "--balance",
+        type=names,
+        help="constraints to balance, separated by commas (default and choices: see hpcgnn partition --help)",
+    )
     add_overwrite(parser)
     args = parser.parse_args(argv)
     refuse_existing(args.output, args.overwrite)

@@ -75,7 +75,7 @@ class Download:
                 with naming_disk(self.part):
                     return self._transfer(before)
             except urllib.error.HTTPError as error:
-                reason = f"the server says {error.code} {error.reason}"
+                reason = f"the server answered {error.code} {error.reason}"
                 if error.code not in RETRY_STATUS:
                     raise self._failure(reason) from None
             except (OSError, http.client.HTTPException) as error:
@@ -206,15 +206,23 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch as the command line says; returns the exit code."""
     parser = ToolParser("fetch", description="Fetch public data sets by name.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (see --list)")
-    parser.add_argument("--to", type=pathlib.Path, default=pathlib.Path("data"), help="folder of the files (data)")
-    parser.add_argument("--list", action="store_true", help="print the catalog")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names of data sets (see --list)")
     parser.add_argument(
-        "--url_base", metavar="URL", help="take <URL>/<file name> instead of the catalog's url (a mirror)"
+        "--to", type=pathlib.Path, default=pathlib.Path("data"), help="folder of the files (default: data)"
     )
-    parser.add_argument("--catalog", type=pathlib.Path, default=CATALOG, help="a catalog of your own")
-    parser.add_argument("--attempts", type=int, default=5, help="failures in a row before giving up (5)")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds before the first retry; doubles (1)")
+    parser.add_argument("--list", action="store_true", help="print the catalog of data sets")
+    parser.add_argument(
+        "--url_base", metavar="URL", help="mirror: download <URL>/<file name> instead of the catalog's URL"
+    )
+    parser.add_argument(
+        "--catalog", type=pathlib.Path, default=CATALOG, help="catalog file (default: the built-in catalog)"
+    )
+    parser.add_argument(
+        "--attempts", type=int, default=5, help="number of consecutive failures before giving up (default: 5)"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=1.0, help="seconds before the first retry; each retry doubles them (default: 1)"
+    )
     arguments = parser.parse_args(argv)
     catalog = load_catalog(arguments.catalog)
     if arguments.list:

@@ -2,7 +2,7 @@
 
     python -m data_tools.inspect wikipedia.h5
     python -m data_tools.inspect parts/ --json
-    python -m data_tools.inspect parts/ --ranks 4 --plot parts.png
+    python -m data_tools.inspect parts/ --ranks 4 --plot parts.html
 
 To make a further format known, add its functions to `FILES` (by the root attribute ``format``) or `FOLDERS` (by a file
 that the folder holds). Only shapes, attributes and first and last times are read, so it is quick for files of any size.
@@ -154,16 +154,23 @@ FOLDERS = {"book.h5": (describe_set, render_set)}
 def main(argv: Sequence[str] | None = None) -> int:
     """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
     parser = ToolParser("inspect", description="Say what is in a file or folder of hpcgnn.")
-    parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="PATH", help="a file, or a folder with a set")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a path and line")
     parser.add_argument(
-        "--plot", type=pathlib.Path, metavar="PNG", help="draw a partition set: sizes, balance, cut, halos"
+        "paths", nargs="+", type=pathlib.Path, metavar="PATH", help="graph file, partition set, book (book.h5) or part"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each path")
+    parser.add_argument(
+        "--plot",
+        type=pathlib.Path,
+        metavar="HTML",
+        help="page of charts of a partition set to write: sizes, balance, cut, remote nodes",
     )
     parser.add_argument(
-        "--ranks", type=int, help="of a partition set, the bytes that a training step is expected to move"
+        "--ranks",
+        type=int,
+        help="number of ranks: print the bytes that a training step on a partition set is expected to move",
     )
-    parser.add_argument("--fanouts", type=fanouts, help="of the sampling that --ranks is about (default: the set's)")
-    parser.add_argument("--batch_size", type=int, help="seeds of a global batch of the step that --ranks is about")
+    parser.add_argument("--fanouts", type=fanouts, help="fanouts of the step of --ranks (default: the set's)")
+    parser.add_argument("--batch_size", type=int, help="global batch size of the step of --ranks (default: the set's)")
     arguments = parser.parse_args(argv)
     for path in arguments.paths:
         report, lines = inspect(path)

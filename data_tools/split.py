@@ -274,16 +274,20 @@ def main(argv: list[str] | None = None) -> int:
     """Command line: ``python -m data_tools.split graph.h5 out.h5 --nodes paper``."""
     parser = ToolParser("split", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
-    parser.add_argument("output", help="graph file to write; may be the same")
+    parser.add_argument("output", help="graph file to write; may be the same file")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--nodes", metavar="TYPE", help="split the nodes of this type")
     what.add_argument("--relation", metavar="SRC.REL.DST", help="split the edges of this relation")
-    parser.add_argument("--by", choices=("random", "time"), default="random")
-    parser.add_argument("--column", default="time", help="column of times for --by time (integers), default time")
-    parser.add_argument("--fractions", default="0.8,0.1,0.1", help="of train, val and test; default 0.8,0.1,0.1")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stratify", action="store_true", help="the fractions hold within every label of the nodes")
-    parser.add_argument("--replace", action="store_true", help="replace a split that is there")
+    parser.add_argument(
+        "--by", choices=("random", "time"), default="random", help="order of the split (default: random)"
+    )
+    parser.add_argument("--column", default="time", help="column of times for --by time, integers (default: time)")
+    parser.add_argument(
+        "--fractions", default="0.8,0.1,0.1", help="shares of train, val and test (default: 0.8,0.1,0.1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default: 0)")
+    parser.add_argument("--stratify", action="store_true", help="split the nodes of each label by the fractions")
+    parser.add_argument("--replace", action="store_true", help="replace the split if the graph has one")
     add_overwrite(parser)
     args = vars(parser.parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")

@@ -13,8 +13,8 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     """Command line: ``python -m data_tools.stage parts/ /local/scratch``; with mpirun or srun before it every rank
     stages the parts that it would train on."""
     parser = ToolParser("stage", description=__doc__.replace("\n", " "))
-    parser.add_argument("folder", help="folder of the partition set")
-    parser.add_argument("stage_to", help="folder on a disk of the machine")
+    parser.add_argument("folder", help="folder of the partition set to copy")
+    parser.add_argument("stage_to", help="folder on a disk of each machine to copy to")
     args = parser.parse_args(argv)
     from hpcgnn.comm.group import DistributedError
     from hpcgnn.graph.stage import stage

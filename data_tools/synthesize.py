@@ -191,26 +191,30 @@ def make_parser() -> argparse.ArgumentParser:
     parser = ToolParser("synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
     add_overwrite(parser)
-    parser.add_argument("--features", type=int, help="width of the features: of events (default none), or nodes (100)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--features", type=int, help="width of the features (default: events none, nodes 100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of random numbers (default: 1)")
     events = parser.add_argument_group("events")
-    events.add_argument("--events", type=int, default=100_000)
-    events.add_argument("--users", type=int, help="default: events / 20")
-    events.add_argument("--items", type=int, help="default: events / 100")
-    events.add_argument("--labels", action="store_true", help="with a label, 0 or 1, an event")
+    events.add_argument("--events", type=int, default=100_000, help="number of events (default: 100,000)")
+    events.add_argument("--users", type=int, help="number of users (default: events / 20)")
+    events.add_argument("--items", type=int, help="number of items (default: events / 100)")
+    events.add_argument("--labels", action="store_true", help="write a label, 0 or 1, for each event")
     static = parser.add_argument_group("static graph")
     static.add_argument("--static", action="store_true", help="write a static graph instead of events")
     static.add_argument(
         "--rmat", type=quarters, nargs="?", const=QUARTERS, metavar="A,B,C,D",
-        help=f"write a static graph by the R-MAT model instead (default {','.join(map(str, QUARTERS))})",
+        help=f"write a static graph of the R-MAT model instead (default: {','.join(map(str, QUARTERS))})",
     )  # fmt: skip
     static.add_argument(
-        "--num_nodes", type=int, help="of snapshots, too; default 100,000, of R-MAT 131,072, of snapshots 1,000"
+        "--num_nodes", type=int, help="number of nodes (default: 100,000; R-MAT 131,072; snapshots 1,000)"
     )
-    static.add_argument("--num_edges", type=int, help="both directions count; default: 20 a node")
-    static.add_argument("--classes", type=int, default=47)
+    static.add_argument(
+        "--num_edges", type=int, help="number of edges, counting both directions (default: 20 for each node)"
+    )
+    static.add_argument("--classes", type=int, default=47, help="number of classes of the nodes (default: 47)")
     snapshots = parser.add_argument_group("snapshot graph")
-    snapshots.add_argument("--snapshots", type=int, help="write a graph of so many snapshots instead of events")
+    snapshots.add_argument(
+        "--snapshots", type=int, help="write a graph with this number of snapshots instead of events"
+    )
     return parser
 
 

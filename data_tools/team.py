@@ -158,7 +158,7 @@ def check_scratch(team: Team, num_bytes: int) -> None:
         folder, needed = tempfile.gettempdir(), num_bytes * on_machine // team.size
         if needed > (free := shutil.disk_usage(folder).free):
             raise ValueError(
-                f"{folder}: about {mebibytes(needed)} of scratch files are to be written there, {mebibytes(free)} are "
+                f"{folder}: scratch files need about {mebibytes(needed)} there, and {mebibytes(free)} are "
                 "free; set TMPDIR to a folder on a disk with more room (a folder in memory takes it from the job)"
             )
 

@@ -10,6 +10,7 @@ import signal
 import sys
 
 import hpcgnn
+from hpcgnn import environment
 from hpcgnn.comm.launch import launched_tasks
 
 # What each command does, in the order of work: those of data_tools, and those of hpcgnn.
@@ -26,6 +27,7 @@ TOOLS = {
     "stage": "copy a partition set to a disk of each machine",
     "export": "write a graph file, or a part of one, for other programs",
     "export_metis": "write a graph as the text that METIS reads",
+    "schema": "write the JSON Schema of run files or graph specs, for editors",
 }
 RUNS = {
     "train": "train a graph neural network; without options, TGN on built-in events",
@@ -41,6 +43,7 @@ COMMANDS = TOOLS | RUNS
 
 def main() -> int:
     """Run the command that the command line names, under this process's launcher if it has one."""
+    environment.set_defaults()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         return _answer(usage())

@@ -40,11 +40,11 @@ def _parser() -> jsonargparse.ArgumentParser:
     parser = command_parser("hpcgnn evaluate", __doc__)
     protocols = [word for kind in KINDS.values() for word in kind.protocols]
     baselines = [word for kind in KINDS.values() for word in kind.baselines]
-    text = "another protocol, or other negatives; --eval is short for it"
+    text = "evaluation protocol or kind of negatives; short form: --eval; empty: the run's"
     parser.add_argument("--eval.protocol", choices=("", *protocols), default="", help=text)
-    text = "file of fixed negatives, for --eval file and --eval tgb"
+    text = "file of fixed negatives, for --eval file and --eval tgb; empty: the run's"
     parser.add_argument("--eval.negatives_file", type=str, default="", help=text)
-    text = "baseline to score in place of the model"
+    text = "baseline to evaluate in place of the model; empty: the model"
     parser.add_argument("--baseline.kind", choices=("", *baselines), default="", help=text)
     return parser
 

@@ -98,7 +98,9 @@ def main(world: World, argv: list[str]) -> int:
     """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
     fails."""
     parser = jsonargparse.ArgumentParser(prog="hpcgnn info", description=__doc__, exit_on_error=False)
-    parser.add_argument("runs", type=str, nargs="*", help="run folders to describe")
+    parser.add_argument(
+        "runs", type=str, nargs="*", help="run folders to describe; default: describe this installation"
+    )
     folders = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).runs)
     if not folders:
         return _describe_machine()

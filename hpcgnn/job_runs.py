@@ -50,7 +50,7 @@ def recipe_run(jobs: str, run_id: str, element: str, requeue: str, name: str = "
     file = recipe_file(name, Path(jobs))
     if take_options(arguments, "--resume")[0]:
         raise ValueError(
-            "a job script resumes by itself the run that --output.dir, or HPCGNN_RUN, names: leave out --resume"
+            "a job script automatically resumes the run that --output.dir or HPCGNN_RUN names: leave out --resume"
         )
     folders, others = take_options(arguments, "--output.dir")
     folder = str(Path(folders[-1])) if folders and folders[-1] else f"runs/{name}-{run_id}"

@@ -22,8 +22,8 @@ ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns exit code 2 for a folder that cannot be written or holds other files of these names."""
     parser = argparse.ArgumentParser(prog="hpcgnn jobs", description=__doc__)
-    parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, of any name, such as jobs")
-    parser.add_argument("--overwrite", action="store_true", help="write over files that were changed")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, such as jobs")
+    parser.add_argument("--overwrite", action="store_true", help="overwrite files that were changed")
     options = parser.parse_args(argv)
     try:
         write_jobs(options.folder, options.overwrite)
@@ -42,13 +42,11 @@ def write_jobs(folder: Path, overwrite: bool = False) -> None:
     if not texts:
         raise ValueError(f"{source} holds no job scripts: install hpcgnn again")
     if folder.exists() and folder.samefile(source):
-        raise ValueError(
-            f"{folder} is where hpcgnn keeps its job scripts: use them as they are, or give another folder"
-        )
+        raise ValueError(f"{folder} has the job scripts of this installation: use them there, or give another folder")
     texts[Path(ENVIRONMENT)] = environment()
     changed = [str(folder / name) for name, text in texts.items() if _differs(folder / name, text)]
     if changed and not overwrite:
-        raise ValueError(f"not as hpcgnn writes them: {', '.join(sorted(changed))}; --overwrite writes over them")
+        raise ValueError(f"these files were changed: {', '.join(sorted(changed))}; pass --overwrite to replace them")
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

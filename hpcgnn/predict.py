@@ -28,17 +28,21 @@ from hpcgnn.reopen import command_parser, open_run, parse
 def main(world: World, argv: list[str]) -> int:
     """Collective. Predict, and write the answers into a file; returns the exit code."""
     parser = command_parser("hpcgnn predict", __doc__)
-    parser.add_argument("--pairs", type=str, default="", help="CSV with columns src, dst, and time or rel")
+    parser.add_argument(
+        "--pairs", type=str, default="", help="CSV file of pairs to score: columns src, dst, and time or rel"
+    )
     parser.add_argument(
         "--nodes", type=str, default="",
-        help="CSV with columns node, type (of graphs with several) and optionally time",
+        help="CSV file of nodes: columns node, type (if the graph has several node types) and optionally time",
     )  # fmt: skip
-    parser.add_argument("--snapshots", type=int, default=1, help="of snapshot graphs: outputs at so many last ones")
-    parser.add_argument("--embeddings", action="store_true", help="embeddings of nodes in place of labels")
+    parser.add_argument(
+        "--snapshots", type=int, default=1, help="number of last snapshots to write outputs of; snapshot graphs only"
+    )
+    parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
     parser.add_argument(
         "--out", type=str, required=True,
-        help="file to write, .csv, .parquet or .npz: src, dst, time, score, or node, type, time and the embedding, or "
-        "node, class and outputs",
+        help="file to write (.csv, .parquet or .npz), with the columns src, dst, time and score; or node, type, time "
+        "and embedding; or node, class and outputs",
     )  # fmt: skip
     arguments, comm = parse(parser, argv, world)
 

@@ -27,13 +27,13 @@ def command_parser(program: str, description: str) -> jsonargparse.ArgumentParse
     import jsonargparse
 
     parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
-    parser.add_argument("run", type=str, help="run folder")
-    parser.add_argument("--data.path", type=str, default="", help="another partition set of the same graph")
+    parser.add_argument("run", type=str, help="run folder to read")
+    parser.add_argument("--data.path", type=str, default="", help="partition set of the same graph; empty: the run's")
     parser.add_argument(
         "--data.stage_to",
         type=str,
         default="",
-        help="copy the parts to this folder of each machine first; empty: do not",
+        help="folder on a disk of each machine to copy the parts to first; empty: none",
     )
     parser.add_class_arguments(CommConfig, "comm")
     return parser

@@ -31,7 +31,7 @@ from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.lock import held
-from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.logs import STAMP, RunLog
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.trainer import Trainer
@@ -84,7 +84,7 @@ def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRe
     config = session.config
     for line in [*_describe_start(session), *session.watchdog.describe(), *session.describe()]:
         log(line)
-    log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} nodes", everywhere=world.rank > 0)
+    log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} graph nodes", everywhere=world.rank > 0)
     if config.baseline_name:
         _save_config(config, folder, world)
         run = kind_of(config).run_baseline
@@ -190,8 +190,8 @@ def _new_folder(name: str) -> Path:
 
 def _parser(kind: str) -> jsonargparse.ArgumentParser:
     parser = configuration.parser("hpcgnn train", __doc__, kind)
-    parser.add_argument("--resume", type=str, default="", help="run folder to continue")
-    parser.add_argument("--profile", action="store_true", help=f"the same as --train.profile {PROFILED}")
+    parser.add_argument("--resume", type=str, default="", help="run folder to resume; empty: start a new run")
+    parser.add_argument("--profile", action="store_true", help=f"short form of --train.profile {PROFILED}")
     return parser
 
 
@@ -222,7 +222,7 @@ def _prepare(config: Sections, folder: Path, world: World, resume: bool) -> str:
 def _stage_if_possible(config: Sections, world: World, log: RunLog) -> None:
     """Collective. Of a resumed run: do not stage where a folder that an earlier job staged to cannot be made."""
     if problem := unusable(config.data.stage_to, world):
-        log(f"nothing is staged to data.stage_to {config.data.stage_to} of an earlier start ({problem})")
+        log(f"data.stage_to {config.data.stage_to} of an earlier start is not used ({problem})")
         config.data.stage_to = ""
 
 
@@ -240,13 +240,13 @@ def _facts(ranks: int, hosts: str) -> dict[str, str]:
         "hpcgnn": hpcgnn.__version__, "git": _git_revision(), "python": platform.python_version(),
         "torch": torch.__version__,
         "mpi": mpi_version(), "ranks": str(ranks), "hosts": hosts,
-        "written": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
+        "written": f"{datetime.datetime.now():{STAMP}}",
     }  # fmt: skip
 
 
 def _say(text: str) -> None:
     """Print a line, as RunLog does once the run folder is this job's."""
-    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
+    print(f"{datetime.datetime.now():{STAMP}} {text}", flush=True)
 
 
 def _git_revision() -> str:

@@ -61,7 +61,7 @@ GIVES_UP=no
 NOTE=
 
 say() {
-    echo "[$(date +%H:%M:%S)] $*"
+    echo "[$(date '+%Y-%m-%d %H:%M:%S')] $*"
 }
 
 # The profile that the environment of a batch system's job stands for.

@@ -86,6 +86,8 @@ choose_device() {
         :
     elif [[ " $(cat "$STAMP" 2>/dev/null) " =~ \ (cuda|cpu)\  ]]; then
         DEVICE=${BASH_REMATCH[1]}
+        [[ $DEVICE == cuda ]] || ! has_gpu ||
+            say "a GPU is here, but .venv was set up for CPUs: bash jobs/setup.sh --cuda changes that"
     elif has_gpu; then
         DEVICE=cuda
     else
@@ -111,8 +113,8 @@ install_torch() {
     version=$(sed -n 's/^torch==//p' constraints.txt)
     if [[ $DEVICE == cuda ]]; then
         pip_install "torch===$version"
-        .venv/bin/python -c "import sys, torch; sys.exit(torch.version.cuda is None)" ||
-            refuse "torch $version from here is a build without CUDA; see docs/install.md on other indexes"
+        .venv/bin/python -W ignore -c "import sys, torch; sys.exit(torch.version.cuda is None)" ||
+            refuse "where pip looks (pip config list) torch $version has no CUDA build"
         return
     fi
     pip_install "torch==$version+cpu" 2>/dev/null && return
@@ -135,7 +137,8 @@ install_package() {
         compiler=(--config-settings=cmake.define.CMAKE_CUDA_COMPILER="$(command -v "${CUDACXX:-nvcc}")")
     pip_install "${tools[@]}"
     PATH=$PWD/.venv/bin:$PATH pip_install --no-build-isolation -e ".[$extras]" --config-settings=build-dir=build/venv \
-        --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate" "${compiler[@]}"
+        --config-settings=cmake.define.HPCGNN_CUDA="$cuda" --config-settings=cmake.define.HPCGNN_EMULATE_CUDA="$emulate" \
+        "${compiler[@]}"
 }
 
 # What the installed package depends on, apart from what its Python files say.

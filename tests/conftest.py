@@ -19,6 +19,10 @@ from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 
+from hpcgnn import environment
+
+environment.set_defaults()  # before anything loads torch or MPI, as the commands do
+
 import h5py
 import hpcgnn_native
 import pytest

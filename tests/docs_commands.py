@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "hpcgnn", "mpirun", "bash", "sbatch", "pip", "mkdocs", "gpmetis", "apptainer", "spack", "tar")
 SETTINGS = ("source", "export")  # change the shell that the commands after them run in
 INLINE = (
-    r"`((?:python -m (?:hpcgnn|data_tools)|hpcgnn (?:train|evaluate|predict|info|bench|report|jobs)\b|mpirun -np|"
+    r"`((?:python -m (?:hpcgnn|data_tools)|hpcgnn [a-z_]+ |mpirun -np|"
     r"bash (?:jobs|tests)/|sbatch|pip install|mkdocs )[^`]*)`"
 )
 NEEDS_SLURM = "needs Slurm: README.md's are submitted by .ci/run, others by test_slurm.py"
@@ -31,7 +31,7 @@ NOT_RUN = {
     r"^(bash tests/|mkdocs )": "checks themselves, which .ci/run, tests/nightly.sh and test_docs_site.py run",
     r"^(HPCGNN_\w+=\S+ )*sbatch ": NEEDS_SLURM,
     r"^pip install": "changes the environment that the tests run in: tests/installed.sh has others",
-    r"data_tools\.fetch": "downloads from elsewhere: tests/data_tools/test_fetch.py serves the files itself",
+    r"(data_tools\.|hpcgnn )fetch": "downloads from elsewhere: tests/data_tools/test_fetch.py serves the files itself",
     r"^(apptainer|spack) ": "not installed here: tests compare what they build with pyproject.toml",
     r"^gpmetis": "a program of METIS that PyPI has not",
     r"--peer pygt": "needs PyTorch Geometric Temporal",
@@ -85,8 +85,15 @@ class Shown:
 
 
 def pages() -> list[Path]:
-    """README.md and the pages of docs/."""
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    """README.md and the pages of docs/, with its folders."""
+    found = sorted((REPOSITORY / "docs").rglob("*.md"))
+    return [REPOSITORY / "README.md", *(page for page in found if "_tools" not in page.parts)]
+
+
+def name_of(page: Path) -> str:
+    """Name a page as the others link to it: with its folder below docs/."""
+    folder = REPOSITORY / "docs"
+    return page.relative_to(folder).as_posix() if page.is_relative_to(folder) else page.name
 
 
 def commands(page: Path) -> list[Command]:
@@ -101,13 +108,13 @@ def parts(page: Path) -> list[Command | Shown]:
     for line, paragraph in _paragraphs(page.read_text()):
         if paragraph.startswith("#"):
             section = paragraph.splitlines()[0].lstrip("# ")
-        here = [replace(part, section=section) for part in _of_paragraph(page.name, line, paragraph)]
+        here = [replace(part, section=section) for part in _of_paragraph(name_of(page), line, paragraph)]
         made = [part for part in here if isinstance(part, Command)]
         if hints and made:
             here = [_with_hints(part, hints) for part in here]
             unused = [old for old, _ in hints if not any(old in part.text for part in made)]
             if unused:
-                raise ValueError(f"{page.name}:{line}: no command here has {unused}")
+                raise ValueError(f"{name_of(page)}:{line}: no command here has {unused}")
             hints = ()
         hint = HINT.search(paragraph)
         if hint:

@@ -109,7 +109,7 @@ def close(one: str, other: str) -> bool:
 
 def _plain(line: str) -> str:
     """Without the time of day; which epoch is the best depends on the last bits."""
-    line = re.sub(r"^\d\d:\d\d:\d\d ", "", " ".join(line.split()))
+    line = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", " ".join(line.split()))
     return re.sub(r"^best epoch \d+", "best epoch", line)
 
 

@@ -53,10 +53,12 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
 def main(argv: Sequence[str] | None = None) -> int:
     """Export as the command line says; returns the exit code."""
     parser = ToolParser("export", description="Export a graph file or a part of a partition set.")
-    parser.add_argument("--format", required=True, choices=FORMATS, dest="kind", help=describe_choices(FORMATS))
-    parser.add_argument("--part", type=int, help="which part of a partition set")
-    parser.add_argument("source", type=pathlib.Path, help="a graph file, or the folder of a partition set")
-    parser.add_argument("output", type=pathlib.Path, help="the folder to write")
+    parser.add_argument(
+        "--format", required=True, choices=FORMATS, dest="kind", help=f"format to write. {describe_choices(FORMATS)}"
+    )
+    parser.add_argument("--part", type=int, help="number of the part to export; needed for a partition set")
+    parser.add_argument("source", type=pathlib.Path, help="graph file, or folder of a partition set")
+    parser.add_argument("output", type=pathlib.Path, help="folder to write")
     arguments = parser.parse_args(argv)
     names = export(arguments.source, arguments.output, arguments.kind, arguments.part)
     print(f"{arguments.output}: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")

@@ -171,7 +171,7 @@ class ExportFormat(Part):
 
 
 FORMATS = {
-    "parquet": ExportFormat(write_parquet, "a file per node type and relation"),
+    "parquet": ExportFormat(write_parquet, "a file for each node type and relation"),
     "npz": ExportFormat(write_npz, "one file of arrays"),
-    "pyg": ExportFormat(write_pyg, "Data or HeteroData of PyTorch Geometric"),
+    "pyg": ExportFormat(write_pyg, "Data or HeteroData object of PyTorch Geometric"),
 }

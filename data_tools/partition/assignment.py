@@ -328,10 +328,10 @@ CUT_ONLY: dict[str, Any] = {"objectives": ("cut",)}
 STREAMED = {"memory": streamed_bytes, "holds_pairs": False, "has_passes": True, **CUT_ONLY}
 ON_RANKS = {"memory": parmetis_bytes, "needs_mpi": True, "check": check_parmetis, **CUT_ONLY}
 METHODS: dict[str, Method] = {
-    METIS: Method(gathered(metis_parts), "METIS with several constraints"),
-    "random": Method(random_parts, "by a hash of the node", dealt_bytes, holds_pairs=False, balances=False),
+    METIS: Method(gathered(metis_parts), "METIS, with several balance constraints"),
+    "random": Method(random_parts, "random, by a hash of the node", dealt_bytes, holds_pairs=False, balances=False),
     "ldg": Method(streamed_parts, "linear deterministic greedy, edges on disk (Stanton and Kliot 2012)", **STREAMED),
-    "fennel": Method(streamed_parts, "that with the price of Fennel (Tsourakakis et al. 2014)", **STREAMED),
+    "fennel": Method(streamed_parts, "ldg with the cost function of Fennel (Tsourakakis et al. 2014)", **STREAMED),
     "kaminpar": Method(gathered(kaminpar), "KaMinPar on all cores (Gottesbüren 2021)", depends=threads, **CUT_ONLY),
     "parmetis": Method(parmetis_parts, "ParMETIS or PT-Scotch, on all ranks", depends=ranks, **ON_RANKS),
     "hotness": Method(
@@ -340,7 +340,7 @@ METHODS: dict[str, Method] = {
     ),
     GIVEN: Method(parts_of_file, "read from the file of --assignment", given_bytes, holds_pairs=False, needs_file=True),
 }  # fmt: skip
-OWN = Method(gathered(users_own), "a class or function of your own", depends=user_code)
+OWN = Method(gathered(users_own), "custom class or function", depends=user_code)
 
 
 def method_of(name: str) -> Method:

@@ -106,45 +106,60 @@ def partition(
 def make_parser() -> argparse.ArgumentParser:
     """Declare the command line."""
     parser = ToolParser("partition", description=__doc__.splitlines()[0])
-    parser.add_argument("graph", help="graph file")
-    parser.add_argument("folder", help="folder of the partition set")
+    parser.add_argument("graph", help="graph file to read")
+    parser.add_argument("folder", help="folder of the partition set to write")
     parser.add_argument(
-        "--parts", type=int, help=f"default: one for every {PART_NODES:,} nodes, {LEAST_PARTS} to {MOST_PARTS}"
+        "--parts",
+        type=int,
+        help=f"number of parts (default: 1 for every {PART_NODES:,} nodes, {LEAST_PARTS} to {MOST_PARTS})",
     )
     parser.add_argument(
         "--method", default=METIS, metavar="METHOD",
-        help=f"{describe_choices({name: row for name, row in METHODS.items() if not row.needs_file})}; or a class or "
-        f"function of your own as package.module.name (default {METIS})",
+        help="partitioning method. "
+        f"{describe_choices({name: row for name, row in METHODS.items() if not row.needs_file})}; or a custom class or "
+        f"function as package.module.name (default: {METIS})",
     )  # fmt: skip
-    parser.add_argument("--assignment", metavar="FILE", help="take the part of every node from a file instead")
     parser.add_argument(
-        "--parmetis", metavar="LIBRARY", default=argparse.SUPPRESS, help="path of ParMETIS's library, or PT-Scotch's"
+        "--assignment", metavar="FILE", help="file that has the part of every node, in place of a method"
+    )
+    parser.add_argument(
+        "--parmetis",
+        metavar="LIBRARY",
+        default=argparse.SUPPRESS,
+        help="path of the library of ParMETIS or PT-Scotch (default: search for it)",
     )
     parser.add_argument(
         "--balance",
         type=names,
-        help=f"constraints, comma separated: {describe_choices(CONSTRAINTS)}; type:<name>: nodes of one type (default "
-        f"{'; '.join(f'{kind}: ' + ','.join(chosen) for kind, chosen in DEFAULT_BALANCE.items())}; of a static graph "
-        "with a split of nodes train, too)",
+        help=f"constraints to balance, separated by commas. {describe_choices(CONSTRAINTS)}; type:<name>: nodes of one "
+        f"type (default: {'; '.join(f'{kind} ' + ','.join(chosen) for kind, chosen in DEFAULT_BALANCE.items())}; also "
+        "train for static graphs with a split of nodes)",
     )
-    parser.add_argument("--objective", choices=OBJECTIVES, default="cut", help=describe_choices(OBJECTIVES))
-    parser.add_argument("--passes", type=int, help=f"over the nodes, of ldg and fennel (default {DEFAULT_PASSES})")
-    parser.add_argument("--memory", type=size, help="allowed memory, such as 8GiB (default: a share of what is free)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--overwrite", action="store_true", help="replace a set that is there")
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="cut",
+        help=f"objective of METIS. {describe_choices(OBJECTIVES)} (default: cut)",
+    )
+    parser.add_argument(
+        "--passes", type=int, help=f"number of passes over the nodes, for ldg and fennel (default: {DEFAULT_PASSES})"
+    )
+    parser.add_argument("--memory", type=size, help="memory limit, such as 8GiB (default: a share of the free memory)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default: 0)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the partition set if it exists")
     static = parser.add_argument_group("static graphs", argument_default=argparse.SUPPRESS)
-    static.add_argument("--out_edges", action="store_true", help="store the out-edges of every node too")
+    static.add_argument("--out_edges", action="store_true", help="also store the out-edges of every node")
     static.add_argument(
         "--cache_ranking", type=float, nargs="?", const=HOTNESS_CACHE, metavar="SHARE",
-        help="store the remote nodes that a part's training seeds reach most likely, at most this share of a type's "
-        f"nodes (default {HOTNESS_CACHE}); part of the method hotness",
+        help="store a ranking of the remote nodes that the training seeds of a part reach most likely, at most this "
+        f"share of a type's nodes (default: {HOTNESS_CACHE}); always with method hotness",
     )  # fmt: skip
     static.add_argument(
         "--fanouts", type=fanouts,
-        help=f"fanouts that access probabilities are for (default {','.join(map(str, DEFAULT_FANOUTS))})",
+        help=f"fanouts for access probabilities (default: {','.join(map(str, DEFAULT_FANOUTS))})",
     )  # fmt: skip
     static.add_argument(
-        "--batch_size", type=int, help=f"seeds of a global batch that they are for (default {DEFAULT_BATCH_SIZE})"
+        "--batch_size", type=int, help=f"global batch size for access probabilities (default: {DEFAULT_BATCH_SIZE})"
     )
     return parser
 

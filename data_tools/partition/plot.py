@@ -1,4 +1,4 @@
-"""Draw a partition set: sizes of parts, balance, the cut matrix and the halos. Needs matplotlib (extra ``plot``)."""
+"""Charts of a partition set: sizes of parts, balance, edges between parts, remote nodes."""
 
 from __future__ import annotations
 
@@ -9,71 +9,49 @@ import numpy as np
 from data_tools.graph.book import open_book
 from data_tools.partition.traffic import Traffic, read_traffic
 from data_tools.reports import Report, describe_set
+from hpcgnn.report import svg
+from hpcgnn.report.page import check_page, write_charts
 
 
 def plot_set(folder: pathlib.Path, out: pathlib.Path) -> None:
-    """Write the picture, of the kind that the suffix of ``out`` names. ValueError without matplotlib."""
-    try:
-        from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
+    """Write a page of charts. Raises ValueError where ``out`` is no name of a page."""
+    check_page(out)
     report, traffic = describe_set(folder), read_traffic(open_book(folder))
-    figure = Figure(figsize=(12, 9), layout="constrained")
-    axes = figure.subplots(2, 2)
     cut = report["quality"].get("cut_fraction", 0.0)
-    figure.suptitle(f"{folder.name}: {report['num_parts']} parts by {report.get('method')}, {cut:.1%} of the edges cut")
-    draw_sizes(axes[0, 0], report)
-    draw_balance(axes[0, 1], report["quality"])
-    draw_cut(axes[1, 0], figure, traffic, LogNorm)
-    draw_halos(axes[1, 1], traffic, report)
-    figure.savefig(out, dpi=110)
+    text = f"{report['num_parts']} parts by {report.get('method')}, {cut:.1%} of the edges cut"
+    charts = {
+        **{f"{kind.capitalize()} of the parts": sizes_chart(report, kind) for kind in ("nodes", "edges")},
+        "Balance: heaviest rank / mean, by number of ranks": balance_chart(report["quality"]),
+        "Edges between parts: row of the source, column of the destination": cut_chart(traffic),
+        f"Remote nodes of the parts: {traffic.halo.sum():,} in all": halo_chart(traffic),
+    }
+    write_charts(out, folder.resolve().name, text, charts)
 
 
-def draw_sizes(axes, report: Report) -> None:
-    """Draw the nodes and edges of every part, over the mean."""
-    parts = np.arange(report["num_parts"])
-    for place, kind in ((-0.2, "nodes"), (0.2, "edges")):
-        sizes = np.array([part.get(kind, 0) for part in report["parts"]], float)
-        axes.bar(parts + place, sizes / max(1.0, sizes.mean()), 0.4, label=f"{kind}, mean {sizes.mean():,.0f}")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set(title="Sizes of the parts", xlabel="part", ylabel="size / mean")
-    axes.margins(y=0.2)
-    axes.legend(loc="upper right", ncols=2)
+def sizes_chart(report: Report, kind: str) -> str:
+    """Draw the nodes or edges of every part."""
+    sizes = np.array([part.get(kind, 0) for part in report["parts"]], float)
+    return svg.stacked_bars({f"{kind}, mean {sizes.mean():,.0f}": sizes}, f"{kind} of the parts", "part")
 
 
-def draw_balance(axes, quality: Report) -> None:
+def balance_chart(quality: Report) -> str:
     """Draw the heaviest part or rank over the mean, by constraint and number of ranks."""
     rows = [run for run in quality.get("runs", []) if 1 < run["ranks"] < quality["ranks"]] + [quality]
     names = {name: kind for kind in ("balance", "further") for name in quality.get(kind, {})}
-    for name, kind in names.items():
-        style = "-" if kind == "balance" else ":"
-        values = [row[kind][name] for row in rows]
-        label = name if kind == "balance" else f"{name} (not asked for)"
-        axes.plot([row["ranks"] for row in rows], values, style, marker="o", markersize=4, label=label)
-    axes.axhline(1.05, color="black", linewidth=0.8, linestyle="--")
-    axes.set(title="Balance: heaviest rank / mean", xlabel="ranks", xscale="log")
-    ticks = [row["ranks"] for row in rows]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
-    if names:
-        axes.legend()
+    curves = {
+        name if kind == "balance" else f"{name} (not asked for)": [(row["ranks"], row[kind][name]) for row in rows]
+        for name, kind in names.items()
+    }
+    return svg.lines(curves, "balance", "ranks")
 
 
-def draw_cut(axes, figure, traffic: Traffic, scale) -> None:
-    """Draw the edges from part to part, none where it is white; edges inside a part are left out."""
+def cut_chart(traffic: Traffic) -> str:
+    """Draw the edges from part to part; edges inside a part are left out."""
     between = traffic.edges.astype(float)
     np.fill_diagonal(between, 0)
-    between[between == 0] = np.nan
-    norm = scale(vmin=1, vmax=max(2.0, np.nanmax(between, initial=1)))
-    image = axes.imshow(between, cmap="viridis", interpolation="nearest", norm=norm)
-    figure.colorbar(image, ax=axes, label="edges")
-    axes.set(title="Edges between parts", xlabel="part of dst", ylabel="part of src")
+    return svg.matrix(between, "edges between parts", log=True)
 
 
-def draw_halos(axes, traffic: Traffic, report: Report) -> None:
-    """Draw the nodes of other parts that each part's edges need, over its own nodes."""
-    own = np.array([max(1, part.get("nodes", 0)) for part in report["parts"]], float)
-    halo = traffic.halo.sum(axis=1)
-    axes.bar(np.arange(len(halo)), halo / own, color="tab:green")
-    axes.set(title=f"Halos: {halo.sum():,} nodes in all", xlabel="part", ylabel="nodes of other parts / own nodes")
+def halo_chart(traffic: Traffic) -> str:
+    """Draw the nodes of other parts that each part's edges need."""
+    return svg.stacked_bars({"remote nodes": traffic.halo.sum(axis=1).astype(float)}, "remote nodes", "part")

@@ -66,7 +66,7 @@ def snapshot_step(book: SetBook, num_ranks: int) -> Report:
     """Predict the rows and bytes of one exchange in the mean snapshot."""
     halo_counts = [run["halo_rows"] for run in book.quality["runs"] if run["ranks"] == num_ranks]
     if not halo_counts:
-        raise ValueError(f"--ranks {num_ranks}: the book of snapshots tells it of 1, 2, 4, ... ranks")
+        raise ValueError(f"--ranks {num_ranks}: the book of a snapshot graph has this for 1, 2, 4, ... ranks only")
     rows = halo_counts[0] / int(book.facts["num_snapshots"]) / num_ranks
     return {"ranks": num_ranks, "rows": round(rows, 1), "bytes": round(rows * 4 * WIDTH)}
 

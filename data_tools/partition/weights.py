@@ -37,16 +37,16 @@ def type_names(source: Source) -> list[str]:
 
 
 CONSTRAINTS = {
-    "nodes": Constraint(None, "nodes"),
-    "events": Constraint(None, "entries of histories, of temporal graphs", ("temporal",)),
-    "edges": Constraint(None, "in-edges of all relations, of other graphs", files.BY_DESTINATION),
-    "degree": Constraint(None, "distinct neighbors"),
-    "train": Constraint(None, "nodes of that split, or entries in the first 0.7 of the events"),
-    "val": Constraint(None, "nodes of that split, or entries in the next 0.15"),
+    "nodes": Constraint(None, "number of nodes"),
+    "events": Constraint(None, "entries of the nodes' histories (temporal graphs only)", ("temporal",)),
+    "edges": Constraint(None, "in-edges of all relations (static and snapshot graphs only)", files.BY_DESTINATION),
+    "degree": Constraint(None, "number of distinct neighbors"),
+    "train": Constraint(None, "nodes in the training split, or entries of the first 70 % of the events"),
+    "val": Constraint(None, "nodes in the validation split, or entries of the next 15 % of the events"),
     "time": Constraint(
-        lambda source: QUARTER_NAMES, "edges in every quarter of the events or snapshots", ("temporal", "snapshots")
+        lambda source: QUARTER_NAMES, "edges in each quarter of the events or snapshots", ("temporal", "snapshots")
     ),
-    "types": Constraint(type_names, "nodes of every type"),
+    "types": Constraint(type_names, "number of nodes of each type"),
 }
 DEFAULT_BALANCE = {"temporal": ("events", "time"), "static": ("nodes", "edges"), "snapshots": ("nodes", "time")}
 
@@ -191,8 +191,8 @@ def check_split(source: Outline, name: str) -> None:
     """Raise ValueError where no node type has a column split, FileFormatError where one has it in an unknown form."""
     if not has_split(source):
         raise ValueError(
-            f"{source.path}: no node type has a column split, so no node is known to be of {name}; "
-            "name its source to data_tools.convert, or balance by nodes and edges"
+            f"{source.path}: no node type has a column split, which constraint {name} needs; "
+            "convert the graph with one, or balance by nodes and edges"
         )
     for node_type in source.types:
         split = source.node_column(node_type, "split") if "split" in node_type.columns else None

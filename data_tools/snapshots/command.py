@@ -66,50 +66,57 @@ def option(text: str, **settings: Any) -> dict[str, Any]:
     return {"help": text, **(settings or {"action": "store_true"})}
 
 
-KEEP = {"--keep": option("keep parallel edges instead of counting them in weight")}
-UNDIRECTED = {"--undirected": option("store both directions")}
+SOURCES = {
+    "edges": "file of edges to read", "json": "JSON file to read", "folder": "folder to read",
+    "speeds": "file of measurements to read", "adjacency": "file of edge weights to read",
+    "archive": "folder or archive to read", "graph": "temporal graph file to read", "output": "graph file to write",
+}  # fmt: skip
+KEEP = {"--keep": option("keep parallel edges instead of merging them and counting them in the column weight")}
+UNDIRECTED = {"--undirected": option("store each edge in both directions")}
 LISTS = {
-    "--num_nodes": option("ids are rows 0 .. NUM_NODES-1; default: the ids found", type=int),
-    "--ids": option("kind of ids, default int", choices=("int", "string"), default="int"),
-    "--merge": option("merge parallel edges of a snapshot, weights are summed"),
+    "--num_nodes": option("number of nodes: ids are rows 0 .. NUM_NODES-1 (default: the ids in the file)", type=int),
+    "--ids": option("kind of ids (default: int)", choices=("int", "string"), default="int"),
+    "--merge": option("merge parallel edges of a snapshot and sum their weights"),
 }
 QUADRUPLES = {
-    "--num_nodes": option("number of entities; default: as stat.txt says, else those found", type=int),
-    "--step": option("time from one snapshot to the next; default: what fits all times", type=int),
+    "--num_nodes": option("number of entities (default: as in stat.txt, else the largest id + 1)", type=int),
+    "--step": option("time from one snapshot to the next (default: the largest step that fits all times)", type=int),
 }
-MISSING = "stands for a measurement that is not there, as empty cells and nan do; may be repeated"
+MISSING = "value that marks a missing measurement, in addition to empty cells and nan; may be repeated"
 SPEEDS = {
-    "--raw": option("measurements as they are, not divided by their maximum"),
-    "--header": option("whether the first line of measurements is names", choices=HEADERS, default="auto"),
+    "--raw": option("keep measurements unchanged (default: divide by their maximum)"),
+    "--header": option(
+        "whether the first line of measurements has names (default: auto)", choices=HEADERS, default="auto"
+    ),
     "--missing": option(MISSING, action="append", default=[], metavar="VALUE"),
 }
-HOW = f"of merged edges: {' or '.join(REDUCE)}"
+HOW = f"how to merge a column of parallel edges: {' or '.join(REDUCE)}; may be repeated"
 WINDOWS = {
-    "--windows": option("so many, of equally many events", type=int, default=0),
-    "--events": option("events of a window", type=int, default=0),
-    "--length": option("time of a window, in the source's unit", type=float, default=0),
-    "--stride": option("events or time from one window to the next", type=float, default=0),
-    "--cumulative": option("every window begins with the first event"),
+    "--windows": option("number of windows, with equal numbers of events", type=int, default=0),
+    "--events": option("number of events in each window", type=int, default=0),
+    "--length": option("length of each window in time, in the source's unit", type=float, default=0),
+    "--stride": option("events or time from one window to the next (default: no overlap)", type=float, default=0),
+    "--cumulative": option("begin every window with the first event"),
     "--reduce": option(HOW, action="append", default=[], metavar="COLUMN=HOW"),
 }
-RAW = {"--raw": option("numbers as they are, not standardized or encoded")}
+RAW = {"--raw": option("keep numbers unchanged (default: standardize or encode them)")}
 FORMATS = {
     "lists": SnapshotFormat(
-        lists_of, "rows snapshot,u,v or snapshot,u,v,weight", ("edges",), LISTS | UNDIRECTED
+        lists_of, "lists of edges, with rows snapshot,u,v or snapshot,u,v,weight", ("edges",), LISTS | UNDIRECTED
     ),
     "pygt": SnapshotFormat(
-        lambda args: read_json(args.json, args.raw), "a JSON set of PyTorch Geometric Temporal", ("json",), RAW
+        lambda args: read_json(args.json, args.raw), "JSON data set of PyTorch Geometric Temporal", ("json",), RAW
     ),
     "quadruples": SnapshotFormat(
         lambda args: read_quadruples(args.folder, args.num_nodes, args.step),
-        "a folder with train, valid and test: rows s r o t", ("folder",), QUADRUPLES,
+        "folder with the files train, valid and test, with rows s r o t (facts)", ("folder",), QUADRUPLES,
     ),
     "speeds": SnapshotFormat(
         lambda args: read_speeds(args.speeds, args.adjacency, not args.raw, args.header, args.missing),
-        "measurements of sensors and weights between them", ("speeds", "adjacency"), SPEEDS,
+        "measurements of sensors, and the weights of the edges between them", ("speeds", "adjacency"), SPEEDS,
     ),
     "contacts": SnapshotFormat(
-        contacts_of, "a folder or archive of lists t i j, one a snapshot", ("archive",), KEEP
+        contacts_of, "folder or archive with a list of contacts t i j for each snapshot", ("archive",), KEEP
     ),
     "windows": SnapshotFormat(
         windows_of, "windows over the events of a temporal graph file", ("graph",), WINDOWS | KEEP | UNDIRECTED
@@ -124,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, row in FORMATS.items():
         command = formats.add_parser(name, help=row.says, description=row.says)
         for path in (*row.sources, "output"):
-            command.add_argument(path, type=pathlib.Path, help="the graph file to write" if path == "output" else None)
+            command.add_argument(path, type=pathlib.Path, help=SOURCES[path])
         add_overwrite(command)
         for option, settings in row.options.items():
             command.add_argument(option, **settings)

@@ -50,7 +50,7 @@ class WindowOptions:
             raise ValueError("windows: exactly one of --windows, --events and --length is needed, above 0")
         if self.stride and (self.windows or not 0 < self.stride <= (self.events or self.length)):
             raise ValueError(
-                "--stride goes with --events or --length and is above 0 and not above it, so that no event is lost"
+                "--stride needs --events or --length and must be above 0 and at most that, so that no event is lost"
             )
         if self.events and self.stride != int(self.stride):
             raise ValueError(f"--stride counts events: {self.stride} is not an integer")

@@ -212,7 +212,9 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     team = team or Team()
     parser = ToolParser("verify", description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="folder of the partition set")
-    parser.add_argument("--against", metavar="GRAPH", help="graph file that the set was made from")
+    parser.add_argument(
+        "--against", metavar="GRAPH", help="graph file that the set was made from, to compare with (default: none)"
+    )
     args = parser.parse_args(argv)
     lines = verify(args.folder, args.against, team)
     if team.rank:

@@ -19,7 +19,7 @@ MODULES = {
         "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
         "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.batch_norm",
     ),
-    "Configuration": ("hpcgnn.config", "hpcgnn.loop.settings", "hpcgnn.keys", "hpcgnn.schema"),
+    "Configuration": ("hpcgnn.config", "hpcgnn.loop.settings", "hpcgnn.keys"),
 }  # fmt: skip
 
 HEAD = """# Python API

@@ -18,7 +18,7 @@ from hpcgnn import keys as run_keys
 from hpcgnn.__main__ import COMMANDS
 from hpcgnn.bench.__main__ import COMMANDS as BENCHES
 from hpcgnn.kinds import KINDS
-from hpcgnn.schema import section_schema
+from data_tools.schema import section_schema
 from hpcgnn.task.metrics import METRICS
 
 OPTIONS = """# Options: all keys of run files

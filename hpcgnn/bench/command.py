@@ -51,9 +51,11 @@ def parse(
     """Read the configuration and the options. counted: name and default of the option for ``count``, and what it
     counts; peer: the system to compare with, on one rank; peer_on_device: on a device too. Raises ValueError."""
     name, default, what = counted
-    parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} to report")
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
-    parser.add_argument("--peer", choices=("none", peer), default="none", help=f"another system to time at such {what}")
+    parser.add_argument(f"--{name}", type=int, default=default, help=f"number of {what} to report")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write the report to; default: none")
+    parser.add_argument(
+        "--peer", choices=("none", peer), default="none", help=f"other system to time with the same {what}"
+    )
     kind = parser.get_default("kind")
     if (given := configuration.kind_of(argv, kind)) != kind:
         raise ValueError(f"{parser.prog} is for graphs of --kind {kind}, not {given}: run {OTHER_COMMANDS[given]}")

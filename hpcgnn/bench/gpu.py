@@ -44,6 +44,14 @@ class GpuOptions:
     out: str = ""
 
 
+# Help of the fields of ProblemSizes.
+SIZES = {
+    "num_nodes": "number of nodes", "entries": "number of entries of the nodes' histories",
+    "roots": "number of roots", "slots": "number of neighbors of a root", "unique": "number of unique nodes of a step",
+    "width": "width of rows", "heads": "number of attention heads",
+}  # fmt: skip
+
+
 class Clock:
     """Times calls on a device; ``flush`` bytes are written before each, so that nothing is left in the caches."""
 
@@ -165,15 +173,25 @@ def _parse(argv: list[str]) -> tuple[ProblemSizes, GpuOptions]:
     parser = argparse.ArgumentParser("hpcgnn bench gpu", description=__doc__)
     default = GpuOptions()
     for name, value in asdict(ProblemSizes()).items():
-        parser.add_argument(f"--{name}", type=int, default=value, help="of the kernels' problems")
-    parser.add_argument("--repeat", type=int, default=default.repeat, help="timings")
-    parser.add_argument("--exchange", type=int, default=default.exchange, help="bytes from each rank to each other")
-    parser.add_argument("--device", choices=get_args(Place), default=default.device, help="where kernels run")
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"{SIZES[name]} (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=default.repeat, help="number of timings (default: %(default)s)")
+    parser.add_argument(
+        "--exchange",
+        type=int,
+        default=default.exchange,
+        help="bytes that each rank sends to each other (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=get_args(Place),
+        default=default.device,
+        help="device that runs the kernels (default: %(default)s)",
+    )
     parser.add_argument(
         "--gpu_direct", choices=get_args(Direct), default=default.gpu_direct,
-        help='exchanges of device memory by MPI itself: "on" where it takes it and does not say so',
+        help='pass device memory directly to MPI; "on": even if the library reports no support (default: %(default)s)',
     )  # fmt: skip
-    parser.add_argument("--out", default=default.out, help="JSON file to write")
+    parser.add_argument("--out", default=default.out, help="JSON file to write the report to (default: none)")
     values = vars(parser.parse_args(argv))
     for name, value in values.items():
         if isinstance(value, int) and value < 1:

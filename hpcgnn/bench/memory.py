@@ -77,7 +77,7 @@ class Held:
 def main(world: World, argv: list[str]) -> int:
     """Measure on rank 0, the only one; returns the exit code."""
     if world.size > 1:
-        raise DistributedError("bench memory takes one process: it pretends the other ranks", user_error=True)
+        raise DistributedError("bench memory runs as one process: it simulates the other ranks", user_error=True)
     config, options = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
     share = options.num_edges // options.ranks
     sizes = sorted({max(1, min(share, LARGEST) // 4), min(share, LARGEST)})
@@ -93,13 +93,19 @@ def main(world: World, argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> tuple[Any, MemoryOptions]:
     parser = configuration.parser("hpcgnn bench memory", __doc__, configuration.kind_of(argv))
-    parser.add_argument("--ranks", type=int, default=1024, help="of the job")
-    parser.add_argument("--num_nodes", type=int, default=1_000_000_000, help="of the graph, on all ranks together")
-    parser.add_argument("--num_edges", type=int, default=50_000_000_000, help="or events, on all ranks together")
-    parser.add_argument("--width", type=int, default=0, help="features of an event, or, of other kinds, of a node")
-    parser.add_argument("--snapshots", type=int, default=20, help="of the graph, of kind snapshots")
-    parser.add_argument("--steps", type=int, default=3, help="steps that are trained before arrays are measured")
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
+    parser.add_argument("--ranks", type=int, default=1024, help="number of ranks of the job")
+    parser.add_argument(
+        "--num_nodes", type=int, default=1_000_000_000, help="number of nodes of the graph, on all ranks together"
+    )
+    parser.add_argument(
+        "--num_edges", type=int, default=50_000_000_000, help="number of edges or events, on all ranks together"
+    )
+    parser.add_argument(
+        "--width", type=int, default=0, help="width of the features of an event, or of a node for other kinds"
+    )
+    parser.add_argument("--snapshots", type=int, default=20, help="number of snapshots of a snapshot graph")
+    parser.add_argument("--steps", type=int, default=3, help="number of training steps before arrays are measured")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write the report to; default: none")
     config, namespace = configuration.parse(parser, argv)
     options = {field.name: getattr(namespace, field.name) for field in dataclasses.fields(MemoryOptions)}
     if config.KIND == "static" and config.sampling.topology == "replicated":

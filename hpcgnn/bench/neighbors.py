@@ -102,19 +102,28 @@ def _parse(argv: list[str]) -> SampleOptions:
     parser = argparse.ArgumentParser("hpcgnn bench sample", description=__doc__)
     default = SampleOptions()
     number = {
-        "num_nodes": "nodes of the graph", "num_edges": "edges of the graph", "batch_size": "seeds of a batch",
-        "batches": "in one timing", "repeat": "timings", "threads": "of the sampler", "seed": "of all draws",
+        "num_nodes": "number of nodes of the graph", "num_edges": "number of edges of the graph",
+        "batch_size": "number of seeds of a batch", "batches": "number of batches in one timing",
+        "repeat": "number of timings", "threads": "number of threads of the sampler", "seed": "seed of all draws",
     }  # fmt: skip
     for name, text in number.items():
-        parser.add_argument(f"--{name}", type=int, default=getattr(default, name), help=text)
-    parser.add_argument("--exponent", type=float, default=default.exponent, help="of the Zipf law of in-degrees")
+        parser.add_argument(
+            f"--{name}", type=int, default=getattr(default, name), help=f"{text} (default: %(default)s)"
+        )
     parser.add_argument(
-        "--fanouts", type=int, nargs="+", default=default.fanouts, help="by hop from the seeds; -1: all"
+        "--exponent", type=float, default=default.exponent,
+        help="exponent of the Zipf law of in-degrees (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fanouts", type=int, nargs="+", default=default.fanouts,
+        help="number of neighbors for each hop from the seeds; -1: all (default: 15 10 5)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mode", choices=MODES, default=default.mode, help="sampling of neighbors (default: %(default)s)"
     )
-    parser.add_argument("--mode", choices=MODES, default=default.mode, help="how neighbors are drawn")
-    parser.add_argument("--weighted", action="store_true", help="with random weights")
-    parser.add_argument("--hashed", action="store_true", help="relabel by a hash table, not by stamps")
-    parser.add_argument("--out", default="", help="JSON file to write")
+    parser.add_argument("--weighted", action="store_true", help="sample by random edge weights")
+    parser.add_argument("--hashed", action="store_true", help="relabel nodes by a hash table (default: by stamps)")
+    parser.add_argument("--out", default="", help="JSON file to write the report to (default: none)")
     return SampleOptions(**vars(parser.parse_args(argv)))
 
 
@@ -158,7 +167,7 @@ def table(result: dict) -> str:
     """Write the result as text."""
     options = result["options"]
     lines = [
-        f"{options['nodes']:,} nodes, {options['edges']:,} edges, largest in-degree {result['max_degree']:,}",
+        f"{options['num_nodes']:,} nodes, {options['num_edges']:,} edges, largest in-degree {result['max_degree']:,}",
         f"a batch of {options['batch_size']:,} seeds, fanouts {options['fanouts']}: "
         f"{result['edges_per_batch']:,.0f} edges, {result['nodes_per_batch']:,.0f} different nodes",
         f"{'million edges/s':<20} {'median':>8} {'best':>8}   ({options['threads']} threads)",

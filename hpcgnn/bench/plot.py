@@ -1,33 +1,52 @@
-"""Draws predictions of the cost model: seconds of a step, speed-up, and shares of a step, by number of ranks."""
+"""Charts of predictions of the cost model: seconds of a step, speed-up, and shares of a step, by number of ranks."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from hpcgnn.report import svg
+from hpcgnn.report.page import write_charts
 
-def plot(report: dict, path: str) -> None:
-    """Draw a report of ``hpcgnn.bench scale`` into a file, whose suffix says of what type."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    time, speed, parts = figure.subplots(1, 3)
+def plot(report: dict, path: Path) -> None:
+    """Write a page of charts of a report of ``hpcgnn bench scale``. Raises ValueError where ``path`` is no name of a
+    page."""
     points = report["points"]
-    ranks = np.array([p["ranks"] for p in points])
-    _line(time, points, ranks, np.array([p["step_seconds"] for p in points]), "step")
-    time.plot(ranks, [sum(p["seconds"].values()) for p in points], "--", lw=1, label="execution")
-    time.plot(ranks, [sum(p["plan_seconds"].values()) for p in points], ":", lw=1, label="planning")
-    time.set_ylabel("seconds per step")
-    _line(speed, points, ranks, np.array([p["speedup"] for p in points]), "speed-up")
-    speed.plot(ranks, ranks / ranks[0], "--", color="0.5", lw=1, label="ideal")
-    speed.set_ylabel(f"speed-up over {base(report)}")
-    _parts(parts, points)
-    last = max((p["ranks"] for p in points if p["counted"]), default=0)
-    for axes in (time, speed):
-        _log_axes(axes, ranks, last)
-    figure.suptitle(f"{report['data']}: batch {report['batch_size']}, predicted by the cost model")
-    figure.savefig(path, dpi=120)
+    counted = max((p["ranks"] for p in points if p["counted"]), default=0)
+    far = f"; beyond {counted} ranks extrapolated" if counted < points[-1]["ranks"] else ""
+    text = f"batch {report['batch_size']}, predicted by the cost model{far}"
+    write_charts(path, report["data"], text, {
+        "Seconds per step": svg.lines(_seconds(points), "seconds per step", "ranks", log=True),
+        f"Speed-up over {base(report)}": svg.lines(_speedup(points), "speed-up", "ranks", log=True),
+        "Shares of a step": svg.stacked_bars(_shares(points), "shares", "ranks", [str(p["ranks"]) for p in points]),
+    })  # fmt: skip
+
+
+def _seconds(points: list[dict]) -> dict[str, svg.Points]:
+    """Curves of a step, and of its execution and planning, which run beside each other."""
+    curves = {
+        "step": [(p["ranks"], p["step_seconds"]) for p in points],
+        "execution": [(p["ranks"], sum(p["seconds"].values())) for p in points],
+        "planning": [(p["ranks"], sum(p["plan_seconds"].values())) for p in points],
+    }
+    return {name: [point for point in curve if point[1] > 0] for name, curve in curves.items()}
+
+
+def _speedup(points: list[dict]) -> dict[str, svg.Points]:
+    first = points[0]["ranks"]
+    return {
+        "predicted": [(p["ranks"], p["speedup"]) for p in points],
+        "ideal": [(p["ranks"], p["ranks"] / first) for p in points],
+    }
+
+
+def _shares(points: list[dict]) -> dict[str, np.ndarray]:
+    """Shares [points] of the stages of execution, by name."""
+    totals = np.array([sum(p["seconds"].values()) for p in points])
+    names = dict.fromkeys(name for p in points for name in p["seconds"])
+    return {name: np.array([p["seconds"].get(name, 0.0) for p in points]) / totals for name in names}
 
 
 def base(report: dict) -> str:
@@ -35,35 +54,3 @@ def base(report: dict) -> str:
     simulated."""
     ranks = report["points"][0]["ranks"]
     return "one rank" if ranks == 1 else f"{ranks} ranks"
-
-
-def _log_axes(axes, ranks, last: int) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("ranks")
-    axes.grid(alpha=0.3)
-    if last < ranks[-1]:
-        axes.axvspan(last, ranks[-1], color="0.9", zorder=0, label="extrapolated")
-    axes.legend(fontsize=8)
-
-
-def _line(axes, points, ranks, values, label: str) -> None:
-    counted = np.array([p["counted"] for p in points])
-    (line,) = axes.plot(ranks, values, label=label)
-    axes.plot(ranks[counted], values[counted], "o", color=line.get_color(), label="counted")
-    axes.plot(ranks[~counted], values[~counted], "o", mfc="white", color=line.get_color())
-
-
-def _parts(axes, points) -> None:
-    """Draw stacked shares of the stages of execution; extrapolated columns are hatched."""
-    place, bottom = np.arange(len(points)), np.zeros(len(points))
-    totals = np.array([sum(p["seconds"].values()) for p in points])
-    hatch = ["" if p["counted"] else "//" for p in points]
-    for name in dict.fromkeys(name for p in points for name in p["seconds"]):
-        share = np.array([p["seconds"].get(name, 0.0) for p in points]) / totals
-        axes.bar(place, share, bottom=bottom, label=name, hatch=hatch, edgecolor="white", linewidth=0)
-        bottom += share
-    axes.set_xticks(place, [str(p["ranks"]) for p in points], fontsize=7)
-    axes.set_xlabel("ranks (hatched: extrapolated)")
-    axes.set_ylabel("share of execution")
-    axes.legend(fontsize=8, loc="upper left", framealpha=0.9)

@@ -22,12 +22,13 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import make_built_in
 from hpcgnn.loop import launch
+from hpcgnn.report.page import check_page
 from hpcgnn.temporal.config import TemporalConfig
 
 SIMULATED_STEPS = 5
 GIVEN = {
-    "latency": "seconds of a message", "bandwidth": "bytes per second of a rank's link",
-    "copy": "bytes per second between ranks of a machine",
+    "latency": "latency of a message in seconds", "bandwidth": "bandwidth of a rank's link in bytes per second",
+    "copy": "bandwidth between ranks of a machine in bytes per second",
 }  # fmt: skip
 
 
@@ -59,24 +60,30 @@ def main(world: World, argv: list[str]) -> int:
             report = make_report(config, options, Path(folder), machine)
             command.report(report, table, options.out)
             if options.plot:
-                plot.plot(report, options.plot)
+                plot.plot(report, Path(options.plot))
     return launch.EXIT_DONE
 
 
 def _parse(argv: list[str]) -> tuple[Any, ScaleOptions]:
     parser = configuration.parser("hpcgnn bench scale", __doc__, configuration.kind_of(argv))
-    parser.add_argument("--out", type=str, default="", help="JSON file to write")
-    parser.add_argument("--plot", type=str, default="", help="picture to write (.png, .pdf, .svg)")
+    parser.add_argument("--out", type=str, default="", help="JSON file to write the report to; default: none")
+    parser.add_argument("--plot", type=str, default="", help="page of charts to write (.html); default: none")
     parser.add_argument("--max_ranks", type=int, default=1024, help="largest number of ranks to predict")
     parser.add_argument(
         "--steps", type=int, default=SIMULATED_STEPS,
-        help="training steps to simulate; of a temporal graph those in the middle of an epoch, or a whole one",
+        help="number of training steps to simulate; on temporal graphs the steps in the middle of an epoch, or all",
     )  # fmt: skip
-    parser.add_argument("--num_nodes", type=int, default=0, help="of a graph to make up, in place of data.path")
-    parser.add_argument("--num_edges", type=int, default=0, help="edges or events of it")
-    parser.add_argument("--width", type=int, default=0, help="features of a node of it, or of an event")
-    parser.add_argument("--per_rank", type=bool, default=False, help="train.batch_size is of a rank, not of all ranks")
-    parser.add_argument("--speed", type=float, default=1.0, help="how many times as fast as here ranks compute")
+    parser.add_argument(
+        "--num_nodes", type=int, default=0, help="number of nodes of a made-up graph, in place of data.path"
+    )
+    parser.add_argument("--num_edges", type=int, default=0, help="number of edges or events of the made-up graph")
+    parser.add_argument("--width", type=int, default=0, help="width of the features of its nodes or events")
+    parser.add_argument(
+        "--per_rank", type=bool, default=False, help="whether train.batch_size is the batch size of each rank"
+    )
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="computing speed of the ranks, relative to this machine"
+    )
     for name, text in GIVEN.items():
         parser.add_argument(f"--{name}", type=float, default=None, help=f"{text}; default: measured")
     config, namespace = configuration.parse(parser, argv)
@@ -89,7 +96,7 @@ def _parse(argv: list[str]) -> tuple[Any, ScaleOptions]:
     graph = GivenGraph(namespace.num_nodes, namespace.num_edges, namespace.width)
     check_simulated(config, graph)
     if namespace.plot:
-        command.check_installed("--plot", "matplotlib")
+        check_page(Path(namespace.plot))
     return config, ScaleOptions(
         namespace.out, namespace.plot, namespace.max_ranks, namespace.steps, parameters, namespace.speed,
         namespace.per_rank, graph,

@@ -48,10 +48,18 @@ def main(world: World, argv: list[str]) -> int:
 def _parse(argv: list[str]) -> ScoreOptions:
     parser = argparse.ArgumentParser("hpcgnn bench scores", description=__doc__)
     default = ScoreOptions()
-    parser.add_argument("--scores", type=int, default=default.scores, help="of all ranks, half of them of positives")
-    parser.add_argument("--seed", type=int, default=default.seed, help="of the random scores")
-    parser.add_argument("--peer", choices=("none", PEER), default=default.peer, help="compute them on rank 0 as well")
-    parser.add_argument("--out", default=default.out, help="JSON file to write")
+    parser.add_argument(
+        "--scores", type=int, default=default.scores,
+        help="number of scores on all ranks, half of them of positives (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=default.seed, help="seed of the random scores (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--peer", choices=("none", PEER), default=default.peer,
+        help="other package that computes the metrics on rank 0, too (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--out", default=default.out, help="JSON file to write the report to (default: none)")
     return ScoreOptions(**vars(parser.parse_args(argv)))
 
 

@@ -45,7 +45,7 @@ def check_simulated(config: Any, graph: GivenGraph) -> None:
     """Raise ValueError for a job that cannot be simulated."""
     if config.comm.sampling_servers or config.comm.time_groups > 1 or config.train.parallel_epochs > 1:
         raise ValueError(
-            "the cost model knows jobs whose ranks all do the same: leave comm.sampling_servers 0, comm.time_groups "
+            "the cost model is for jobs whose ranks all do the same: leave comm.sampling_servers 0, comm.time_groups "
             "and train.parallel_epochs 1"
         )
     if min(graph.nodes, graph.edges, graph.width) < 0 or (graph.nodes > 0) != (graph.edges > 0):

@@ -261,8 +261,8 @@ def check_backward(rows: torch.Tensor, channel_size: int) -> None:
     PyTorch runs that of a device's tensors in a thread of its own."""
     if rows.is_cuda and channel_size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise ValueError(
-            "rows of other ranks are part of a model on a GPU, whose backward pass calls MPI from another thread, and "
-            "this MPI takes calls from one thread only: use one that grants MPI_THREAD_MULTIPLE, or --comm.device=cpu"
+            "the backward pass of this model on a GPU calls MPI from another thread, and this MPI library allows calls "
+            "from one thread only: use one with MPI_THREAD_MULTIPLE, or --comm.device=cpu"
         )
 
 

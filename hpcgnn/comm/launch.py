@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from typing import TextIO
 
 # Number of tasks, or of those on this machine: Open MPI, MPICH and Intel MPI, MVAPICH2, IBM's jsrun, PALS (PBS on
 # Cray), Flux, Slurm. The first one counts: a launcher of MPI may have been started within a task of Flux or Slurm.
@@ -12,6 +15,8 @@ LAUNCHER_SIZES = (
 )  # fmt: skip
 # Of torchrun and its likes, which start no MPI job. The size alone may be left over in a shell.
 TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
+# Processes between a rank and the terminal that forward what the rank prints: of Open MPI, MPICH and Intel MPI.
+FORWARDERS = re.compile(r"mpirun|mpiexec|prterun|prted|orterun|orted|hydra")
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
 
@@ -47,3 +52,22 @@ def explain_copies(variable: str, tasks: int, library: str) -> str:
 def launched_by_batch_system() -> bool:
     """Say whether this process runs in a job of Slurm, PBS, Flux or LSF."""
     return any(os.environ.get(variable) for variable in BATCH_JOBS)
+
+
+def is_on_terminal(stream: TextIO) -> bool:
+    """Whether people see a stream of this process, stderr or stdout, on a terminal: at once, or through the launcher of
+    its rank, which forwards it."""
+    if stream.isatty():
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        process = os.getppid()
+        while FORWARDERS.match(_read(f"/proc/{process}/comm")):
+            if os.readlink(f"/proc/{process}/fd/{stream.fileno()}").startswith(("/dev/pts/", "/dev/tty")):
+                return True
+            process = int(_read(f"/proc/{process}/stat").rpartition(")")[2].split()[1])
+    return False
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

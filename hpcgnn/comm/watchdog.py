@@ -70,7 +70,7 @@ class Watchdog:
         """Say in a line what differs from a watch over all ranks, if anything does."""
         if self._asks or not self._thread:
             return []
-        return ["watchdog: MPI allows no calls from several threads, so each rank watches itself and asks no other"]
+        return ["watchdog: MPI allows no calls from several threads, so each rank checks only itself"]
 
     def at(self, stage: str, step: int = 0) -> None:
         """Report progress: the main thread is now in ``stage`` of ``step``."""
@@ -184,8 +184,8 @@ def is_stuck(answers: dict[int, Where], rank: int, size: int, seconds: float) ->
 def describe_alone(at: Where, rank: int, host: str, seconds: float) -> str:
     """Write the message of a rank that cannot ask the others."""
     return (
-        f"hpcgnn watchdog: rank {rank} on {host} made no progress for {seconds:g} s; the others were not asked, as MPI "
-        "allows no calls from several threads\n"
+        f"hpcgnn watchdog: rank {rank} on {host} made no progress for {seconds:g} s; other ranks were not checked, as "
+        "MPI allows no calls from several threads\n"
         f"  rank {rank}: {at.stage}, step {at.step}, for {at.age:.1f} s, in {at.line}"
     )
 
@@ -209,7 +209,7 @@ def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: fl
     elif len(behind) < len(working):
         late = f"late: rank {placed(behind)}"
     else:
-        late = "all ranks are equally far"
+        late = "all ranks are at the same step"
     lines = [f"hpcgnn watchdog: rank {placed([rank])} made no progress for {seconds:g} s; {late}"]
     lines += [
         f"  rank {name(r)}: {at.stage}, step {at.step}, for {at.age:.1f} s, in {at.line}"

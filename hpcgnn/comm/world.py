@@ -38,26 +38,28 @@ class CommConfig:
     """How ranks are placed, and how they exchange data.
 
     Attributes:
-        device: "auto" (a GPU per rank when there is one), "cpu" or "cuda".
-        threads: compute threads per rank; 0: the cores of the rank (its affinity, or its share of the machine and of a
-            control group's quota), or fewer where OMP_NUM_THREADS or SLURM_CPUS_PER_TASK says so.
-        gradients: library that sums gradients: "auto", "mpi", "gloo" or "nccl".
-        gpu_direct: hand device memory to MPI: "auto" asks the MPI library, "on", "off".
-        watchdog_seconds: a rank that stays this long in one step ends the job; 0: never.
-        max_message_bytes: size of one round of an exchange.
-        sampling_servers: number of sampling servers, for training on static graphs: the last ranks hold the graph's
-            edges and draw neighbors, the others hold everything else and train. 0: every rank does both.
-        server_features: sampling servers hold the features, too, and send the rows of the nodes that they draw.
-        server_buffer: steps that a trainer requests from its sampling server ahead of those it plans; the server keeps
-            what it has drawn.
-        overlap: exchanges of neighbors' rows inside a model are under way while ranks compute; False: waited for at
-            once, to see what that hides.
-        ranks_per_machine: how many consecutive ranks count as those of one machine, which read each other's rows in
-            shared memory and send requests to other machines together; 0: all that can share memory; 1: none share it,
-            and rows travel to each rank.
-        time_groups: for runs on snapshots: the most groups of ranks that split a step's snapshots between them,
-            besides the nodes, which the ranks of a group split. There are as many groups as divide both this and the
-            ranks.
+        device: Device of each rank: "cpu", "cuda", or "auto": a GPU for each rank where there is one.
+        threads: Number of compute threads per rank; 0: the cores of the rank, or fewer if OMP_NUM_THREADS or
+            SLURM_CPUS_PER_TASK is lower. A rank's cores are its affinity, or its share of the machine and of the
+            control group's quota.
+        gradients: Library that sums gradients over ranks: "mpi", "gloo", "nccl", or "auto": NCCL if every rank has its
+            own GPU, else MPI.
+        gpu_direct: Pass device memory directly to MPI: "on", "off", or "auto": on if the MPI library reports support.
+        watchdog_seconds: Seconds that a rank may stay in one step before the watchdog ends the job; 0: no limit.
+        max_message_bytes: Maximum size of one round of an exchange, in bytes; larger exchanges take several rounds.
+        sampling_servers: Number of ranks, the last ones, that are sampling servers: they hold the graph's edges and
+            draw neighbors, and the other ranks train. 0: every rank does both. Static graphs only.
+        server_features: Keep the node features on the sampling servers, which send the rows of the nodes that they
+            draw; static graphs only.
+        server_buffer: Number of steps that a trainer requests ahead from its sampling server, beyond the step that it
+            plans. Static graphs only.
+        overlap: Compute while the rows of remote neighbors are exchanged inside a model; false: wait for each exchange,
+            to measure the effect. Full-graph training and snapshot graphs only.
+        ranks_per_machine: Number of consecutive ranks that count as one machine; 0: all that can share memory; 1: no
+            shared memory. Ranks of a machine read each other's rows in shared memory and send requests to other
+            machines together.
+        time_groups: Maximum number of groups of ranks that divide the snapshots of a step; the ranks of a group divide
+            the nodes. There are as many groups as divide both this and the number of ranks. Snapshot graphs only.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -29,12 +29,14 @@ class EmbeddingConfig:
     """Learnable node embeddings.
 
     Attributes:
-        types: node types that have them besides their features; those without features always do.
-        optimizer: "adam" or "adagrad"; both move only the rows that a step looked at.
-        lr: learning rate in every step; 0: that of train.lr. Schedule, warm-up, accumulation and clipping are of the
-            model's weights alone.
-        weight_decay: added to the gradient of a row that is looked at, times the row.
-        scale: rows start uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of unit length on average.
+        types: Node types with learnable embeddings in addition to their features; node types without features always
+            have them.
+        optimizer: Optimizer of the embeddings: "adam" or "adagrad"; both update only the rows that a step uses.
+        lr: Learning rate of the embeddings in every step; 0: train.lr. Schedule, warm-up, accumulation and clipping
+            apply only to the model's weights.
+        weight_decay: Weight decay of the embeddings, added to the gradients of the rows that a step uses.
+        scale: Bound of the initial values, uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of length 1
+            on average.
     """
 
     types: list[str] = field(default_factory=list)
@@ -171,4 +173,4 @@ class EmbeddingStore(NodeRowStore):
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Raise ValueError: no write of embeddings ever waits, so none is saved."""
-        raise ValueError("the checkpoint holds node memory, which a static graph has none of")
+        raise ValueError("the checkpoint has node memory, which runs on static graphs do not have")

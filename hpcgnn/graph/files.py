@@ -146,7 +146,7 @@ def refuse_folder(folder: pathlib.Path) -> None:
     if not folder.is_dir():
         raise FileFormatError(f"{folder}: no such folder; make a partition set there: {PARTITION} GRAPH.h5 {folder}")
     if (folder / "partition.json").is_file():
-        raise FileFormatError(f"{folder}: an unfinished partition set; give the command again that was to write it")
+        raise FileFormatError(f"{folder}: an unfinished partition set; run the command that writes it again")
     raise FileFormatError(
         f"{book_path(folder)}: no such file, so no partition set is there; make one: {PARTITION} GRAPH.h5 {folder}"
     )
@@ -183,8 +183,8 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
             raise
         if isinstance(error, MemoryError):
             raise FileFormatError(
-                f"{os.fspath(path)}: out of memory{f' ({error})' if str(error) else ''}: a larger machine helps, or "
-                f"more ranks; of a small file it means that it is damaged: {remedy}"
+                f"{os.fspath(path)}: out of memory{f' ({error})' if str(error) else ''}: use a larger machine "
+                f"or more ranks; if the file is small, it is damaged: {remedy}"
             ) from error
         raise FileFormatError(f"{os.fspath(path)}: damaged: {' '.join(str(error).split())}; {remedy}") from error
 
@@ -209,14 +209,14 @@ def check_objects(file: h5py.File) -> None:
                 check_dataset(item, most)
                 total += item.nbytes
     if total > most:
-        raise FileFormatError(f"{file.filename}: {total:,} bytes of columns in so small a file: damaged")
+        raise FileFormatError(f"{file.filename}: {total:,} bytes of columns do not fit into this file: damaged")
 
 
 def check_dataset(dataset: h5py.Dataset, most: int) -> None:
     """Raise FileFormatError for a dataset of more than ``most`` bytes, and for one that lies in other files."""
     where = f"{dataset.file.filename}: {dataset.name}"
     if dataset.nbytes > most:
-        raise FileFormatError(f"{where}: {dataset.nbytes:,} bytes in so small a file: damaged")
+        raise FileFormatError(f"{where}: {dataset.nbytes:,} bytes do not fit into this file: damaged")
     if dataset.external or dataset.is_virtual:
         raise FileFormatError(f"{where}: lies in other files; store it in this one")
 
@@ -341,7 +341,7 @@ def create_column(group: h5py.Group, name: str, num_rows: int, tail: tuple[int, 
     """Create an empty chunked column [num_rows, *tail] (chunks of about 1 MiB). Raises FileFormatError for a name that
     is none in HDF5, and for rows without a value."""
     if num_rows and 0 in tail:
-        raise FileFormatError(f"{group.name}/{name}: rows of shape {list(tail)} hold nothing: leave the column out")
+        raise FileFormatError(f"{group.name}/{name}: rows of shape {list(tail)} have no values: leave the column out")
     if name in ("", ".") or "/" in name or "\0" in name:
         raise FileFormatError(f"{group.name}: a column cannot be called {name!r}: give it a name without '/'")
     per_row = max(1, int(np.dtype(dtype).itemsize * np.prod(tail, dtype=np.int64)))

@@ -58,7 +58,7 @@ def stage(path: str | os.PathLike, stage_to: str, world: Group) -> Staged:
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise ValueError(
-                f"{folder}: {needed} bytes are to be staged on {world.host}, {free} are free; name another folder, or "
+                f"{folder}: staging needs {needed} bytes on {world.host}, and {free} are free; name another folder, or "
                 "leave data.stage_to empty and read the set where it is"
             )
     staged = Staged(folder)

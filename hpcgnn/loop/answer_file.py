@@ -54,7 +54,7 @@ def text(ids: np.ndarray) -> np.ndarray:
 def check_suffix(path: str) -> None:
     """Raise ValueError for a path whose suffix names no format."""
     if Path(path).suffix not in WRITERS:
-        raise ValueError(f"--out {path}: the suffix says what is written, and must be one of {', '.join(WRITERS)}")
+        raise ValueError(f"--out {path}: the suffix sets the format, and must be one of {', '.join(WRITERS)}")
 
 
 def write_answers(path: str, answers: AnswerColumns, world: World) -> None:

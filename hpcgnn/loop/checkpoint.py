@@ -122,7 +122,7 @@ def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[
             continue
         best = folder / best_tag(best_epoch)
         if sound is not None:
-            log(f"{path.name} is from before {best_tag(lost)}, which is trained anew")
+            log(f"using {path.name}, from before {best_tag(lost)}, which is trained again")
         elif best_epoch >= 0 and (problem := find_damage(best, world)):
             log(f"{best.name} is damaged: {problem}")
             sound, lost = path, best_epoch
@@ -196,7 +196,7 @@ def read_manifest(path: Path, share: slice = slice(None)) -> dict:
     try:
         content = (path / MANIFEST).read_bytes()
         if (path / SEAL).exists() and (path / SEAL).read_bytes() != seal_of(content):
-            raise ValueError(f"not as it was written, says {SEAL} beside it")
+            raise ValueError(f"its content does not match its hash in {SEAL}")
         manifest = decode_json(content)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"{path / MANIFEST}: {error}; not a whole checkpoint") from error
@@ -335,7 +335,7 @@ def _progress(path: Path, values: dict) -> Progress:
     names = {field.name for field in fields(Progress)}
     if values.keys() != names:
         strange = ", ".join(sorted(values.keys() ^ names))
-        raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); go on with that version")
+        raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); resume with that version")
     return Progress(**values)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from hpcgnn.graph.decode import decode_json
 
+STAMP = "%Y-%m-%d %H:%M:%S"  # begins every line of a log
+
 
 def without_nan(values: dict) -> dict:
     """Replace NaN, which JSON does not know, by None."""
@@ -94,7 +96,7 @@ class RunLog:
         """Log from rank 0, or from every rank into its file."""
         if self._rank and not everywhere:
             return
-        stamp = datetime.datetime.now().strftime("%H:%M:%S")
+        stamp = datetime.datetime.now().strftime(STAMP)
         with contextlib.suppress(OSError):  # a log that does not fit on the disk is no reason to stop
             self._file.write(f"{stamp} {text}\n".encode())
         if self._rank == 0:

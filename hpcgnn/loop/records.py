@@ -1,4 +1,4 @@
-"""Shows a run while it trains: metrics.jsonl, TensorBoard, progress as a bar and as lines in the log, traces.
+"""Shows a run while it trains: metrics.jsonl, loggers, progress as a bar and as lines in the log, traces.
 
 The bar is by hand: tqdm would replace twelve lines and bring a dependency, and the lines in the log still need the same
 rate and time to go.
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from hpcgnn.comm.launch import is_on_terminal
 from hpcgnn.comm.together import together
 from hpcgnn.loop.checkpoint import Progress
+from hpcgnn.loop.loggers import Logger, open_loggers
 from hpcgnn.loop.logs import MetricsFile, RunLog, without_nan
 from hpcgnn.loop.profile import Tracer
 from hpcgnn.loop.session import Session
@@ -33,7 +35,7 @@ class StepProgress:
 
     def __init__(self, config: TrainConfig, log: RunLog, stream: TextIO | None = None):
         self._stream, self._log, self._log_seconds = stream or sys.stderr, log, config.log_seconds
-        self._has_bar = config.progress == "on" or (config.progress == "auto" and self._stream.isatty())
+        self._has_bar = config.progress == "on" or (config.progress == "auto" and is_on_terminal(self._stream))
         self.begin(0, 0, 0)
 
     def begin(self, epoch: int, done: int, num_steps: int) -> None:
@@ -45,24 +47,30 @@ class StepProgress:
     def step(self, done: int, loss: float) -> None:
         """Show that ``done`` steps of the epoch are done; loss: of the newest one."""
         now = time.monotonic()
-        if self._has_bar and now - self._drawn >= REDRAW_SECONDS:
-            self._drawn = now
-            filled = BAR_WIDTH * done // max(1, self._num_steps)
-            bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
-            line = f"epoch {self._epoch} {bar} {self._text(done, loss, now)}"
-            self._stream.write(ERASE + line[: shutil.get_terminal_size().columns - 1])
-            self._stream.flush()
+        filled = BAR_WIDTH * done // max(1, self._num_steps)
+        bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
+        self._draw(f"epoch {self._epoch} {bar} {self._text(done, loss, now)}", now)
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
             self.end()
             self._log(f"epoch {self._epoch}: step {self._text(done, loss, now)}")
 
     def scored(self, split: str, steps: int) -> None:
-        """Log that ``steps`` steps of scoring a split are done; the bar does not show it."""
+        """Show that ``steps`` steps of scoring a split are done."""
         now = time.monotonic()
+        text = f"{split}: {steps} steps of scoring, {steps / max(now - self._began, 1e-9):.1f} steps/s"
+        self._draw(text, now)
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
-            self._log(f"{split}: {steps} steps of scoring, {steps / (now - self._began):.1f} a second")
+            self.end()
+            self._log(text)
+
+    def _draw(self, line: str, now: float) -> None:
+        """Draw a line over the one before, at most ten times a second."""
+        if self._has_bar and now - self._drawn >= REDRAW_SECONDS:
+            self._drawn = now
+            self._stream.write(ERASE + line[: shutil.get_terminal_size().columns - 1])
+            self._stream.flush()
 
     def end(self) -> None:
         """Erase the bar, to make room for other lines."""
@@ -86,10 +94,12 @@ class Seen:
     def __init__(self, session: Session, folder: Path, log: RunLog, progress: Progress):
         self._config, world = session.config.train, session.world.job
         self.metrics: MetricsFile | None = None
-        self._board = self._progress = None
+        self._loggers: list[Logger] = []
+        self._progress = None
         with together(world, "open metrics.jsonl"):
             if world.rank == 0:
-                self._board = open_board(folder, progress.global_step) if self._config.tensorboard else None
+                values, done = session.config.to_dict(), progress.global_step
+                self._loggers = open_loggers(self._config.loggers, folder, values, done)
                 self.metrics = MetricsFile(folder / "metrics.jsonl", progress.metrics_bytes)
                 self._progress = StepProgress(self._config, log)
         self._tracer = Tracer(session, folder / "profile", log)
@@ -116,10 +126,12 @@ class Seen:
             self._progress.step(progress.step, loss)
         self._tracer.reached(progress.global_step)
 
-    def scoring(self, split: str, stop: Callable[[], bool]) -> Callable[[], bool]:
+    @contextlib.contextmanager
+    def scoring(self, split: str, stop: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         """Wrap ``stop``, which is called after every step of scoring a split, so that each call shows progress."""
         if self._progress is None:
-            return stop
+            yield stop
+            return
         count, progress = itertools.count(1), self._progress
         progress.begin(0, 0, 0)
 
@@ -127,30 +139,23 @@ class Seen:
             progress.scored(split, next(count))
             return stop()
 
-        return show_and_ask
+        try:
+            yield show_and_ask
+        finally:
+            progress.end()
 
     def write(self, kind: str, global_step: int, **values) -> None:
-        """Write a line to metrics.jsonl, and its numbers to TensorBoard's file, after ``global_step`` steps."""
+        """Write a line to metrics.jsonl, and its numbers to the loggers, after ``global_step`` steps."""
         if self.metrics is not None:
             self.metrics.write(kind, **values)
-        if self._board is not None:
-            for name, value in without_nan(values).items():
-                if name not in ("epoch", "step") and isinstance(value, int | float):
-                    self._board.add_scalar(f"{kind}/{name}", value, global_step)
+        numbers = {
+            f"{kind}/{name}": value for name, value in without_nan(values).items()
+            if name not in ("epoch", "step") and isinstance(value, int | float)
+        }  # fmt: skip
+        for logger in self._loggers:
+            logger.write(numbers, global_step)
 
     def close(self) -> None:
-        """Close TensorBoard's file."""
-        if self._board is not None:
-            self._board.close()
-
-
-def open_board(folder: Path, done: int):
-    """Make a writer of TensorBoard's event files below the run folder; TensorBoard ignores what an earlier start wrote
-    of steps after ``done``. Raises ValueError where its package is missing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError(
-            "train.tensorboard needs the package tensorboard: pip install tensorboard, or leave it false"
-        ) from error
-    return SummaryWriter(folder / "tensorboard", purge_step=done + 1 if done else None)
+        """Close the loggers."""
+        for logger in self._loggers:
+            logger.close()

@@ -92,5 +92,5 @@ def refuse_draws(before: dict[str, Any], world: World, name: str, stage: str) ->
         if moved:
             raise ValueError(
                 f"{name} draws from {' and '.join(moved)} (functional.dropout, rand, ...): results would depend "
-                f"on which rows lie on a rank, and a resumed run would not go on as before; take {KEYED}"
+                f"on which rows are on a rank, and a resumed run would have other results; use {KEYED}"
             )

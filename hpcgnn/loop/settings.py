@@ -6,13 +6,14 @@ import dataclasses
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from hpcgnn.choices import check_choices
+from hpcgnn.choices import check_choice, check_choices
 from hpcgnn.comm.world import CommConfig
+from hpcgnn.loop.loggers import LOGGERS
 from hpcgnn.native.random import MOST_EPOCHS
 
 Planner = Literal["auto", "host", "device"]  # where plans are made
@@ -28,47 +29,52 @@ class TrainConfig:
     """The training loop.
 
     Attributes:
-        epochs: passes over the training events.
-        batch_size: events of a global batch, over all ranks.
-        drop_last: leave out the last batch of training when it is short; its events stay in the history.
-        lr: learning rate, the highest one of a schedule.
-        optimizer: "adam", "adamw", or "sgd" with momentum 0.9.
-        weight_decay: of all weights; decoupled with "adamw", added to the gradient with "adam" and "sgd".
-        schedule: learning rate over optimizer steps: "constant", "cosine" or "linear" (down to min_lr at the end of
-            the last epoch, which binds the run to its epochs), or "step" (times step_decay every step_every epochs).
-        warmup_steps: optimizer steps over which the learning rate first rises linearly; 0: none.
-        min_lr: the lowest learning rate of a schedule.
-        step_every: epochs between two reductions of the "step" schedule.
-        step_decay: factor of such a reduction.
-        clip_grad_norm: longest gradient, all weights taken as one vector; longer ones are shortened to it; 0: no limit.
-        accumulate_steps: consecutive steps whose gradients are averaged for one optimizer step; an epoch's last group
-            may be shorter.
-        parallel_epochs: epochs trained at once, step by step: their gradients are averaged for one optimizer step. Must
-            divide epochs. Ranks form as many groups as divide both their number and this.
-        seed: of everything random, below 2^56.
-        precision: float32 or float64, of weights and node memory.
-        matmul: how rows are multiplied with weights: float32, tf32 (rounded to 10 bits of mantissa) or bf16 (rounded to
-            bfloat16), both added up in float32; fast on CUDA devices, slow on others.
-        cuda_graphs: launch training steps as CUDA graphs, one a shape; lengths are padded so that many steps have the
-            same. For one rank whose device makes the plans (``sampling.plan_on``).
-        eval_every: epochs between two validations; the last epoch is always validated.
-        monitor: the validation metric that decides which epoch is best; empty: the first one, such as ap, mrr, auc or
-            mse; of errors the lowest is best.
-        early_stopping_patience: validations without a better one before the run stops; 0: never.
-        train_metrics: also report metrics of the training scores, those that the loss was computed from.
-        log_every: steps between two step lines in metrics.jsonl; 0: none.
-        log_seconds: seconds between two lines in the log that tell how far an epoch is; 0: none.
-        progress: a bar on stderr: "auto" (where rank 0's is a terminal), "on" or "off".
-        tensorboard: also write the numbers of metrics.jsonl for TensorBoard, into tensorboard/ of the run folder; needs
-            the package (`pip install tensorboard`).
-        profile: steps such as 10-19, counted from 0 at the start of the run, that torch's profiler traces on every
-            rank, into profile/ of the run folder; the end of an epoch ends the trace; empty: none.
-        checkpoint_minutes: minutes of training after which another checkpoint is due within an epoch: as much is lost
-            at most, however long a step takes; 0: none by the clock.
-        checkpoint_every: steps between two checkpoints within an epoch; 0: none by their number. Of both, what is due
-            first begins one.
-        leave_seconds: how long before the end of the job's time (as SLURM_JOB_END_TIME or HPCGNN_JOB_END tell it) the
-            run leaves with a checkpoint, to go on in the next job; 0: it does not look at the clock.
+        epochs: Number of passes over the training events.
+        batch_size: Number of events in a global batch, over all ranks together.
+        drop_last: Leave out the last training batch of an epoch when it is shorter than batch_size. On temporal graphs
+            its events stay in the history.
+        lr: Learning rate; with a schedule, the highest one.
+        optimizer: Optimizer of the model's weights: "adam", "adamw", or "sgd" with momentum 0.9.
+        weight_decay: Weight decay of all weights of the model: decoupled with "adamw", added to the gradient with
+            "adam" and "sgd".
+        schedule: Learning rate over optimizer steps: "constant", "cosine", "linear", or "step" (times step_decay every
+            step_every epochs). "cosine" and "linear" fall to min_lr at the end of the last epoch, so a resumed run
+            cannot change its epochs.
+        warmup_steps: Number of optimizer steps in which the learning rate first rises linearly; 0: no warm-up.
+        min_lr: Lowest learning rate of a schedule, at most lr.
+        step_every: Number of epochs between two reductions of the "step" schedule.
+        step_decay: Factor of each reduction of the "step" schedule, above 0 and at most 1.
+        clip_grad_norm: Maximum norm of the gradient, with all weights taken as one vector; 0: no clipping.
+        accumulate_steps: Number of consecutive steps whose gradients are averaged for one optimizer step. The last
+            group of an epoch may be shorter.
+        parallel_epochs: Number of epochs trained at once, step by step, with gradients averaged for one optimizer step;
+            must divide epochs. Ranks form as many groups as divide both this and their number. Temporal graphs only.
+        seed: Seed of all random numbers, below 2^56.
+        precision: Data type of weights and node memory: "float32" or "float64".
+        matmul: Precision of products of rows with weights: "float32", "tf32" (inputs rounded to 10 bits of mantissa) or
+            "bf16" (inputs rounded to bfloat16). Sums stay in float32. The rounded products are fast on CUDA devices and
+            slow on others.
+        cuda_graphs: Launch training steps as CUDA graphs, one for each shape; lengths are padded so that many steps
+            share a shape. Needs one rank whose device makes the plans (``sampling.plan_on``). Not for snapshot graphs.
+        eval_every: Number of epochs between two validations; the last epoch is always validated.
+        monitor: Validation metric that decides which epoch is best, such as ap, mrr, auc or mse; the lowest value of an
+            error is best. Empty: the first metric of the task.
+        early_stopping_patience: Early stopping: number of validations without improvement after which training ends; 0:
+            no early stopping.
+        train_metrics: Also report metrics of training, from the scores that the loss was computed from.
+        log_every: Number of steps between two step lines in metrics.jsonl; 0: no step lines.
+        log_seconds: Seconds between two log lines about the progress of an epoch; 0: none.
+        progress: Progress bar on stderr: "on", "off", or "auto": on if stderr of rank 0 is a terminal.
+        loggers: Programs for which the numbers of metrics.jsonl are also written to the run folder: tensorboard, wandb
+            (Weights & Biases) or mlflow. Each needs its package (`pip install tensorboard`).
+        profile: Steps that torch's profiler traces on every rank, such as 10-19, counted from 0 at the start of the
+            run; empty: none. The traces are written to profile/ in the run folder. The end of an epoch ends a trace.
+        checkpoint_minutes: Minutes of training between two checkpoints within an epoch, and so the most work that a
+            failure loses; 0: none by time.
+        checkpoint_every: Number of steps between two checkpoints within an epoch; 0: none by steps. A checkpoint starts
+            when this or checkpoint_minutes is reached.
+        leave_seconds: Seconds before the end of the job's time limit at which the run writes a checkpoint and stops, to
+            resume in the next job; 0: never. The limit is read from HPCGNN_JOB_END, else from SLURM_JOB_END_TIME.
     """
 
     epochs: int = 10
@@ -96,7 +102,7 @@ class TrainConfig:
     log_every: int = 50
     log_seconds: float = 60.0
     progress: Literal["auto", "on", "off"] = "auto"
-    tensorboard: bool = False
+    loggers: list[str] = field(default_factory=list)
     profile: str = ""
     checkpoint_minutes: float = 5.0
     checkpoint_every: int = 0
@@ -109,12 +115,14 @@ class TrainConfig:
 
     def __post_init__(self):
         check_choices("train", self)
+        for name in self.loggers:
+            check_choice("train.loggers", name, LOGGERS)
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
         if self.epochs > MOST_EPOCHS:
             raise ValueError(
-                f"train.epochs must be at most {MOST_EPOCHS}, as many as random numbers tell apart, got {self.epochs}"
+                f"train.epochs must be at most {MOST_EPOCHS}, the limit of the random numbers, got {self.epochs}"
             )
         if self.epochs % self.parallel_epochs:
             raise ValueError(
@@ -158,8 +166,8 @@ class OutputConfig:
     """Where results go.
 
     Attributes:
-        dir: the run folder; empty: runs/tgn-<date>-<time>.
-        keep: how many checkpoints to resume from stay, the newest ones; the best epoch's stays in any case.
+        dir: Run folder; empty: runs/NAME-<date>-<time>, where NAME is model.kind, or tgn on temporal graphs.
+        keep: Number of newest checkpoints to keep for resuming; the checkpoint of the best epoch is always kept.
     """
 
     dir: str = ""
@@ -242,7 +250,7 @@ class Sections:
 def check_time_groups(comm: CommConfig) -> None:
     """Raise ValueError for groups of ranks by time, where nothing is divided so."""
     if comm.time_groups > 1:
-        raise ValueError("comm.time_groups is for graphs of snapshots: leave it 1")
+        raise ValueError("comm.time_groups is for snapshot graphs: leave it 1")
 
 
 def check_parallel_epochs(train: TrainConfig) -> None:

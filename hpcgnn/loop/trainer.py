@@ -32,7 +32,7 @@ from hpcgnn.task.metrics import is_lower_better
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
 
-ASKED = "asked to leave: writing a checkpoint"  # said at once, as launchers may not wait for its end
+ASKED = "stop requested: writing a checkpoint"  # said at once, as launchers may not wait for its end
 
 
 class Stopped(Exception):
@@ -80,7 +80,7 @@ class Trainer:
         """Continue from the newest checkpoint; a run without one starts anew."""
         newest, has_best = checkpoint.find_sound(self._folder, self.world, self.log)
         if newest is None:
-            self.log("no checkpoint to resume from: starting anew")
+            self.log("no checkpoint to resume from: starting from the beginning")
             self.start()
             return
         state = load(self.session, newest)
@@ -97,11 +97,11 @@ class Trainer:
         tag = checkpoint.best_tag(self.progress.best_epoch)
         if self.progress.epoch >= self._config.epochs:
             message = (
-                f"{self._folder / tag}: damaged, and no checkpoint from before it is left: resume with more "
-                "--train.epochs, of which the best one counts then, or train anew into another folder"
+                f"{self._folder / tag}: damaged, and there is no checkpoint from before it: resume with a "
+                "larger --train.epochs, to choose the best of the new epochs, or start a new run in another folder"
             )
             raise DistributedError(message, user_error=True)
-        self.log(f"{tag} is lost: the best epoch is chosen among those to come")
+        self.log(f"{tag} is damaged: the best epoch is chosen among the later ones")
         start = Progress()
         self.progress = replace(
             self.progress, best_metric=start.best_metric, best_epoch=start.best_epoch, bad_epochs=start.bad_epochs
@@ -133,7 +133,8 @@ class Trainer:
                 self.log(line)
         except Stopped:
             self._settle()
-            self.log(f"asked to leave at epoch {self.progress.epoch}, step {self.progress.step}; --resume goes on")
+            at = f"epoch {self.progress.epoch}, step {self.progress.step}"
+            self.log(f"stopped at {at} with a checkpoint; continue with --resume")
             return EXIT_REQUEUE
         except DistributedError:
             self.session.memory.settle()  # all ranks leave, and leave no exchange under way
@@ -256,7 +257,8 @@ class Trainer:
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
         """Compute the metrics of a split; memory moves on through it. A signal stops it. trained: memory before the
         split, maybe without rows, to be saved in a checkpoint then; None: there is one of this state already."""
-        collected = self.session.scores(split, self._seen.scoring(split, lambda: self.world.any(self._stop.requested)))
+        with self._seen.scoring(split, lambda: self.world.any(self._stop.requested)) as stop:
+            collected = self.session.scores(split, stop)
         if collected is None:
             self.log(ASKED)
             if trained is not None:
@@ -296,7 +298,7 @@ class Trainer:
             name = self._monitored
             value = -metrics[name] if is_lower_better(name) else metrics[name]
             if progress.best_epoch < 0 and np.isnan(value):
-                self.log(f"validation has no {name.upper()}: without one the newest epoch counts as the best")
+                self.log(f"validation has no {name}: the newest epoch is kept as the best")
             value = float(np.nan_to_num(value, nan=WORST))
             is_unknown = value == progress.best_metric == WORST  # of all epochs so far, as without validation roots
             if progress.best_epoch < 0 or value > progress.best_metric or is_unknown:
@@ -362,11 +364,11 @@ class Trainer:
 
 
 def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
-    """Write up to two of a split's metrics as text, such as "test AP 0.9123, AUC 0.9200": the monitored one, then the
+    """Write up to two of a split's metrics as text, such as "test ap 0.9123, auc 0.9200": the monitored one, then the
     first others; NaN is left out."""
     names = [name for name in values if name.startswith(f"{split}_") and values[name] == values[name]]
     names.sort(key=lambda name: name != f"{split}_{monitored}")
-    shown = [f"{name.removeprefix(f'{split}_').upper()} {values[name]:.4f}" for name in names[:2]]
+    shown = [f"{name.removeprefix(f'{split}_')} {values[name]:.4f}" for name in names[:2]]
     return f"{split} {', '.join(shown)}" if shown else ""
 
 

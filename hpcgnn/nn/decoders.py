@@ -195,23 +195,24 @@ class DecoderPart(Part):
 
 
 DECODERS = {
-    "dot": DecoderPart(lambda sizes: DotProduct(), "dot product"),
+    "dot": DecoderPart(lambda sizes: DotProduct(), "dot product of the embeddings"),
     "cosine": DecoderPart(
-        lambda sizes: Cosine(sizes.temperature), "cosine of the angle, divided by task.temperature", divides=True
+        lambda sizes: Cosine(sizes.temperature), "cosine similarity, divided by task.temperature", divides=True
     ),
     "mlp": DecoderPart(
-        lambda sizes: MlpDecoder(sizes.width), "network of two layers over both", shares_negatives=False,
+        lambda sizes: MlpDecoder(sizes.width), "two-layer network over both embeddings", shares_negatives=False,
         kernel=MlpDecoder,
     ),
     "distmult": DecoderPart(
-        lambda sizes: DistMult(sizes.relations, sizes.width), "product with a row for the edge type, summed", typed=True
+        lambda sizes: DistMult(sizes.relations, sizes.width),
+        "sum of the products with a row of the edge type (DistMult)", typed=True,
     ),
     "complex": DecoderPart(
-        lambda sizes: ComplEx(sizes.relations, sizes.width), "the same over complex numbers", typed=True
+        lambda sizes: ComplEx(sizes.relations, sizes.width), "DistMult over complex numbers (ComplEx)", typed=True
     ),
     "pair": DecoderPart(
         lambda sizes: PairDecoder(sizes.width, sizes.slots),
-        "mlp, and whether one is among the other's recent neighbors, and neighbors in common; for temporal graphs",
+        "mlp, and whether the nodes are recent neighbors or have neighbors in common (temporal graphs only)",
         compares_neighbors=True, shares_negatives=False,
     ),
 }  # fmt: skip

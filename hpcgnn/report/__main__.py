@@ -15,8 +15,8 @@ from hpcgnn.report.records import read_run
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns exit code 2 for a folder that holds no run."""
     parser = argparse.ArgumentParser(prog="hpcgnn report", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders; the first one is the one to compare with")
-    parser.add_argument("--out", type=Path, help="the page (default: report.html in the first folder)")
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders; the others are compared with the first")
+    parser.add_argument("--out", type=Path, help="HTML page to write (default: report.html in the first folder)")
     options = parser.parse_args(argv)
     out = options.out or options.runs[0] / "report.html"
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -12,13 +14,17 @@ from hpcgnn.report.records import RunRecords, when
 # Stages that are no part of their own of an epoch: "validation" is made of others, "plan" runs beside them.
 OVERLAPPING = ("epoch", "validation", "plan")
 STYLE = """
+:root { color-scheme: light dark }
 :root { --ink: #1d2733; --soft: #5d6b7a; --line: #dfe5ec; --paper: #ffffff; --ground: #f4f6f9 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e9ef; --soft: #a3b0be; --line: #38424d; --paper: #20262d; --ground: #15191e }
+}
 * { box-sizing: border-box }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
 main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 60px }
 h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 18px; margin: 34px 0 10px }
 h3 { font-size: 14px; margin: 0 0 8px; font-weight: 600 } p { margin: 4px 0 12px; color: var(--soft) }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: 14px }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(380px, 100%), 1fr)); gap: 14px }
 .card { background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 14px; min-width: 0 }
 svg { width: 100%; height: auto; display: block; overflow: visible }
 svg text { font-size: 11px; fill: var(--soft) } svg text.on-dark { fill: #ffffff }
@@ -46,10 +52,29 @@ def page(runs: list[RunRecords]) -> str:
     for run in runs:
         config = html.escape(run.config)
         body.append(f"<details><summary>config.yaml of {html.escape(run.name)}</summary><pre>{config}</pre></details>")
-    title = html.escape(f"hpcgnn: {names}")
+    return document(names, body)
+
+
+def document(title: str, body: list[str]) -> str:
+    """Write a page of HTML with everything inside."""
+    title = html.escape(f"hpcgnn: {title}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     shown = f"<body><main>{''.join(body)}</main></body>"
     return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head>{shown}</html>\n'
+
+
+def write_charts(path: Path, title: str, text: str, charts: Mapping[str, str]) -> None:
+    """Write a page of charts by title. Raises ValueError where ``path`` is no name of a page."""
+    check_page(path)
+    cards = "".join(card(name, chart) for name, chart in charts.items())
+    head = f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>"
+    path.write_text(document(title, [head, f'<div class="cards">{cards}</div>']), encoding="utf-8")
+
+
+def check_page(path: Path) -> None:
+    """Raise ValueError unless a path names a page of HTML."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--plot {path}: the charts are a page of HTML; name it {path.with_suffix('.html').name}")
 
 
 def _summary(runs: list[RunRecords]) -> str:
@@ -89,10 +114,10 @@ def _curves(runs: list[RunRecords]) -> str:
     cards = []
     for name in dict.fromkeys(name for of_run in curves for name in of_run):
         series = {run.name: of_run[name] for run, of_run in zip(runs, curves, strict=True) if name in of_run}
-        cards.append(_card(name, svg.lines(series, f"{name} by epoch")))
+        cards.append(card(name, svg.lines(series, f"{name} by epoch")))
     seconds = {run.name: [(line["epoch"], line["train_seconds"]) for line in run.epochs if line.get("train_seconds")]
                for run in runs}  # fmt: skip
-    cards.append(_card("seconds of training", svg.lines(seconds, "seconds of training by epoch")))
+    cards.append(card("seconds of training", svg.lines(seconds, "seconds of training by epoch")))
     return f'<h2>Epochs</h2><div class="cards">{"".join(cards)}</div>'
 
 
@@ -121,13 +146,13 @@ def _machine(run: RunRecords) -> str:
     whole = stages["epoch"]
     parts = {name: values for name, values in stages.items() if name not in OVERLAPPING}
     parts["validation and other"] = np.maximum(0.0, whole - sum(parts.values()))
-    cards = [_card("seconds by stage and rank", svg.stacked_bars(parts, "seconds by stage and rank"))]
+    cards = [card("seconds by stage and rank", svg.stacked_bars(parts, "seconds by stage and rank"))]
     if len(sent) > 1:
         if sent.ndim == 2:
-            cards.append(_card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
+            cards.append(card("bytes sent, from row to column", svg.matrix(sent, "bytes from rank to rank")))
         else:
-            cards.append(_card("bytes sent by rank", svg.stacked_bars({"sent": sent}, "bytes sent by rank")))
-    cards.append(_card("MiB of memory by rank", svg.stacked_bars({"highest": run.peak_mib()}, "memory by rank")))
+            cards.append(card("bytes sent by rank", svg.stacked_bars({"sent": sent}, "bytes sent by rank")))
+    cards.append(card("MiB of memory by rank", svg.stacked_bars({"highest": run.peak_mib()}, "memory by rank")))
     rows = "".join(
         _stage_row(name, stages[name], float(whole.max()))
         for name in sorted(stages, key=lambda name: -float(stages[name].mean()))
@@ -146,5 +171,6 @@ def _stage_row(name: str, seconds: np.ndarray, whole: float) -> str:
     return f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _card(title: str, content: str) -> str:
+def card(title: str, content: str) -> str:
+    """Write a box with a title; nothing without content."""
     return f'<div class="card"><h3>{html.escape(title)}</h3>{content}</div>' if content else ""

@@ -1,6 +1,6 @@
 """Draws small charts as SVG text: lines, stacked bars, a matrix, a time axis. Colors are the page's variables.
 
-By hand, as clusters lack extras: matplotlib is one, makes the page 2.5 times as large, and has no words at a mark.
+By hand: clusters lack matplotlib, which makes a page 2.5 times as large and has no words at a mark.
 """
 
 from __future__ import annotations
@@ -59,26 +59,36 @@ def legend(names: Sequence[str]) -> str:
 
 
 class Axes:
-    """Maps values to places in the picture and draws the frame."""
+    """Maps values to places in the picture and draws the frame; log: both axes are logarithmic."""
 
-    def __init__(self, x: tuple[float, float], y: tuple[float, float]):
-        self._x, self._y = _widened(*x), _widened(*y)
+    def __init__(self, x: tuple[float, float], y: tuple[float, float], log: bool = False):
+        self._scale = math.log2 if log else float
+        self._x, self._y = (_widened(*map(self._scale, limits)) for limits in (x, y))
+        self._log = log
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Return where a point lies in the picture."""
         (x0, x1), (y0, y1) = self._x, self._y
-        across, down = (x - x0) / (x1 - x0), (y1 - y) / (y1 - y0)
+        across, down = (self._scale(x) - x0) / (x1 - x0), (y1 - self._scale(y)) / (y1 - y0)
         return LEFT + across * (WIDTH - LEFT - RIGHT), TOP + down * (HEIGHT - TOP - BOTTOM)
 
-    def frame(self, x_label: str) -> list[str]:
+    def _ticks(self, limits: tuple[float, float]) -> list[float]:
+        """Choose round values: on logarithmic axes powers of two, at most ten of them."""
+        if not self._log:
+            return ticks(*limits)
+        first, last = math.ceil(limits[0] - 1e-9), math.floor(limits[1] + 1e-9)
+        return [2.0**power for power in range(first, last + 1, max(1, math.ceil((last - first) / 9)))]
+
+    def frame(self, x_label: str, has_ticks: bool = True) -> list[str]:
         """Draw grid lines, ticks and the label of the axis of x."""
         shapes = []
-        for value in ticks(*self._y):
-            y = self.place(self._x[0], value)[1]
+        corner = [2 ** limits[0] if self._log else limits[0] for limits in (self._x, self._y)]
+        for value in self._ticks(self._y):
+            y = self.place(corner[0], value)[1]
             shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             shapes.append(text(LEFT - 6, y + 4, number(value), "end"))
-        for value in ticks(*self._x):
-            shapes.append(text(self.place(value, self._y[0])[0], HEIGHT - BOTTOM + 16, number(value)))
+        for value in self._ticks(self._x) if has_ticks else ():
+            shapes.append(text(self.place(value, corner[1])[0], HEIGHT - BOTTOM + 16, number(value)))
         return [*shapes, text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_label)]
 
 
@@ -86,13 +96,13 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> str:
-    """Draw curves of (x, y) by name, with a legend where there are several."""
+def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch", log: bool = False) -> str:
+    """Draw curves of (x, y) by name, with a legend where there are several; log: on logarithmic axes."""
     points = [point for curve in series.values() for point in curve if math.isfinite(point[1])]
     if not points:
         return ""
     xs, ys = zip(*points, strict=True)
-    axes = Axes((min(xs), max(xs)), (min(ys), max(ys)))
+    axes = Axes((min(xs), max(xs)), (min(ys), max(ys)), log)
     body = axes.frame(x_label)
     for index, curve in enumerate(series.values()):
         color = COLORS[index % len(COLORS)]
@@ -104,11 +114,16 @@ def lines(series: Mapping[str, Points], label: str, x_label: str = "epoch") -> s
     return svg(body, label) + (legend(list(series)) if len(series) > 1 else "")
 
 
-def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank") -> str:
-    """Draw a bar for each rank, of parts [R] by name, one on the other."""
+def stacked_bars(
+    parts: Mapping[str, np.ndarray], label: str, x_label: str = "rank", names: Sequence[str] | None = None
+) -> str:
+    """Draw a bar for each rank, of parts [R] by name, one on the other; names: of the bars, else their numbers."""
     total: Any = sum(parts.values())
     axes = Axes((-0.5, len(total) - 0.5), (0.0, float(total.max()) or 1.0))
-    body, below = axes.frame(x_label), np.zeros(len(total))
+    body, below = axes.frame(x_label, names is None), np.zeros(len(total))
+    every = math.ceil(len(total) / 20)
+    body += [text(axes.place(i, 0)[0], HEIGHT - BOTTOM + 16, str(name)) for i, name in enumerate(names or ())
+             if i % every == 0]  # fmt: skip
     for index, values in enumerate(parts.values()):
         for rank, value in enumerate(values):
             x0, y0 = axes.place(rank - 0.36, below[rank])
@@ -119,16 +134,19 @@ def stacked_bars(parts: dict[str, np.ndarray], label: str, x_label: str = "rank"
     return svg(body, label) + legend(list(parts))
 
 
-def matrix(values: np.ndarray, label: str) -> str:
-    """Draw cells [R, R], the darker the higher their value; rows send, columns receive."""
+def matrix(values: np.ndarray, label: str, log: bool = False) -> str:
+    """Draw cells [R, R], the darker the higher their value, or its logarithm; rows send, columns receive."""
     count = len(values)
+    shades = np.log1p(values) if log else values
     cell = min(48.0, (WIDTH - LEFT - RIGHT) / count)
-    most, body = float(values.max()) or 1.0, []
+    most, body = float(shades.max()) or 1.0, []
+    every = math.ceil(14 / cell)
     for row in range(count):
-        body.append(text(LEFT - 6, TOP + 22 + (row + 0.5) * cell, f"{row}", "end"))
-        body.append(text(LEFT + (row + 0.5) * cell, TOP + 12, f"{row}"))
+        if row % every == 0:
+            body.append(text(LEFT - 6, TOP + 22 + (row + 0.5) * cell, f"{row}", "end"))
+            body.append(text(LEFT + (row + 0.5) * cell, TOP + 12, f"{row}"))
         for column in range(count):
-            share = float(values[row, column]) / most
+            share = float(shades[row, column]) / most
             x, y = LEFT + column * cell, TOP + 18 + row * cell
             body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" '
                         f'fill="{COLORS[0]}" fill-opacity="{0.06 + 0.94 * share:.3f}"/>')  # fmt: skip

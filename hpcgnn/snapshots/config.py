@@ -23,20 +23,19 @@ class SnapshotSamplingConfig:
     """The snapshots that a prediction sees, and how rows of neighbors come from other ranks.
 
     Attributes:
-        window_size: snapshots that a prediction sees, the one that it is made from last; 0: all before it, the model's
-            state is carried on from step to step (truncated backpropagation: gradients end where a step begins).
-        shuffle: for window_size above 0: training takes targets in random order.
-        updates_per_batch: training steps on the same snapshots, one after the other, before training goes on to the
-            next ones; train.train_metrics measures the first of them. With train.batch_size 1 and train.epochs 1 every
-            snapshot is predicted by a model that has learned from all before it: the live update of ROLAND.
-        halo_ratio: share of the neighbors in other parts that a training step sees, drawn anew for every step (BNS-GCN;
-            sums of inputs that are not learned always have all neighbors); 1: all.
-        halo_staleness: number of epochs in which hidden rows of neighbors in other parts are used, without gradient,
-            after the epoch that brought them; 0: they are brought in every step.
-        routes: "kept": neighborhoods and routes of all snapshots stay in memory; "fresh": they are made for every
-            step.
-        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or are on several machines, else none.
+        window_size: Number of snapshots that a prediction sees; 0: all earlier ones, as the model carries its state
+            from step to step. Gradients end where a step begins (truncated backpropagation).
+        shuffle: Take the training targets in random order; needs window_size above 0.
+        updates_per_batch: Number of training steps on the same snapshots before the next ones; train.train_metrics
+            measures the first. With train.batch_size 1 and train.epochs 1, the model has learned from all snapshots
+            before the predicted one (live update of ROLAND).
+        halo_ratio: Share of the neighbors in other parts that a training step sees, drawn anew for every step
+            (BNS-GCN); 1: all. Sums of inputs that are not learned always have all neighbors.
+        halo_staleness: Number of epochs that reuse the hidden rows of neighbors in other parts, without gradient, after
+            the epoch that exchanged them; 0: exchanged in every step.
+        routes: Neighborhoods and routes of the snapshots: "kept" in memory for all, or made "fresh" for every step.
+        prefetch: Number of plans made ahead in the background; 0: none. -1: 3 where ranks have a spare core or a GPU,
+            or where the job has several machines; else none.
     """
 
     window_size: int = 0
@@ -75,11 +74,12 @@ class SnapshotInputConfig:
     """Inputs of a node in a snapshot: its features (column ``feat``), and the following.
 
     Attributes:
-        lags: number of snapshots, up to this one, whose values of the target are inputs.
-        unknown: a lag whose target is missing: "refuse" it, take the node's "last" known value (0 before the first), or
-            "zero".
-        degrees: in- and out-degree in the snapshot: "none", "log" (log of 1 + degree), "onehot".
-        degree_classes: for onehot: number of classes; higher degrees are in the last one.
+        lags: Number of snapshots, up to the current one, whose target values are inputs.
+        unknown: Treatment of a lag without a target value: "refuse" the data, take the node's "last" known value (0
+            before the first), or "zero".
+        degrees: Degrees of a node in the snapshot, in and out, as inputs: "none", "log" (log of 1 + degree) or
+            "onehot".
+        degree_classes: Number of classes of the onehot degrees; the last class has all higher degrees.
     """
 
     lags: int = 0
@@ -100,7 +100,7 @@ class SnapshotEmbeddingConfig:
     """Learnable node embeddings, inputs beside the others.
 
     Attributes:
-        dim: width of a node's embedding; -1: model.hidden where there are no other inputs, else 0: none.
+        dim: Width of the learnable node embeddings; 0: none; -1: model.hidden if there are no other inputs, else 0.
     """
 
     dim: int = -1
@@ -115,16 +115,19 @@ class SnapshotModelConfig:
     """The model.
 
     Attributes:
-        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        kind: which model.
-        layers: graph convolutions, one behind the other; of models of filters: recurrent units.
-        hidden: width of hidden rows.
-        order: terms of a filter: the rows themselves, and 1, 2, .. steps along the edges.
-        heads: attention heads; they divide hidden.
-        update: of roland: what becomes of a layer's hidden rows.
-        dropout: share of hidden rows between layers that is dropped, keyed by node, snapshot and column.
-        norm: normalization of hidden rows.
-        edge_weights: messages are multiplied by the edges' column weight, where there is one.
+        class_path: Custom model class, such as package.module.Class; empty: a built-in model, which the keys below
+            describe.
+        kind: Model of the sequence of snapshots.
+        layers: Number of graph convolutions one after the other. With gconv_gru, gconv_lstm, dcrnn and tgcn_joint:
+            number of recurrent units.
+        hidden: Width of the hidden rows.
+        order: Number of terms of a graph filter: the rows, then 1, 2, .. steps along the edges. gconv_gru, gconv_lstm
+            and dcrnn only.
+        heads: Number of attention heads, which must divide hidden; gat and dysat only.
+        update: Update of a layer's hidden rows by a new snapshot; roland only.
+        dropout: Dropout probability of hidden rows between layers. The draws depend on node, snapshot and column only.
+        norm: Normalization of the hidden rows.
+        edge_weights: Multiply messages by the column weight of the edges, if the graph has it.
     """
 
     class_path: str = ""
@@ -163,19 +166,22 @@ class SnapshotDataConfig:
     """The graph and its splits.
 
     Attributes:
-        path: folder of a partition set; empty: a built-in synthetic graph.
-        val_ratio: share of the snapshots that predictions are made from, for validation; unset: 0.1.
-        test_ratio: share of these snapshots for the test, at the end; unset: 0.2.
-        val_snapshots: number of snapshots for validation; -1: by ratio.
-        test_snapshots: number of snapshots for the test; -1: by ratio.
-        split_by: "time": training, validation and test follow each other, by the shares or numbers above; "graph": so,
-            too, by the splits that the graph names, as facts do; "nodes": for task.kind node, the column ``split``
-            divides the nodes, in all snapshots; "auto": nodes where no node's class changes, else time.
-        check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
-            variables in it, such as '$TMPDIR', have the values of each job that trains the run.
-        synthetic_nodes: number of nodes of the built-in graph.
-        synthetic_snapshots: number of snapshots of the built-in graph.
+        path: Folder of the partition set; empty: a built-in synthetic graph.
+        val_ratio: Share of the snapshots for validation, out of the snapshots that predictions are made from; unset:
+            0.1.
+        test_ratio: Share of the snapshots for the test, at the end, out of the snapshots that predictions are made
+            from; unset: 0.2.
+        val_snapshots: Number of snapshots for validation; -1: by val_ratio.
+        test_snapshots: Number of snapshots for the test; -1: by test_ratio.
+        split_by: Division into splits. "time": consecutive snapshots, by the shares or numbers above. "graph": the
+            splits that the graph names. "nodes": by the column ``split`` of nodes, for task.kind node. "auto": nodes if
+            no node changes its class, else time.
+        check_hash: Compare each part with its hash in the book (book.h5) before use.
+        stage_to: Folder on a disk of the machine, to which each rank copies its parts before it reads them; empty:
+            none. Environment variables in it, such as '$TMPDIR', get their values in each job that starts or resumes
+            the run.
+        synthetic_nodes: Number of nodes of the built-in graph.
+        synthetic_snapshots: Number of snapshots of the built-in graph.
     """
 
     path: str = ""
@@ -248,18 +254,18 @@ class SnapshotTaskConfig(TaskConfig):
     """The task: what is learned of a snapshot, from the snapshots before it.
 
     Attributes:
-        kind: what is predicted.
-        target: name of the column that holds it; "degree", where the graph has no such: of regression, log of 1 +
+        kind: Task, named by the target of its predictions.
+        target: Name of the column that holds the target. For regression without such a column, "degree" is log of 1 +
             in-degree.
-        horizon: number of snapshots between the one that a prediction is made from and the one that it is for; 0: the
-            same snapshot.
-        forecast_steps: for regression: number of snapshots predicted at once, the first one ``horizon`` later.
-        undirected: for link: the graph has every edge in both directions; one of them, drawn for each pair and
-            snapshot, is learned.
-        new_links: for link: leave out edges that the snapshot has from which predictions are made.
-        negatives: for link: number of negatives drawn for every edge in training.
-        negative_ends: for link: a negative has the edge's source and a drawn "destination", or "both" ends are drawn.
-        strict: for link: no negative is an edge of the snapshot, nor a node with itself.
+        horizon: Number of snapshots from the last input to the target; 0: the same snapshot; 1: the next one.
+        forecast_steps: Number of snapshots predicted at once, the first one task.horizon later; regression only.
+        undirected: Learn one direction of each edge, drawn for each pair and snapshot, on a graph that has every edge
+            in both. Link prediction only.
+        new_links: Leave out edges that the last input snapshot already has; link prediction only.
+        negatives: Number of training negatives drawn for each edge; link prediction only.
+        negative_ends: Ends of an edge that negatives replace: the "destination", or "both" ends at once. Link
+            prediction only.
+        strict: Avoid negatives that are edges of the snapshot or self-loops; link prediction only.
     """
 
     kind: Annotated[str, GOALS] = "regression"
@@ -286,9 +292,9 @@ class SnapshotTrainConfig(TrainConfig):
     """The loop.
 
     Attributes:
-        epochs: passes over the snapshots of training.
-        batch_size: snapshots that a step predicts from, on all ranks together, one after the other in time; where state
-            is carried on gradients go back no further. As many as there are, or more, make an epoch one step.
+        epochs: Number of passes over the training snapshots.
+        batch_size: Number of consecutive snapshots that a step predicts from, on all ranks together. Where state is
+            carried, gradients end at the start of a step. With all training snapshots or more, an epoch is one step.
     """
 
     batch_size: int = 8
@@ -299,8 +305,8 @@ class SnapshotEvalConfig:
     """Validation and test.
 
     Attributes:
-        negatives: for link: number of negatives drawn for every edge, the same in all epochs.
-        ranking: for link: what edges are ranked among.
+        negatives: Number of negatives drawn for each edge, the same in all epochs; link prediction only.
+        ranking: Ranking of edges in validation and test; link prediction only.
     """
 
     negatives: int = 1
@@ -332,11 +338,13 @@ class SnapshotConfig(Sections):
     def __post_init__(self):
         check_parallel_epochs(self.train)
         if self.train.cuda_graphs:
-            raise ValueError("train.cuda_graphs: steps of snapshots are launched kernel by kernel; leave it false")
+            raise ValueError("train.cuda_graphs does not work with snapshot graphs: leave it false")
         if self.data.split_by == NODES and self.task.kind != NODE:
             raise ValueError(f"data.split_by nodes is for task.kind node, not {self.task.kind}")
         if self.comm.sampling_servers:
-            raise ValueError("comm.sampling_servers is for static graphs: nothing is sampled of snapshots; leave it 0")
+            raise ValueError(
+                "comm.sampling_servers is for static graphs: runs on snapshot graphs do not sample; leave it 0"
+            )
         if self.train.drop_last and not self.sampling.window_size:
             raise ValueError("train.drop_last leaves snapshots out of the state that is carried on; set it false")
         self._check_known()
@@ -351,17 +359,17 @@ class SnapshotConfig(Sections):
         """Raise ValueError for settings whose inputs would contain the target."""
         task, horizon, by_nodes = self.task, self.task.horizon, self.data.split_by == NODES
         if self.inputs.lags and task.kind in (REGRESSION, NODE) and not horizon:
-            raise ValueError("inputs.lags are the target's values up to a snapshot's own: set task.horizon above 0")
+            raise ValueError("inputs.lags include the target of the predicted snapshot: set task.horizon above 0")
         if self.inputs.lags and by_nodes:
             raise ValueError("inputs.lags would show the labels of all nodes: leave it 0 with data.split_by nodes")
         if task.kind == LINK and not horizon:
             raise ValueError(
-                "task.horizon 0: messages travel on the very edges that task.kind link asks for; set it above 0"
+                "task.horizon 0: messages pass along the edges that task.kind link predicts; set it above 0"
             )
         is_weight = task.kind in (EDGE, EDGE_REGRESSION) and task.target == WEIGHT
         if is_weight and self.model.edge_weights and not horizon:
             raise ValueError(
-                "task.horizon 0: messages are multiplied by the task.target weight that is asked for; set "
+                "task.horizon 0: messages are multiplied by the task.target weight, which is predicted; set "
                 "model.edge_weights false, or task.horizon above 0"
             )
 

@@ -50,13 +50,13 @@ class SnapshotGoal(Goal):
         if data.split_by != GRAPH:
             return data.split(first, self.last)
         if not named:
-            raise ValueError("data.split_by graph: this graph names no splits; use time")
+            raise ValueError("data.split_by graph: this graph has no splits; use time")
         end = self.last + 1
         test = named["test"][0] - horizon if "test" in named else end
         val = named["val"][0] - horizon if "val" in named else test
         bounds = [first, *(min(max(first, begin), end) for begin in (val, test)), end]
         if bounds[1] <= first:
-            raise ValueError(f"the graph's own splits {named} leave none of the snapshots from {first} on to train on")
+            raise ValueError(f"the splits of the graph, {named}, leave no snapshot from {first} on for training")
         return {name: range(*bounds[place : place + 2]) for place, name in enumerate(SPLITS)}
 
     @abstractmethod
@@ -305,12 +305,14 @@ class EdgeLabelGoal(LabelGoal):
 
     def describe(self) -> str:
         what = f"{self.classes} classes" if self.classes else "a number"
-        repeated = f"; of later ones {self._repeated:.0%} were in training, labeled so" if self._repeated else ""
+        repeated = (
+            f"; {self._repeated:.0%} of the later edges are in training with the same label" if self._repeated else ""
+        )
         return f"{what} of every edge (column {self._column}), {self._horizon} snapshots later{repeated}"
 
 
 UNCHANGED = " is the same in all snapshots"
-SEEN = "a later test would be of what was trained on; take a column that changes with time"
+SEEN = "a later test would repeat the training labels; use a column that changes with time"
 
 
 def never_change(values: np.ndarray, world: World) -> bool:
@@ -331,9 +333,7 @@ def _unknown_as_nan(label: np.ndarray) -> np.ndarray:
 def _check_unseen(partition: SnapshotPartition, target: str, horizon: int) -> None:
     """Raise ValueError for a target that can be counted from the edges of the input snapshot."""
     if target == DEGREE and partition.counts_degrees and not horizon:
-        raise ValueError(
-            "task.horizon 0: task.target degree counts the very edges that messages travel on; set it above 0"
-        )
+        raise ValueError("task.horizon 0: task.target degree counts the edges that messages pass along; set it above 0")
 
 
 def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np.ndarray | None:
@@ -341,8 +341,8 @@ def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np
     task, by = config.task, config.data.split_by
     if by in (TIME, GRAPH) and is_fixed:
         raise ValueError(
-            f"data.split_by {by}: task.target {task.target}{UNCHANGED}, so a later test would be of the nodes that "
-            "were trained on; set data.split_by nodes"
+            f"data.split_by {by}: task.target {task.target}{UNCHANGED}, so a later test would repeat the training "
+            "labels; set data.split_by nodes"
         )
     if by in (TIME, GRAPH) or (by != NODES and not is_fixed):
         return None

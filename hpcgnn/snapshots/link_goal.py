@@ -182,17 +182,17 @@ class RankingPart(Part):
 
 RANKINGS = {
     "": RankingPart(
-        score_drawn, "edges against eval.negatives drawn for each", PairPlanner.drawn,
+        score_drawn, "each edge against eval.negatives drawn negatives", PairPlanner.drawn,
         lambda count: LinkScores(torch.empty(0), torch.empty((count, 0)), number=torch.empty(0, dtype=torch.int64)),
         _drawn_names, measure_drawn, "{} negatives each",
     ),
     "all": RankingPart(
-        rank_all_pairs, "edges among all pairs of nodes, with a score of every pair in memory", PairPlanner.all_pairs,
+        rank_all_pairs, "edges among all pairs of nodes, with all scores in memory", PairPlanner.all_pairs,
         lambda count: Ranked(dict.fromkeys(ALL_NAMES, np.empty(0))),
         lambda: ALL_NAMES, measure_all_pairs, "all pairs", whole=True,
     ),
     "filtered": RankingPart(
-        rank_answers, "both ends of an edge among all nodes, other edges of the snapshot left out", PairPlanner.ends,
+        rank_answers, "both ends of an edge among all nodes, without other edges of the snapshot", PairPlanner.ends,
         lambda count: Ranked({"rank": np.empty(0)}), lambda: names_of(RANKS),
         lambda scores, batches, world: metrics.ranking_metrics(scores["rank"], world), "all nodes at both ends",
     ),
@@ -260,11 +260,11 @@ class SnapshotLinkGoal(SnapshotGoal):
 
 
 GOALS = {
-    "regression": Part(RegressionGoal, "a number of every node (a column of every snapshot; NaN: missing)"),
-    "node": Part(NodeLabelGoal, "the class of every node (a column of every snapshot, or of all; negative: missing)"),
-    "link": Part(SnapshotLinkGoal, "whether two nodes have an edge"),
-    "edge": Part(EdgeLabelGoal, "the class of every edge (a column of the edges)"),
-    "edge_regression": Part(EdgeLabelGoal, "a number of every edge (a column of the edges)"),
+    "regression": Part(RegressionGoal, "node regression, a number in every snapshot (NaN: missing)"),
+    "node": Part(NodeLabelGoal, "node classification, a class in every snapshot or for all (negative: missing)"),
+    "link": Part(SnapshotLinkGoal, "link prediction, whether two nodes have an edge"),
+    "edge": Part(EdgeLabelGoal, "edge classification by a column of the edges"),
+    "edge_regression": Part(EdgeLabelGoal, "edge regression by a column of the edges"),
 }
 
 

@@ -155,7 +155,7 @@ class PairPlanner:
         self._nodes = NodeDirectory(world, channel, partition.flat_row, self._ids, partition.book.num_nodes)
         check_drawn("nodes that negatives are drawn from", self._nodes.size, "take snapshots of fewer nodes")
         if self._nodes.size < 2:
-            message = "no negatives: they take the place of the end of an edge, and there is only one node"
+            message = "no negatives: negatives replace an end of an edge, and the graph has only one node"
             raise DistributedError(message, user_error=True)
 
     def drawn(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:

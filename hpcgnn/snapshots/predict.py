@@ -25,12 +25,14 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
     if arguments.pairs or arguments.nodes:
-        raise ValueError("--pairs and --nodes are not for runs on snapshots, which tell of all nodes: leave them out")
+        raise ValueError(
+            "--pairs and --nodes are not for snapshot graphs, whose runs predict for all nodes: leave them out"
+        )
     hidden = config.task.kind not in (REGRESSION, NODE)
     if hidden and not arguments.embeddings:
         raise ValueError(
-            f"a run of task.kind {config.task.kind} predicts of pairs of nodes, which are not asked for here: "
-            "--embeddings writes the rows of nodes that pairs are scored by"
+            f"predictions of task.kind {config.task.kind} are about pairs of nodes, which this command does not write: "
+            "use --embeddings to write the rows of nodes that score pairs"
         )
     if arguments.embeddings and not hidden:
         raise ValueError(f"--embeddings: the outputs of task.kind {config.task.kind} are predictions; leave it out")
@@ -68,7 +70,7 @@ def forecast_nodes(session: Session, last: int) -> AnswerColumns:
     most = partition.num_snapshots - _first(session)
     with together(session.world, "predict"):
         if most < 1:
-            raise ValueError("no snapshot follows those of training: train with data.test_snapshots above 0")
+            raise ValueError("no snapshot follows the training snapshots: train with data.test_snapshots above 0")
         if not 1 <= last <= most:
             which = "from the first of training on" if session.forgets else "after those of training"
             raise ValueError(f"--snapshots must be 1 to {most}, the snapshots {which}; got {last}")

@@ -105,11 +105,11 @@ def _build_model(
     torch.manual_seed(train.seed % (1 << 63))
     with together(world, "build the model"):
         if width + extra == 0:
-            raise ValueError("inputs: nothing is known of the nodes; set inputs.degrees, lags or embedding")
+            raise ValueError("nodes have no inputs: set inputs.degrees, inputs.lags or node_embedding.dim")
         sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size)
         model = make_model(config.model, sizes)
         if model.weighs_edges and config.model.edge_weights and WEIGHT in partition.edge_columns:
-            raise ValueError(f"{config.model_name} weighs edges itself: set model.edge_weights false")
+            raise ValueError(f"{config.model_name} computes its edge weights: set model.edge_weights false")
         if config.model.edge_weights and WEIGHT in partition.edge_columns and not config.model.class_path:
             partition.check_weights()
         whole: Any = goal.extend(model)
@@ -128,7 +128,7 @@ def _describe(session: Session) -> list[str]:
     counts = world.reduce_array(partition.count_edges())
     splits = ", ".join(f"{name} {len(loader.snapshots)}" for name, loader in loaders.items())
     if partition.splits and config.data.split_by != GRAPH:
-        splits += " (not the graph's own splits: see data.split_by)"
+        splits += " (not the splits of the graph: see data.split_by)"
     history = f"windows of {config.sampling.window_size}" if config.sampling.window_size else "state carried on"
     unread = f"edge columns not read: {', '.join(partition.unread)} (models weigh by {WEIGHT}, with model.edge_weights)"
     return [

@@ -88,7 +88,7 @@ class SequenceRows(NodeRowStore):
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Refuse saved writes that wait: a run on snapshots saves none."""
-        raise ValueError("the checkpoint holds writes that wait, which a run on snapshots has none of")
+        raise ValueError("the checkpoint has pending writes of node memory, which runs on snapshot graphs do not have")
 
     def _columns(self) -> dict[str, torch.Tensor]:
         learned = {} if self.learned is None else self.learned.columns()

@@ -32,23 +32,26 @@ class GraphSamplingConfig:
     """Which neighbors a mini-batch sees.
 
     Attributes:
-        fanouts: in-neighbors of a node and relation, the seeds' hop first; one number a layer; -1: all; empty: a
-            model without layers.
-        relation_fanouts: other numbers for relations by name (src.rel.dst); 0: the relation is not followed.
-        strategy: "uniform" and "weighted" without replacement, "replace" uniform with replacement, "labor" draws that
-            the nodes of a batch share, so that they meet in the same neighbors (Balin and Catalyurek, 2023).
-        eval_fanouts: of validation and test; empty: as in training.
-        direction: "in": neighbors are the sources of a node's in-edges; "out": the destinations of its out-edges, from
-            partition sets made with ``--out_edges``.
-        topology: "sharded": owners are asked for neighbors; "replicated": the ranks of a machine share one copy of all
-            edges and ask nobody; "auto": the second where a copy takes at most a quarter of the memory that every
-            machine has free. The sample is the same.
-        edge_columns: columns of the edges that come with the blocks, for models of your own.
-        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or lie on several machines, else none.
-        in_flight: plans worked on at the same time, each in a thread of its own; at most prefetch.
-        plan_on: where neighbors are drawn: on the "host", on the "device" (CUDA, which then holds all edges: one rank,
-            or topology "replicated"), or "auto": on the device where it can, and half of its free memory takes them.
+        fanouts: Number of in-neighbors to sample per node and relation, one number for each layer, the seeds' hop
+            first; -1: all neighbors. Empty: a model without layers.
+        relation_fanouts: Fanouts of single relations by name (src.rel.dst), in place of fanouts; 0: the relation is not
+            followed.
+        strategy: Sampling of neighbors: "uniform" or "weighted" without replacement, "replace" (uniform with
+            replacement), or "labor". With "labor", the nodes of a batch share draws, so that they sample the same
+            neighbors (Balin and Catalyurek, 2023).
+        eval_fanouts: Fanouts of validation and test; empty: the same as in training.
+        direction: Direction of sampling: "in": neighbors are the sources of a node's in-edges; "out": neighbors are the
+            destinations of its out-edges. "out" needs a partition set made with ``--out_edges``.
+        topology: Placement of the edges: "sharded" (owners answer requests) or "replicated" (the ranks of a machine
+            share a copy of all edges). "auto": replicated if a copy takes at most a quarter of every machine's free
+            memory. The samples are the same.
+        edge_columns: Columns of the edges that the sampled blocks contain, for custom model classes.
+        prefetch: Number of plans made ahead in the background; 0: none. -1: 3 where ranks have a spare core or a GPU,
+            or where the job has several machines or sampling servers; else none.
+        in_flight: Number of plans that are made at the same time, each in its own thread; at most prefetch.
+        plan_on: Place where neighbors are drawn: the "host" or the "device", which then holds all edges (CUDA; one
+            rank, or topology "replicated"). "auto": the device if possible and if the edges fit into half of its free
+            memory.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
@@ -111,14 +114,14 @@ class GraphEvalConfig:
     """Validation and test.
 
     Attributes:
-        batch_size: seeds of a batch; 0: as in training.
-        negatives: for link prediction: nodes drawn for an edge, the same in all epochs; 0: as in training, one where it
-            shares them in a batch.
-        ranking: of link prediction, from exact embeddings, each edge among all nodes instead of drawn ones: "filtered"
-            asks for both ends, and leaves out what other edges of the type make true; "full" asks for the destinations
-            of a source, those of its training edges left out.
-        exact: score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
-        nodes_per_pass: nodes of a rank that such a layer works on at once; bounds memory.
+        batch_size: Number of seeds in a batch of validation and test; 0: the same as in training.
+        negatives: Number of negatives drawn for each edge, the same in all epochs; 0: as in training, or 1 where
+            training shares negatives in a batch. Link prediction only.
+        ranking: Ranking of each edge among all nodes by exact embeddings; empty: drawn negatives. "filtered": both
+            ends, without other true edges of the type. "destinations": destinations of a source, without the
+            destinations of its training edges. Link prediction only.
+        exact: Score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
+        nodes_per_pass: Number of nodes of a rank that one pass of exact scoring computes; bounds memory.
     """
 
     batch_size: int = 0
@@ -138,23 +141,28 @@ class GraphModelConfig:
     """The model.
 
     Attributes:
-        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        kind: the layers.
-        layers: hops; as many as sampling.fanouts has entries, where anything is sampled; of none 0.
-        hidden: width of hidden rows and of learned embeddings.
-        heads: attention heads; must divide hidden.
-        dropout: of hidden rows, keyed by node and column.
-        input_dropout: of the input rows, keyed by node and column.
-        aggregator: for sage and rgcn: "mean", "sum" or "max" of the neighbors of one relation.
-        activation: between layers.
-        norm: before an activation or, with residual, a layer.
-        residual: layers are added to their input; an input and an output product of their own stand around them.
-        feed_forward: with residual: width, in units of hidden, of a two-layer network in every block; 0: none.
-        bases: relations' matrices are sums of so many shared ones; 0: each its own.
-        self_loop: gcn and gat: a node is its own neighbor; rgcn and rgat: its own row is added through a matrix.
-        basis_rows: for rgcn with bases, on graphs without features: a node learns a row for each basis and one for its
-            self loop, in place of one row and matrices of the first layer: Schlichtkrull et al., 2018, on one-hot rows.
-        low_memory: for rgcn: relations one after the other, formed again in the backward pass.
+        class_path: Custom model class, such as package.module.Class; empty: a built-in model, which the keys below
+            describe.
+        kind: Graph convolution of the layers.
+        layers: Number of layers, and so of hops. With sampling, sampling.fanouts has one number for each layer. 0 with
+            model.kind none.
+        hidden: Width of hidden rows and of learnable node embeddings.
+        heads: Number of attention heads, which must divide hidden; gat and rgat only.
+        dropout: Dropout probability of hidden rows. The draws depend on node and column only.
+        input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
+        aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
+        activation: Activation function between the layers.
+        norm: Normalization before each activation or, with residual, before each layer.
+        residual: Add the input of each layer to its output, with a linear layer before the first and after the last
+            one.
+        feed_forward: Width of a two-layer network in every block, in units of hidden; 0: none. Needs residual.
+        bases: Number of shared matrices whose sums are the matrices of the relations; 0: a separate matrix for each
+            relation. Relational models only.
+        self_loop: Include a node's own row: with gcn and gat, a node is its own neighbor; with rgcn and rgat, its row
+            is added through a matrix.
+        basis_rows: Learn rows of a node for each basis and for its self-loop, in place of one row and the first layer's
+            matrices (Schlichtkrull et al., 2018, one-hot rows). rgcn with bases only, on graphs without features.
+        low_memory: Compute relations one after the other, and again in the backward pass, to save memory; rgcn only.
     """
 
     class_path: str = ""
@@ -231,11 +239,12 @@ class GraphDataConfig:
     """The graph.
 
     Attributes:
-        path: folder of a partition set; empty: a built-in synthetic graph.
-        check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
-            variables in it, such as '$TMPDIR', are those of each job that trains the run.
-        synthetic_nodes: number of nodes of the built-in graph.
+        path: Folder of the partition set; empty: a built-in synthetic graph.
+        check_hash: Compare each part with its hash in the book (book.h5) before use.
+        stage_to: Folder on a disk of the machine, to which each rank copies its parts before it reads them; empty:
+            none. Environment variables in it, such as '$TMPDIR', get their values in each job that starts or resumes
+            the run.
+        synthetic_nodes: Number of nodes of the built-in graph.
     """
 
     path: str = ""
@@ -258,21 +267,24 @@ class GraphTaskConfig(TaskConfig):
     """The task: what is learned of the graph.
 
     Attributes:
-        kind: "node": the label (column ``label``) of the nodes that column ``split`` gives to training; "link":
-            whether there is an edge, from the edges that column ``split`` gives to training.
-        node_type: for node: whose labels; empty: the only type that has any.
-        relation: for link: whose edges (src.rel.dst); empty: the only relation with a column split.
-        reverse: for link: the relation that holds the same edges the other way, which are left out together with them;
-            empty: every relation that leads back; "none": none.
-        message_edges: for link: the relation's edges as "stored", "typed" by their column ``rel``, a relation a type,
-            or "both": typed, and of as many further relations the other way.
-        negative_sharing: for link: negatives in training: "edge": drawn for each edge, from all nodes of the type but
-            its own end; "batch": the destinations of the other edges of the batch; "shared": drawn for a batch, the
-            same for all of its edges.
-        negatives: for link: how many: drawn for an edge (0: one), destinations of so many edges of the batch (0: of
-            all), or drawn for a batch (0: as many as it has edges).
-        strict: for link: no negative makes a training edge.
-        negative_ends: for link: negatives take the place of an edge's "destination" or, each in turn, of "both" ends.
+        kind: Task: "node": node classification by the column ``label``; "link": link prediction, whether there is an
+            edge. The column ``split`` of nodes or edges has their split.
+        node_type: Node type whose labels are learned; empty: the only type that has labels. Node classification only.
+        relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Link
+            prediction only.
+        reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
+            empty: every relation that leads back; "none": none. Link prediction only.
+        message_edges: Form in which the learned relation carries messages: "stored", "typed" (one relation for each
+            type in the column ``rel``), or "both" (typed, and a relation for each type in reverse). Link prediction
+            only.
+        negative_sharing: Sharing of training negatives: "edge": drawn for each edge; "batch": the destinations of the
+            other edges of the batch; "shared": drawn once for all edges of a batch. Link prediction only.
+        negatives: Number of training negatives. negative_sharing edge: drawn for each edge; 0: one. batch: edges of the
+            batch whose destinations are used; 0: all. shared: drawn for a batch; 0: its number of edges. Link
+            prediction only.
+        strict: Avoid negatives that are training edges; link prediction only.
+        negative_ends: Ends of an edge that negatives replace: the "destination", or "both" ends, each in turn. Link
+            prediction only.
     """
 
     kind: Literal["node", "link"] = "node"
@@ -295,7 +307,7 @@ class GraphTaskConfig(TaskConfig):
             )
         if self.negative_sharing == BATCH and self.negative_kind != type(self).negative_kind:
             raise ValueError(
-                f"task.negative_kind {self.negative_kind}: task.negative_sharing batch draws no nodes; leave it out"
+                f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
             )
         if self.kind == NODE and (self.relation or self.reverse):
             raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
@@ -311,15 +323,17 @@ class FeatureConfig:
     """Input rows of nodes.
 
     Attributes:
-        storage: where a rank's own rows lie: on the "device", "pinned" in the host's memory where the
-            device reads them in place, or in the part "file", read anew whenever they are wanted.
-        device_ratio: share of a rank's pinned rows that lie on the device, too: of the nodes with most out-edges there.
-        cache_ratio: share of the graph's nodes whose rows a rank copies besides its own: remote ones it often wants.
-        cache_policy: which those are: "presample" counts what plans of the first epoch (at most 1,000) would want,
-            "stored" takes the ranking that data_tools.partition stored with the parts (``--cache_ranking``).
-        wire: dtype that rows travel in, to which all are rounded, on one rank too: "float16" (up to 65,504; features
-            beyond are refused), "bfloat16", or empty for their own.
-        normalize: divide every node's features by the sum of their absolute values.
+        storage: Place of the rows of a rank: the "device"; "pinned" memory of the host, which the device reads
+            directly; or the "file" of the part, read whenever rows are needed.
+        device_ratio: Share of a rank's pinned rows that are also on the device: the nodes with most out-edges there.
+            Storage pinned only.
+        cache_ratio: Size of the feature cache of a rank, which holds copies of remote rows, as a share of the graph's
+            nodes; 0: no cache.
+        cache_policy: Choice of the rows in the feature cache. "presample" counts the rows that plans of the first epoch
+            (at most 1,000) need. "stored" reads the ranking in the parts (``--cache_ranking`` of hpcgnn partition).
+        wire: Data type in which rows are sent, and to which all rows are rounded, also on one rank: "float16" (up to
+            65,504; larger features are refused) or "bfloat16". Empty: the type of the features.
+        normalize: Divide the features of each node by the sum of their absolute values.
     """
 
     storage: Literal["device", "pinned", "file"] = "device"
@@ -333,7 +347,7 @@ class FeatureConfig:
         check_choices("features", self)
         if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
             raise ValueError(
-                f"features.device_ratio must be from 0 to 1, and 0 but with features.storage pinned; got "
+                f"features.device_ratio must be from 0 to 1, and above 0 only with features.storage pinned; got "
                 f"{self.device_ratio} with {self.storage}"
             )
         if not 0 <= self.cache_ratio < math.inf:
@@ -345,10 +359,10 @@ class GraphTrainConfig(TrainConfig):
     """The training loop.
 
     Attributes:
-        epochs: passes over the seeds of training: labeled nodes, or edges.
-        batch_size: seeds of a global batch, over all ranks.
-        full_graph: nothing is sampled, each step is a pass over the whole graph, for as many layers as the model has;
-            its loss is of all seeds. sampling.fanouts and train.batch_size have no effect.
+        epochs: Number of passes over the training seeds, which are labeled nodes or edges.
+        batch_size: Number of seeds in a global batch, over all ranks together.
+        full_graph: Full-graph (full-batch) training: a step is a pass over the whole graph, nothing is sampled, and the
+            loss is a mean over all training nodes. sampling.fanouts and train.batch_size have no effect.
     """
 
     full_graph: bool = False
@@ -387,7 +401,7 @@ class StaticConfig(Sections):
         if self.comm.server_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
-            raise ValueError("sampling.direction out is for task.kind node: links are learned along in-edges")
+            raise ValueError("sampling.direction out is for task.kind node: link prediction samples along in-edges")
         if self.train.full_graph:
             _check_full_graph(self)
         elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):

@@ -315,10 +315,10 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
     edges."""
     counts = {
         f"{seeds.num_left_out} edges without a split are left out": seeds.num_left_out,
-        f"{seeds.num_repeated} validation and test edges have a copy in training, which is followed": (
+        f"{seeds.num_repeated} validation and test edges have a copy in training, which carries messages": (
             seeds.num_repeated and config.sampling.fanouts
         ),
-        f"{seeds.num_turned} training edges are reverses of validation and test edges, and not followed": (
+        f"{seeds.num_turned} training edges are reverses of validation and test edges and carry no messages": (
             seeds.num_turned
         ),
     }
@@ -329,7 +329,7 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
     ]
     said = "no messages" if not config.sampling.fanouts else "no reverses"
     if config.sampling.fanouts and config.task.reverse == NONE:
-        said = "reverses are followed (task.reverse none)"
+        said = "reverses carry messages (task.reverse none)"
     said = f"reverses {' and '.join(reverses)}" if reverses else said
     return (f" ({', '.join(found)})" if found else "") + f", {said}"
 

@@ -135,13 +135,13 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
     elif partition.book.size > 1:
         reason = "several ranks fetch rows from one another"
     elif len(partition.types) > 1 or len(partition.relations) > 1:
-        reason = "the graph has several types"
+        reason = "the graph is heterogeneous"
     elif CONVOLUTIONS[config.model.kind].relational:
-        reason = f"model.kind {config.model.kind} looks for the relations of every step"
+        reason = f"the shapes of model.kind {config.model.kind} depend on the relations in a step"
     elif config.model.class_path:
-        reason = "a model of one's own may do what no graph can hold"
+        reason = "CUDA graphs do not work with custom model classes"
     elif _learned_types(config, partition):
-        reason = "rows of nodes are learned"
+        reason = "CUDA graphs do not work with learnable node embeddings"
     elif config.features.storage != "device":
         reason = "features.storage is not device"
     if reason:
@@ -257,7 +257,7 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
         lines.append(f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages")
     if unused:
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
-        lines.append(f"edge columns not read: {names} (a model of your own reads those in sampling.edge_columns)")
+        lines.append(f"edge columns not read: {names} (a custom model can read them by sampling.edge_columns)")
     return lines
 
 
@@ -277,10 +277,10 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
-        *([f"nothing can be predicted with this model later: {lacking}"] if lacking else []),
+        *([f"hpcgnn predict does not work with this model: {lacking}"] if lacking else []),
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
-        *([f"{learned} learnable numbers of nodes, at their owners"] if learned else []),
+        *([f"{learned} parameters of learnable node embeddings, at the nodes' owners"] if learned else []),
         *(_describe_samples(session) if sampled else _describe_ghosts(world, loader.whole)),
     ]
 
@@ -288,26 +288,26 @@ def _describe(columns: list[str], session: Session) -> list[str]:
 def _describe_ghosts(world: World, whole: FullGraph) -> list[str]:
     """Collective."""
     outer, ghosts = (int(world.total(count)) for count in (whole.outer.num_nodes, sum(whole.num_ghosts)))
-    return [f"{outer} nodes have neighbors of other ranks, {ghosts} ghosts on all ranks together"]
+    return [f"{outer} nodes have remote neighbors; {ghosts} remote nodes on all ranks together"]
 
 
 def _describe_samples(session: Session) -> list[str]:
     """Collective. Say where edges and rows of nodes lie."""
     world, tables, replica, lines = session.world, session.graph.tables, session.loaders["train"].replica, []
     if world.size > 1 and replica is None:
-        lines.append("topology sharded: owners are asked for neighbors")
+        lines.append("topology sharded: neighbors are requested from their owners")
     elif world.size > 1:
         lines.append(f"topology replicated: {replica.num_bytes} bytes on every machine")
     if tables.wants_copies:
         copies, predicted = tables.num_copies(), tables.predicted_hits
-        lines.append(f"copies of {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")
+        lines.append(f"feature cache: {copies} remote rows on all ranks together, predicted hit rate {predicted:.3f}")
     held = max(world.allgather(tables.held_bytes())) / (1 << 20)
     where = {
         "device": ", read in place by all ranks of a machine" if tables.is_shared else "",
         "pinned": ", features in pinned memory of the host",
         "file": ", features in the part files",
     }[session.config.features.storage]
-    lines.append(f"rows of nodes and copies: {held:.1f} MiB at most on a rank{where}")
+    lines.append(f"node rows and feature cache: {held:.1f} MiB at most on a rank{where}")
     if tables.lacks_room:
-        lines.append("no room to share these on a machine (free memory, /dev/shm): its ranks send them to each other")
+        lines.append("too little shared memory on a machine (free memory, /dev/shm): its ranks send rows to each other")
     return lines

@@ -21,16 +21,17 @@ class TaskConfig:
     """What is learned.
 
     Attributes:
-        classes: number of classes; 0: as many as the labels say, at least two.
-        class_weights: factor of every class's loss; empty: all 1.
-        decoder: for links: how a pair of embeddings is scored.
-        temperature: cosine scores are divided by it.
-        loss: what training minimizes; empty: the first one that fits ``kind``.
-        margin: of loss margin.
-        adversarial: of losses binary and margin: above 0, negatives are weighed by the softmax of their scores times
-            this (Sun et al., RotatE, 2019); 0: all alike.
-        positive_weight: of loss binary: weight of a pair's own loss; the mean over its negatives has weight 1.
-        negative_kind: for links: how the negatives of training are drawn. Those of validation and test are uniform.
+        classes: Number of classes, at least 2; 0: from the labels. Classification only.
+        class_weights: Factors of the loss, one for each class; empty: all 1. Classification only.
+        decoder: Decoder that scores a pair of embeddings; link prediction only.
+        temperature: Divisor of the scores of decoder cosine.
+        loss: Loss that training minimizes; empty: the first one in the list that fits task.kind.
+        margin: Margin between the score of a pair and the scores of its negatives; loss margin only.
+        adversarial: Self-adversarial weighting (Sun et al., RotatE, 2019): the softmax of this times their scores
+            weighs the negatives of a pair; 0: equal weights. Losses binary and margin only.
+        positive_weight: Weight of a pair's loss; the mean over its negatives has weight 1. Loss binary only.
+        negative_kind: Distribution of training negatives. Random negatives of validation and test are always uniform.
+            Link prediction only.
     """
 
     has_events: ClassVar[bool] = False  # neighborhoods have times, at which a decoder can compare them

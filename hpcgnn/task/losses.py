@@ -102,7 +102,7 @@ def _binary(task: Any) -> Loss:
 
 LOSSES = {
     "binary": LossPart(
-        _binary, "cross entropy of a pair, and of each of its negatives", LINKS, ("positive_weight", "adversarial"),
+        _binary, "cross entropy of a pair and of its negatives", LINKS, ("positive_weight", "adversarial"),
         kernel=binary_loss,
     ),
     "margin": LossPart(
@@ -110,9 +110,9 @@ LOSSES = {
         "a pair must score higher than its negatives by task.margin", LINKS, ("margin", "adversarial"),
     ),
     "softmax": LossPart(lambda task: softmax_loss, "cross entropy of a pair among its negatives"),
-    "cross_entropy": LossPart(lambda task: class_loss, "of classes", CLASSES, ("class_weights",)),
-    "mse": LossPart(lambda task: squared_loss, "squared errors of numbers", NUMBERS),
-    "mae": LossPart(lambda task: absolute_loss, "absolute errors of numbers", NUMBERS),
+    "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
+    "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
+    "mae": LossPart(lambda task: absolute_loss, "mean absolute error of numbers", NUMBERS),
 }  # fmt: skip
 
 

@@ -121,7 +121,7 @@ class MetricPart(Part):
 
 
 def _hits(most: int) -> MetricPart:
-    return MetricPart(lambda s: s.mean(s.rank <= most), f"share of the ranks up to {most}", (RANKS,))
+    return MetricPart(lambda s: s.mean(s.rank <= most), f"share of right answers with a rank up to {most}", (RANKS,))
 
 
 METRICS = {
@@ -131,11 +131,11 @@ METRICS = {
     "hits@1": _hits(1),
     "hits@3": _hits(3),
     "hits@10": _hits(10),
-    "recall@20": MetricPart(lambda s: s.mean(s.recall(20)), "recall among the 20 best answers", (QUERIES,)),
-    "ndcg@20": MetricPart(lambda s: s.mean(s.gain(20)), "normalized gain of the 20 best answers", (QUERIES,)),
-    "accuracy": MetricPart(lambda s: s.accuracy, "share of right classes, the micro F1 of one label each", (CLASSES,)),
-    "micro_f1": MetricPart(lambda s: s.micro_f1, "F1 of all decisions", (LABELS,)),
-    "macro_f1": MetricPart(lambda s: s.macro_f1, "mean F1 of the classes that occur", (CLASSES, LABELS)),
+    "recall@20": MetricPart(lambda s: s.mean(s.recall(20)), "share of the right answers in the best 20", (QUERIES,)),
+    "ndcg@20": MetricPart(lambda s: s.mean(s.gain(20)), "normalized gain (NDCG) of the best 20 answers", (QUERIES,)),
+    "accuracy": MetricPart(lambda s: s.accuracy, "share of correct classes (micro F1 of single labels)", (CLASSES,)),
+    "micro_f1": MetricPart(lambda s: s.micro_f1, "F1 of all yes or no decisions together", (LABELS,)),
+    "macro_f1": MetricPart(lambda s: s.macro_f1, "mean of the F1 of all classes that occur", (CLASSES, LABELS)),
     "mse": MetricPart(lambda s: s.square, "mean squared error", (NUMBERS,), True, 2),
     "mae": MetricPart(lambda s: s.absolute, "mean absolute error", (NUMBERS,), True, 1),
     "rmse": MetricPart(lambda s: math.sqrt(s.square), "root of the mean squared error", (NUMBERS,), True, 1),

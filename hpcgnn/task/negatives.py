@@ -140,9 +140,9 @@ class NegativePart(Part):
 
 
 NEGATIVES = {
-    "uniform": NegativePart(UniformDraw, "all nodes alike"),
+    "uniform": NegativePart(UniformDraw, "all nodes with equal probability"),
     "degree": NegativePart(
-        DegreeDraw, "a node as often as it is that end of a training edge (Lerer et al., PyTorch-BigGraph, 2019)"
+        DegreeDraw, "nodes in proportion to their training edges at that end (Lerer et al., PyTorch-BigGraph, 2019)"
     ),
 }
 

@@ -132,14 +132,16 @@ class BaselinePart(Part):
 
 BASELINES = {
     "": BaselinePart(None, "the model"),
-    "unlimited": BaselinePart(EdgeBank, "EdgeBank, a pair is expected to meet again (Poursafaei et al., 2022)"),
+    "unlimited": BaselinePart(
+        EdgeBank, "EdgeBank, which predicts every pair with an earlier event (Poursafaei et al., 2022)"
+    ),
     "time_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_newest_events),
-        "EdgeBank of the newest baseline.window_ratio of the events so far (DyGLib)",
+        "EdgeBank over the newest baseline.window_ratio of the events so far (DyGLib)",
     ),
     "fixed_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_fixed_length),
-        "EdgeBank of a window as long as baseline.window_ratio of the time of training (TGB)",
+        "EdgeBank over a window as long as baseline.window_ratio of the training time (TGB)",
     ),
 }
 
@@ -157,7 +159,7 @@ def run_baseline(session: Session, folder: Path, log: RunLog, stop: StopRequest)
     try:
         values = baseline_metrics(session, config, at)
     except Stopped:
-        log("asked to leave: a baseline has no checkpoint to go on from")
+        log("stop requested: a baseline has no checkpoint; start it again")
         return EXIT_REQUEUE
     with together(session.world, "write metrics.jsonl"):
         if session.world.rank == 0:

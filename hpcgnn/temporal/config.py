@@ -23,22 +23,23 @@ class TemporalSamplingConfig:
     """Neighbors and batches.
 
     Attributes:
-        fanouts: neighbors of a root, then, with several layers, of its neighbors and theirs; one number for all layers,
-            or one a layer.
-        strategy: "recent", "uniform" (without replacement), or "window": uniform among the events of the last
-            ``window_length`` units of time.
-        window_length: width of a time window, in the data's unit.
-        num_windows: consecutive windows a root is sampled in, each ``window_length`` wide (DySAT's snapshots).
-        remote_half_life: neighbors in another part are kept with probability 2^-(age // remote_half_life)
-            (StarryGL's boundary decay); 0: always kept.
-        in_batch_neighbors: whether earlier events of the same batch are visible as neighbors.
-        batch_by: "events", or "time" to keep equal times in one batch.
-        random_chunks: with c > 1 the first batch of a training epoch is cut to a random number of c-ths of a batch, so
-            that epochs see different batches (TGL's random chunk scheduling).
-        prefetch: plans made ahead in the background; 0: none; -1: 3 where ranks have a core (or a GPU) besides their
-            compute threads, or lie on several machines, else none.
-        plan_on: where plans are made: on the "host", on the "device" (one rank on CUDA, which then holds the graph),
-            or "auto": on the device where that is possible and half of its free memory takes the graph.
+        fanouts: Number of neighbors to sample for a node: one number for all layers, or one for each layer, the
+            neighbors of the roots first.
+        strategy: Sampling of neighbors: the most "recent" ones, "uniform" without replacement, or "window": uniform
+            among the events of the last ``window_length`` units of time.
+        window_length: Length of a time window, in the data's unit of time; strategy window only.
+        num_windows: Number of consecutive windows in which a root's neighbors are sampled, each ``window_length`` long
+            (the snapshots of DySAT).
+        remote_half_life: Half-life of remote neighbors, in the data's unit of time; 0: all are kept. A neighbor in
+            another part is kept with probability 2^-(age // remote_half_life), the boundary decay of StarryGL.
+        in_batch_neighbors: Allow earlier events of the same batch as neighbors.
+        batch_by: Division into batches: by number of "events", or by "time", which keeps equal times in one batch.
+        random_chunks: Number of chunks of a batch. Above 1, the first batch of each training epoch has a random number
+            of chunks, so that epochs have different batches (random chunk scheduling of TGL).
+        prefetch: Number of plans made ahead in the background; 0: none. -1: 3 where ranks have a spare core or a GPU,
+            or where the job has several machines; else none.
+        plan_on: Place where plans are made: the "host" or the "device", which then holds the graph (CUDA with one
+            rank). "auto": the device if possible and if the graph fits into half of its free memory.
     """
 
     fanouts: list[int] = field(default_factory=lambda: [10])
@@ -79,20 +80,21 @@ class TemporalModelConfig:
     """The model.
 
     Attributes:
-        class_path: a model class of your own, such as package.module.Class; empty: the parts below.
-        readout: how the embedding of a node is made.
-        layers: attention layers; each sees the neighbors' state just before their event.
-        time_dim: width of the time encoding.
-        hidden: width of an embedding.
-        heads: attention heads; must divide hidden.
-        dropout: of every readout but "identity", keyed by root and column.
-        time_encoding: "fixed" frequencies, or "learnable" ones, which need a time_unit.
-        time_unit: time differences are divided by it when the frequencies are learned; 100 or fewer units should pass
-            between neighboring events.
-        learn_phase: whether the phase of fixed frequencies is learned.
-        message: what stands between mail and updater.
-        message_dim: width of the "mlp" message.
-        message_from: the other endpoint's part of a mail: its "memory" or (DyRep) its attention "embedding".
+        class_path: Custom model class, such as package.module.Class; empty: a built-in model, which the keys below
+            describe.
+        readout: Computation of a node's embedding from its memory and neighbors.
+        layers: Number of attention layers; each layer reads the neighbors' state just before their event.
+        time_dim: Width of the time encoding.
+        hidden: Width of the node embeddings.
+        heads: Number of attention heads, which must divide hidden.
+        dropout: Dropout probability of every readout except identity. The draws depend on root and column only.
+        time_encoding: Frequencies of the time encoding: "fixed", or "learnable", which needs time_unit.
+        time_unit: Divisor of time differences, in the data's unit of time, for learnable frequencies. Neighboring
+            events should be at most 100 of these units apart.
+        learn_phase: Learn the phases of the fixed frequencies.
+        message: Message function between a mail and the memory updater.
+        message_dim: Width of the messages that the "mlp" message function makes.
+        message_from: Part of the other endpoint in a mail: its "memory", or its attention "embedding" (DyRep).
     """
 
     class_path: str = ""
@@ -141,18 +143,20 @@ class MemoryConfig:
     """Node memory and mailbox.
 
     Attributes:
-        dim: width of a node's memory.
-        updater: how a node's mails change its memory.
-        aggregator: which of a node's messages of a batch becomes its mail: the "last", or the "mean" of all.
-        mailbox_slots: newest mails kept a node.
-        deliver_to: mails go to the event's endpoints ("self"), or also to their sampled "neighbors".
-        update_at: "owner" (once per node) or "user" (once per rank that needs the node).
-        placement: "sharded" (a rank keeps its own nodes), "replicated" (every rank keeps all nodes; one exchange of the
-            winners a step), or "auto": replicated up to replicate_mib.
-        replicate_mib: the largest node memory, in MiB, that "auto" replicates.
-        staleness: k: a training step reads memory as it was k steps before the newest one, so that k write-backs are
-            under way while it computes; 0: exact.
-        hot_ratio: share of the nodes, those with most training events, whose memory every rank keeps a copy of.
+        dim: Width of a node's memory.
+        updater: Function that updates a node's memory from its mails.
+        aggregator: Aggregation of a node's messages of a batch to one mail: the "last" message, or the "mean" of all.
+        mailbox_slots: Number of newest mails to keep for each node.
+        deliver_to: Receivers of mails: the endpoints of the event ("self"), or also their sampled "neighbors".
+        update_at: Ranks that update memory: the "owner" (once for each node) or each "user" (once for each rank that
+            needs the node).
+        placement: Placement of node memory: "sharded" (a rank keeps its nodes), "replicated" (every rank keeps all
+            nodes, with one exchange per step), or "auto": replicated up to replicate_mib.
+        replicate_mib: Maximum size of the node memory that placement "auto" replicates, in MiB.
+        staleness: Number of steps by which the memory that training reads is late, so that this number of write-backs
+            can run during computation; 0: exact.
+        hot_ratio: Share of the nodes whose memory is also copied to every rank: the nodes with most training events. 0:
+            none.
     """
 
     dim: int = 100
@@ -186,7 +190,7 @@ class MemoryConfig:
                 "memory.placement replicated works with aggregator last, one slot and delivery to self; use sharded"
             )
         if self.placement == "replicated" and self.update_at == "user":
-            raise ValueError("memory.placement replicated has no owners to ask: leave memory.update_at owner")
+            raise ValueError("memory.placement replicated works with memory.update_at owner only: use update_at owner")
         if self.update_at == "user" and not self.simple:
             raise ValueError(
                 "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
@@ -247,15 +251,18 @@ class TemporalDataConfig:
     """The graph and its splits.
 
     Attributes:
-        path: folder of a partition set; empty: built-in synthetic events.
-        val_ratio: share of the time axis (quantiles of event times) for validation; unset: 0.15, or the split that
-            the graph's events have.
-        test_ratio: share of the time axis for the test, at the end; unset: as val_ratio.
-        new_node_ratio: share of nodes (drawn from those after training) hidden from training.
-        check_hash: compare every part with its hash in the book before use.
-        stage_to: a folder on a disk of the machine that a rank copies its parts to first; empty: none. Environment
-            variables in it, such as '$TMPDIR', are those of each job that trains the run.
-        synthetic_events: number of events of the built-in graph.
+        path: Folder of the partition set; empty: built-in synthetic events.
+        val_ratio: Share of the time axis (quantiles of event times) for validation; unset: 0.15, or the split that the
+            graph's events have.
+        test_ratio: Share of the time axis for the test, at the end; unset: 0.15, or the split that the graph's events
+            have.
+        new_node_ratio: Share of all nodes that are hidden from training, drawn from the nodes with events after
+            training, to test unseen nodes; 0: none.
+        check_hash: Compare each part with its hash in the book (book.h5) before use.
+        stage_to: Folder on a disk of the machine, to which each rank copies its parts before it reads them; empty:
+            none. Environment variables in it, such as '$TMPDIR', get their values in each job that starts or resumes
+            the run.
+        synthetic_events: Number of events of the built-in graph.
     """
 
     path: str = ""
@@ -299,13 +306,16 @@ class TemporalTaskConfig(TaskConfig):
     """The task: what is learned of the events.
 
     Attributes:
-        kind: "link": whether an event happens; "node": the event's label as the state of its source at that time;
-            "edge": the event's label from both endpoints and its features; "edge_regression": the label as a number.
-        negatives: for link: negative destinations an event.
-        negative_pool: for link: they are drawn from "destinations" (nodes that occur as one) or from "all" nodes.
-        balance_classes: weights n / (classes * n_c), from the n labels of training of which n_c are of class c.
-        freeze: train the head alone; all other weights stay as init has them.
-        init: folder of a finished run; all of the model but the head starts with its best weights.
+        kind: Task. "link": link prediction, whether an event happens. "node": classification of an event's source at
+            that time, by the event's label. "edge": classification of the event from both endpoints and its features.
+            "edge_regression": the same with a number as label.
+        negatives: Number of negative destinations for each event; link prediction only.
+        negative_pool: Nodes that negatives are drawn from: "destinations" (nodes that are the destination of an event)
+            or "all" nodes. Link prediction only.
+        balance_classes: Weigh classes by n / (classes * n_c), where n_c of the n training labels are of class c.
+            Classification only.
+        freeze: Train only the head; all other weights keep their values from task.init.
+        init: Folder of a finished run whose best weights the model starts with, except the head; empty: random weights.
     """
 
     has_events = True
@@ -363,8 +373,8 @@ class TemporalConfig(Sections):
         check_time_groups(self.comm)
         if self.comm.sampling_servers:
             raise ValueError(
-                "comm.sampling_servers is for static graphs: ranks of a temporal run sample where they keep node "
-                "memory; leave it 0"
+                "comm.sampling_servers is for static graphs: on temporal graphs, ranks sample where they keep "
+                "node memory; leave it 0"
             )
         if self.sampling.random_chunks > 1 and self.train.accumulate_steps > 1:
             raise ValueError(

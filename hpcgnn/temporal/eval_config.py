@@ -19,13 +19,15 @@ class TemporalEvalConfig:
     """Validation and test; --eval tgb is short for --eval.protocol=tgb, --eval KIND for --eval.negative_kind=KIND.
 
     Attributes:
-        protocol: "tgb": batches of 200, negatives "all" (or negatives_file), no neighbors from within the batch, mean
-            reciprocal rank (Huang et al., Temporal graph benchmark, 2023); empty: as below.
-        negative_kind: what events are compared with.
-        negatives_file: fixed negatives for "file" and "tgb"; {split} in the path stands for val or test.
-        negatives_sha256: of the content of negatives_file, written where a run begins: another content is another run.
-        batch_size: events of a batch; 0: as in training.
-        negatives_per_pass: negatives an event that are scored at once; bounds memory when there are many.
+        protocol: Evaluation protocol; "tgb": batches of 200, negatives "all" (or negatives_file), no neighbors from the
+            same batch, mean reciprocal rank (Huang et al., Temporal graph benchmark, 2023). Empty: by the keys below.
+        negative_kind: Negatives that events are compared with.
+        negatives_file: File of fixed negatives, for negative_kind file and protocol tgb; {split} in the path is
+            replaced by val or test.
+        negatives_sha256: SHA-256 of negatives_file, recorded when a run starts; a file with another content is refused
+            afterwards.
+        batch_size: Number of events in a batch of validation and test; 0: the same as in training.
+        negatives_per_pass: Number of negatives of an event that are scored at once; bounds memory when there are many.
     """
 
     protocol: Literal["", "tgb"] = ""
@@ -116,9 +118,9 @@ class BaselineConfig:
     """A baseline in the place of the model: nothing is trained, validation and test are scored.
 
     Attributes:
-        kind: what is evaluated.
-        window_ratio: share of the events ("time_window") or of the time of training ("fixed_window") that a window
-            covers; 0: the test's share of all events.
+        kind: Method to evaluate: the model or an EdgeBank baseline.
+        window_ratio: Share of the events ("time_window") or of the training time ("fixed_window") that the window of
+            the baseline covers; 0: the test's share of all events.
     """
 
     kind: Annotated[str, BASELINES] = ""

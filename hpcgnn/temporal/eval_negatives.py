@@ -213,8 +213,8 @@ def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
     fewest = int(world.reduce_array(np.array([sizes.min(initial=pool.size)]), "min")[0])
     if fewest == pool.size and world.total(len(meetings)):
         message = (
-            f"eval.negative_kind all: no event of {batches.name} has a negative, as its source meets all {pool.size} "
-            "nodes of the pool at the same time: set task.negative_pool all, or eval.negative_kind random"
+            f"eval.negative_kind all: no event of {batches.name} has a negative, as its source has events with all "
+            f"{pool.size} nodes of the pool at the same time: set task.negative_pool all, or eval.negative_kind random"
         )
         raise DistributedError(message, user_error=True)
     return AllOthers.but(pool, true_of.ravel(), sizes, place, pool.size - min(fewest, max(0, pool.size - 1)))
@@ -285,8 +285,8 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     total, met = int(source.world.total(dst.size)), int(source.world.total(met))
     if total and not met:
         message = (
-            f"eval.negative_kind {kind.name}: none of the {total} negatives of {batches.name} could be a pair that met "
-            "before and does not meet in its batch, all would be random: use eval.negative_kind random, or a smaller "
+            f"eval.negative_kind {kind.name}: none of the {total} negatives of {batches.name} can be a pair with "
+            "earlier events and none in its batch, so all would be random: use eval.negative_kind random, or a smaller "
             "eval.batch_size"
         )
         raise DistributedError(message, user_error=True)
@@ -358,18 +358,18 @@ class EvalNegativesPart(Part):
 
 
 EVAL_NEGATIVES = {
-    "random": EvalNegativesPart(draw_random, "task.negatives nodes of the pool, with the event's source"),
+    "random": EvalNegativesPart(draw_random, "task.negatives random nodes of task.negative_pool"),
     "historical": EvalNegativesPart(
         partial(pairs_that_met, kind=MetKind("historical", new_only=False, relation=2)),
-        "task.negatives pairs that met before, but not in the batch (Poursafaei et al., 2022)", met=True,
+        "task.negatives pairs with earlier events and none in the batch (Poursafaei et al., 2022)", met=True,
         check=check_historical,
     ),
     "inductive": EvalNegativesPart(
         partial(pairs_that_met, kind=MetKind("inductive", new_only=True, relation=3)),
-        "such pairs that met for the first time after the split began", met=True,
+        "historical pairs whose first event is after the start of the split", met=True,
     ),
     "all": EvalNegativesPart(
-        all_others, "every node of the pool that the source does not meet at the same time (TGB)", ranks=True
+        all_others, "all nodes of task.negative_pool without an event of the source at the same time (TGB)", ranks=True
     ),
-    "file": EvalNegativesPart(fixed_negatives, "listed in eval.negatives_file", ranks=True, reads_file=True),
+    "file": EvalNegativesPart(fixed_negatives, "negatives listed in eval.negatives_file", ranks=True, reads_file=True),
 }  # fmt: skip

@@ -118,8 +118,8 @@ def negative_pool(
     if pool.size == 1:
         nodes, remedy = "destinations of events", "set task.negative_pool all"
         if kind == "all":
-            nodes, remedy = "nodes of the graph", "links can be learned among two nodes or more"
-        message = f"negatives are drawn from the {nodes}, and there is only one, which is no negative: {remedy}"
+            nodes, remedy = "nodes of the graph", "link prediction needs at least two nodes"
+        message = f"no negatives: they are drawn from the {nodes}, and there is only one: {remedy}"
         raise DistributedError(message, user_error=True)
     return pool
 

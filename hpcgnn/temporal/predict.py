@@ -67,8 +67,8 @@ def _time(path: str, number: int, text: str | None, after: int, scale: float) ->
     if stored <= after:
         raise ValueError(
             f"{path}: row {number}: time {text.strip()} is not after the graph's last event "
-            f"({source_times(after, scale)}): memory already knows that time; leave the column empty for the end of "
-            "the graph"
+            f"({source_times(after, scale)}): predictions are only possible after it; leave the column empty for the "
+            "end of the graph"
         )
     return stored
 

@@ -208,9 +208,11 @@ def _check_graphs(config: TemporalConfig, sampler: Callable) -> None:
     if sampler is TemporalSampler:
         raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.plan_on); set it false")
     if config.model.class_path:
-        raise ValueError("train.cuda_graphs: a model of one's own may do what no graph can hold; set it false")
+        raise ValueError("train.cuda_graphs: CUDA graphs do not work with custom model classes; set it false")
     if config.memory.staleness:
-        raise ValueError("train.cuda_graphs: writes wait from step to step; set memory.staleness 0")
+        raise ValueError(
+            "train.cuda_graphs: CUDA graphs do not work with late writes of node memory; set memory.staleness 0"
+        )
 
 
 def _list_unread(names: tuple[str, ...], readers: dict[str, str]) -> str:
@@ -243,5 +245,7 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     shares = {split: share for split in SPLITS[1:] for share in _met_share(session, split).values()}
     if shares:
         texts = ", ".join(f"{share:.1%} of {split}" for split, share in shares.items())
-        lines.append(f"{config.eval.negative_kind} negatives: {texts} are pairs that met, the others random")
+        lines.append(
+            f"{config.eval.negative_kind} negatives: {texts} are pairs with earlier events, the others are random"
+        )
     return [*lines, *session.goal.describe_events(batches)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
+import re
 
 import numpy as np
 import pytest
@@ -22,12 +22,11 @@ SMALL = ("--data.synthetic_events=3000", "--train.batch_size=100", "--memory.dim
 @pytest.mark.launcher
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
-    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.html"
     bipartite(tmp_path / "graph.h5")
     parts = make_parts(MPI.COMM_SELF, tmp_path / "graph.h5", tmp_path / "parts", parts=8)
     given = [f"--data.path={parts}", "--train.batch_size=40", "--copy=1e10", "--max_ranks=40", "--steps=2"]
-    result = jobs(ranks, "bench", "scale", *SMALL, *given, f"--out={out}", *drawn)
+    result = jobs(ranks, "bench", "scale", *SMALL, *given, f"--out={out}", f"--plot={picture}")
     report = json.loads(out.read_text())
     points = report["points"]
     assert [p["ranks"] for p in points] == [1, 2, 4, 8, 16, 32, 40]
@@ -46,17 +45,24 @@ def test_scale_writes_report_and_picture(jobs, tmp_path, ranks):
         parts = ("exchange", "write-back", "gradient sum")
         assert point["seconds"].keys() >= {"compute", *(f"{part} messages" for part in parts)}
     assert result.stdout.count("extrapolated") == 3
-    if drawn:
-        assert picture.stat().st_size > 10_000
+    page = picture.read_text()
+    assert page.count("<svg") == page.count('class="card"') == 3
+    assert page.count("<circle") == 7 * 5  # five curves of seven points
+
+
+@pytest.mark.launcher
+def test_sampling_is_timed(jobs):
+    shown = jobs(1, "bench", "sample", "--num_nodes=2000", "--num_edges=10000", "--batch_size=100").stdout
+    assert "2,000 nodes, 10,000 edges, largest in-degree" in shown
+    assert len(re.findall(r"^.{20} +[\d.]+ +[\d.]+$", shown, re.MULTILINE)) >= 2
 
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("kind", ["static", "snapshots"])
 def test_scale_simulates_steps_of_other_kinds(jobs, tmp_path, kind):
-    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    drawn = [f"--plot={picture}"] if find_spec("matplotlib") else []
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.html"
     job = [f"--kind={kind}", "--comm.threads=1", "--steps=2"]
-    jobs(1, "bench", "scale", *job, "--max_ranks=4", f"--out={out}", *drawn)
+    jobs(1, "bench", "scale", *job, "--max_ranks=4", f"--out={out}", f"--plot={picture}")
     points = json.loads(out.read_text())["points"]
     assert [(p["ranks"], p["counted"]) for p in points] == [(1, True), (2, True), (4, True)]
     assert points[0]["bytes_per_rank"] == 0 < points[1]["bytes_per_rank"] <= points[1]["bytes_busiest"]

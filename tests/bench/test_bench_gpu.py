@@ -15,7 +15,7 @@ from hpcgnn.bench.kernels import Case, Problems, ProblemSizes
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.native import dispatch
 
-SMALL = ProblemSizes(nodes=300, entries=3000, roots=50, slots=4, unique=80, width=8)
+SMALL = ProblemSizes(num_nodes=300, entries=3000, roots=50, slots=4, unique=80, width=8)
 # Called only with others: what counts for them, what goes backward, the scratch that is asked for.
 WITHIN = {"count_neighbors", "edge_products", "decay_keep"}
 

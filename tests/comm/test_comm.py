@@ -399,7 +399,7 @@ def test_watchdog_message_names_a_late_sampler():
     assert "late: rank 3 (sampler) on node2" in text
     assert "rank 2 (sampler): draw, step 7" in text
     idle = trainers | {2: Where(IDLE, 7, 8, 99.0), 3: Where(IDLE, 7, 8, 99.0)}
-    assert "all ranks are equally far" in describe(idle, 0, hosts, 5, 2)
+    assert "all ranks are at the same step" in describe(idle, 0, hosts, 5, 2)
     assert "late: rank 1 on node1;" in describe(idle | {1: Where("val", 2, 69, 9.0)}, 0, hosts, 5, 2).replace("\n", ";")
     trainers |= {2: Where(IDLE, 7, 8, 9.0)}
     assert "no answer from rank 3 (sampler) on node2" in describe(trainers, 0, hosts, 5, 2)

@@ -40,7 +40,7 @@ def test_backward_passes_that_would_call_mpi_from_a_second_thread(comm, device, 
     route = Route.plan(BlockOwnership.even(3 * comm.size, comm.size), ids, one.channel())
     rows = torch.ones(3, 2, device=device, requires_grad=True)
     if comm.size > 1:
-        with pytest.raises(ValueError, match="takes calls from one thread only: use one that grants MPI_THREAD_MULT"):
+        with pytest.raises(ValueError, match="allows calls from one thread only: use one with MPI_THREAD_MULT"):
             HaloChain().start(route, rows)
     for harmless in (rows.detach(), torch.ones(3, 2, requires_grad=True)):
         served = route if not is_there(harmless) else Route.alone(one.own_channel(), torch.arange(3, device=device))

@@ -24,7 +24,7 @@ def bare(command: list[str], folder: Path, **variables: str) -> list[str]:
     environment = clean_environment() | AS_ROOT | MORE_RANKS_THAN_CORES | variables
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in ended.stdout.splitlines()]
+    return [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", line) for line in ended.stdout.splitlines()]
 
 
 @pytest.mark.launcher
@@ -35,7 +35,7 @@ def test_train_without_arguments(mpirun, tmp_path, ranks):
     lines = bare([*launcher, sys.executable, "-m", "hpcgnn.train"], tmp_path)
     assert lines[0] == "data: built-in synthetic events: no data.path was given"
     assert re.fullmatch(r"model: attention embedding, gru memory, [\d,]{7,} parameters", lines[1])
-    (ap,) = re.findall(r"best epoch \d+: test AP ([\d.]+)", "\n".join(lines))
+    (ap,) = re.findall(r"best epoch \d+: test ap ([\d.]+)", "\n".join(lines))
     assert float(ap) > 0.7
     (folder,) = re.fullmatch(r"results in (runs/tgn-\d{8}-\d{6})", lines[-1]).groups()
     assert (tmp_path / folder / "finished").exists()

@@ -295,7 +295,7 @@ def test_changed_files_are_not_written_over(tmp_path, capsys):
     capsys.readouterr()
     assert job_scripts.main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: not as hpcgnn writes them: {tmp_path}/train_tgn.slurm; --overwrite")
+    assert error.startswith(f"error: these files were changed: {tmp_path}/train_tgn.slurm; pass --overwrite")
     assert error.count("\n") == 1
     assert contents(tmp_path) == before
     assert job_scripts.main([str(tmp_path), "--overwrite"]) == 0
@@ -306,7 +306,7 @@ def test_changed_files_are_not_written_over(tmp_path, capsys):
 @pytest.mark.serial
 def test_places_that_are_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
-    for place, message in ((REPOSITORY / "jobs", "use them as they are"), (tmp_path / "file", "File exists")):
+    for place, message in ((REPOSITORY / "jobs", "use them there"), (tmp_path / "file", "File exists")):
         assert job_scripts.main([str(place), "--overwrite"]) == 2
         assert message in capsys.readouterr().err
     assert not (REPOSITORY / "jobs" / "environment.sh").exists()

@@ -1,5 +1,6 @@
 """The run file: round trip, overrides, what is refused and how."""
 
+import ast
 import dataclasses
 import re
 
@@ -8,6 +9,7 @@ from conftest import REPOSITORY
 
 from hpcgnn import config as configuration
 from hpcgnn.config import nearest
+from hpcgnn.keys import keys
 from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import TemporalConfig, TemporalEvalConfig, TemporalSamplingConfig
@@ -75,6 +77,72 @@ def test_mistakes_are_told_in_plain_words(parser, argument, message):
     with pytest.raises(ValueError) as caught:
         configuration.parse(parser, [argument])
     assert str(caught.value).startswith(message)
+
+
+# Help that a reader cannot understand without the name, or the code, beside it.
+STARTS = re.compile(r"(of|for|in|if|with|as)\b", re.IGNORECASE)
+RIDDLES = re.compile(r"\b(of it|likewise|those|so many|told|says|but its own|one's own)\b", re.IGNORECASE)
+
+
+def help_faults(text: str, fewest: int = 4, most: int = 60, sentence: int = 30) -> list[str]:
+    """What is wrong with a help text: its length in words, that of a sentence, its first word, a turn of phrase."""
+    longest = max(len(part.split()) for part in re.split(r"(?<=[.!?])\s", text))
+    found = [riddle[0] for riddle in RIDDLES.finditer(text)] + [start[0] for start in [STARTS.match(text)] if start]
+    long_or_short = not fewest <= len(text.split()) <= most
+    return found + [f"{len(text.split())} words"] * long_or_short + [f"{longest} words"] * (longest > sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("Maximum norm of the gradient; 0: no clipping.", []), ("", ["0 words"]), ("What is evaluated.", ["3 words"]),
+        ("For rgcn: relations one after the other.", ["For"]), ("in-neighbors of a node and relation", ["in"]),
+        ("Edges or events of it.", ["of it"]), ("Number of snapshots, those of training.", ["those"]),
+        ("Sums of so many rows; likewise of edges, as the file says.", ["so many", "likewise", "says"]),
+        (f"{'word ' * 31}end.", ["32 words"]), (f"{'one two. ' * 31}", ["62 words"]),
+    ],
+)  # fmt: skip
+def test_help_that_is_hard_to_read_is_noticed(text, faults):
+    assert help_faults(text) == faults
+
+
+@pytest.mark.parametrize("kind", configuration.KINDS)
+def test_every_key_has_a_help_that_stands_alone(kind):
+    """A noun or a verb, its unit, and what special values mean; the rows of tables in a few words."""
+    faults = {}
+    for key in keys(kind):
+        if found := help_faults(key.text) + ["no sentence"] * (not re.match(r"[A-Z].*\.$", key.text)):
+            faults[key.name] = found
+    rows = [(key.name, word, says) for key in keys(kind) for word, says in key.choices.items() if says]
+    faults |= {f"{name} {word}": found for name, word, says in rows if (found := help_faults(says, fewest=2, most=25))}
+    assert not faults
+
+
+def options_of(code: str) -> dict[str, str | None]:
+    """The help of every option that a module declares, "" where it is computed, None where there is none."""
+    texts: dict[str, str | None] = {}
+    for call in ast.walk(ast.parse(code)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("add_argument"):
+            given = {keyword.arg: keyword.value for keyword in call.keywords}  # None: as **settings
+            parts = ast.walk(given["help"]) if "help" in given else ()
+            literal = " ".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+            text = literal if given.keys() & {"help", None} else None
+            texts[ast.unparse(call.args[0])] = text
+    return texts
+
+
+def test_every_option_of_the_commands_has_a_help_that_stands_alone():
+    faults = {}
+    for path in [path for package in ("hpcgnn", "data_tools") for path in (REPOSITORY / package).rglob("*.py")]:
+        for name, text in options_of(path.read_text()).items():
+            if text is None or STARTS.match(text) or RIDDLES.search(text):
+                faults[f"{path.name} {name}"] = text
+    assert not faults
+
+
+def test_an_option_without_help_is_noticed():
+    code = 'parser.add_argument("--a", help="of the job")\nparser.add_argument("--b")\nparser.add_argument(c, **d)'
+    assert options_of(code) == {"'--a'": "of the job", "'--b'": None, "c": ""}
 
 
 @pytest.mark.parametrize("kind", configuration.KINDS)
@@ -145,7 +213,7 @@ def test_resume_is_of_the_same_run(tmp_path):
 def test_resume_allows_only_what_does_not_change_the_answer():
     old, new = TemporalConfig(), TemporalConfig()
     new.train.epochs, new.comm.threads, new.sampling.prefetch, new.data.path = 50, 2, 0, "elsewhere"
-    new.train.profile, new.train.progress, new.train.log_seconds, new.train.tensorboard = "5-9", "off", 1, True
+    new.train.profile, new.train.progress, new.train.log_seconds, new.train.loggers = "5-9", "off", 1, ["wandb"]
     configuration.check_resumable(old, new)
     new.train.lr = 0.5
     with pytest.raises(ValueError, match=r"train.lr \(0.001 -> 0.5\)"):

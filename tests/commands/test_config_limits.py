@@ -44,7 +44,7 @@ pytestmark = pytest.mark.serial
         (snapshots.SnapshotTaskConfig, {"kind": "node", "class_weights": [1, -1]}, "must not be negative, got [1, -1]"),
         (snapshots.SnapshotTaskConfig, {"kind": "edge", "classes": 3, "class_weights": [1, 2]},
          "task.class_weights has 2 numbers for task.classes = 3"),
-        (snapshots.SnapshotConfig, {"comm": CommConfig(sampling_servers=1)}, "nothing is sampled of snapshots"),
+        (snapshots.SnapshotConfig, {"comm": CommConfig(sampling_servers=1)}, "runs on snapshot graphs do not sample"),
         (snapshots.SnapshotEvalConfig, {"negatives": 0}, "eval.negatives must be at least 1, got 0"),
         (snapshots.SnapshotConfig, {"eval": snapshots.SnapshotEvalConfig(ranking="all")},
          "eval.ranking needs task.kind link, not regression"),
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.serial
         (static.GraphModelConfig, {"bases": -1}, "model.bases and model.feed_forward must be at least 0"),
         (static.GraphDataConfig, {"synthetic_nodes": 99}, "data.synthetic_nodes must be at least 100, got 99"),
         (static.GraphTaskConfig, {"classes": 1}, "task.classes must be 0 (from the data) or at least 2, got 1"),
-        (static.FeatureConfig, {"device_ratio": 0.5}, "0 but with features.storage pinned; got 0.5 with device"),
+        (static.FeatureConfig, {"device_ratio": 0.5}, "above 0 only with features.storage pinned; got 0.5 with device"),
         (static.FeatureConfig, {"device_ratio": 2, "storage": "pinned"}, "must be from 0 to 1"),
         (static.StaticConfig, {
             "comm": CommConfig(sampling_servers=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},
@@ -107,7 +107,7 @@ def test_snapshots_are_left_to_train_on():
 def test_time_is_divided_of_snapshots_alone():
     """Groups of ranks by time are refused for the kinds of graph that know none."""
     for config in (static.StaticConfig, temporal.TemporalConfig):
-        with pytest.raises(ValueError, match=r"comm\.time_groups is for graphs of snapshots: leave it 1"):
+        with pytest.raises(ValueError, match=r"comm\.time_groups is for snapshot graphs: leave it 1"):
             config(comm=CommConfig(time_groups=2))
 
 

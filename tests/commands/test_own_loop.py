@@ -50,12 +50,28 @@ def test_an_error_of_one_rank_ends_the_job(tmp_path, mpirun, prefetch):
 @pytest.mark.serial
 @pytest.mark.parametrize("value", [None, "rdma"])
 def test_a_choice_of_windows_stays(monkeypatch, value):
-    """Open MPI reads the variable when MPI starts, so it is set before."""
+    """Open MPI reads the variable when MPI starts, so commands set it before; a program's import changes nothing."""
     monkeypatch.delenv("OMPI_MCA_osc", raising=False)
     if value:
         monkeypatch.setenv("OMPI_MCA_osc", value)
-    command = [sys.executable, "-c", "import os, hpcgnn; print(os.environ['OMPI_MCA_osc'])"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip() == (value or "^ucx")
+    show = "import os, sys; sys.orig_argv = sys.argv = ['python', *sys.argv[1:]]; "
+    show += "import hpcgnn; print(os.environ.get('OMPI_MCA_osc'))"
+
+    def set_in(*words: str) -> str:
+        command = [sys.executable, "-c", show, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    assert set_in("-m", "hpcgnn.train", "--help") == (value or "^ucx")
+    assert set_in("-m", "other.train") == set_in("loop.py") == str(value)
+
+
+@pytest.mark.serial
+def test_import_leaves_the_environment():
+    """Of a program that imports the loaders, beside what torch and MPI do themselves."""
+    program = "import os, torch; from mpi4py import MPI; before = dict(os.environ); " + "".join(
+        f"import hpcgnn.{name}; " for name in ("train", "static.loader", "temporal.loader", "snapshots.loader")
+    )
+    subprocess.run([sys.executable, "-c", program + "assert dict(os.environ) == before"], check=True, timeout=60)
 
 
 @pytest.mark.launcher

@@ -1,6 +1,7 @@
 """What inspect tells and draws of the traffic between parts: the same as the measures in the book, and as the plan."""
 
 import json
+import re
 
 import h5py
 import numpy as np
@@ -17,6 +18,7 @@ from data_tools.partition.command import partition
 from data_tools.partition.quality import rank_of_parts
 from data_tools.partition.step_bytes import histories, read_events
 from data_tools.partition.traffic import expected_rows, read_traffic
+from data_tools.reports import describe_set
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from hpcgnn.graph import files
 
@@ -96,19 +98,25 @@ def test_the_command_tells_the_bytes_of_a_step(tmp_path, capsys, kind):
     assert "1 to 5 ranks" in capsys.readouterr().err or kind == "snapshots"
 
 
-def test_the_picture_shows_something(tmp_path):
-    import matplotlib.image as image
-
+def test_charts_have_the_numbers(tmp_path, capsys):
     _, folder, _ = make(tmp_path, "static")
-    assert main([str(folder), "--plot", str(tmp_path / "set.png")]) == 0
-    pixels = image.imread(tmp_path / "set.png")
-    assert min(pixels.shape[:2]) > 500
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
+    assert main([str(folder), "--plot", str(tmp_path / "set.html")]) == 0
+    page = (tmp_path / "set.html").read_text()
+    report, traffic = describe_set(folder), read_traffic(open_book(folder))
+    assert page.count("<svg") == 5
+    assert f"Remote nodes of the parts: {traffic.halo.sum():,} in all" in page
+    assert f"{report['quality']['cut_fraction']:.1%} of the edges cut" in page
+    cells = re.findall(r'fill-opacity="([\d.]+)"', page)
+    shades = np.log1p(traffic.edges * (1 - np.eye(len(traffic.edges))))
+    np.testing.assert_allclose(np.array(cells, float), 0.06 + 0.94 * shades.ravel() / shades.max(), atol=6e-4)
+    capsys.readouterr()
+    assert main([str(folder), "--plot", str(tmp_path / "set.png")]) == 2
+    assert "name it set.html" in capsys.readouterr().err
 
 
 def test_a_picture_of_what_is_no_set_is_refused(tmp_path, capsys):
     graph, folder, _ = make(tmp_path, "temporal")
-    assert main([str(graph), "--plot", str(tmp_path / "set.png")]) == 2
+    assert main([str(graph), "--plot", str(tmp_path / "set.html")]) == 2
     assert "not a partition set" in capsys.readouterr().err
     assert files.book_path(folder).exists()
 

@@ -194,7 +194,7 @@ def test_ids_that_no_two_types_share_stay(tmp_path):
     [
         ((), "exactly one of"),
         (("--windows", "3", "--length", "5"), "exactly one of"),
-        (("--windows", "3", "--stride", "2"), "--stride goes with"),
+        (("--windows", "3", "--stride", "2"), "--stride needs"),
         (("--events", "10", "--stride", "11"), "so that no event is lost"),
         (("--events", "10", "--stride", "2.5"), "not an integer"),
         (("--windows", "3", "--reduce", "label=most"), "expected COLUMN=sum|mean|last"),

@@ -154,7 +154,7 @@ def test_too_little_memory_is_no_damage(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(split_module, "find_bounds", fail)
     run(tmp_path, "--nodes", "page", code=2)
     message = capsys.readouterr().err
-    assert "g.h5: out of memory (Unable to allocate 15 GiB): a larger machine helps" in message
+    assert "g.h5: out of memory (Unable to allocate 15 GiB): use a larger machine" in message
 
 
 def test_an_edge_its_repetitions_and_its_reverse_are_together(tmp_path):

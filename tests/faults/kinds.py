@@ -57,7 +57,7 @@ def asked_in(way: str, stage: str) -> Row:
     """A row: a rank of a run of that way is asked to leave in that stage, and the run goes on."""
     point, number = ("chunk", 2) if stage == "inference" else STAGES[stage]
     # Rank 0 writes files in any case; the others where they keep rows.
-    fault = Fault(point, number, int(point != "file"), "SIGTERM", (75,), "asked to leave")
+    fault = Fault(point, number, int(point != "file"), "SIGTERM", (75,), "stop requested")
 
     def row(lab: Lab, folder: Path, _: list[dict]) -> str:
         first = (*WAYS[way], *COMMON, "--train.epochs=3", "--train.checkpoint_every=2")

@@ -59,10 +59,10 @@ def faults(host: str) -> dict[str, Fault]:
         "sys.exit(0) in evaluation": Fault("evaluation", 2, 1, "exit0", "failure", named("val", ".*SystemExit")),
         "out of memory in training": Fault("step", 5, 1, "memory", "failure", named("train, step", MEMORY)),
         "out of memory in evaluation": Fault("evaluation", 2, 1, "memory", "failure", named("val", MEMORY)),
-        "asked to leave in start-up": Fault("open", 1, 1, "SIGTERM", (75,), "asked to leave"),
-        "asked to leave in training": Fault("step", 5, 0, "SIGUSR1", (75,), "asked to leave"),
-        "asked to leave as it writes a checkpoint": Fault("file", 2, 1, "SIGTERM", (75,), "asked to leave"),
-        "asked to leave in evaluation": Fault("evaluation", 2, 1, "SIGTERM", (75,), "asked to leave"),
+        "asked to leave in start-up": Fault("open", 1, 1, "SIGTERM", (75,), "stop requested"),
+        "asked to leave in training": Fault("step", 5, 0, "SIGUSR1", (75,), "stop requested"),
+        "asked to leave as it writes a checkpoint": Fault("file", 2, 1, "SIGTERM", (75,), "stop requested"),
+        "asked to leave in evaluation": Fault("evaluation", 2, 1, "SIGTERM", (75,), "stop requested"),
         "asked to leave at the end": Fault("close", 1, 1, "SIGTERM", (0,), "results in"),
     }
 

@@ -34,7 +34,7 @@ def test_a_folder_without_a_set(tmp_path):
         folder
     )
     (folder / NAME).touch()
-    assert "unfinished partition set; give the command again" in refusal(folder)
+    assert "unfinished partition set; run the command that writes it again" in refusal(folder)
 
 
 def test_a_set_of_another_kind(tmp_path):

@@ -150,7 +150,7 @@ def test_other_jobs_do_without_the_disk_of_the_first_one(comm, mpi_tmp_path, cap
         train.main(world, ["--resume", str(run), f"--data.stage_to={disk}/job1"])
     assert train.main(world, ["--resume", str(run), "--train.epochs=2"]) == 0
     told = capfd.readouterr().out
-    assert (f"nothing is staged to data.stage_to {disk}/job1" in told) == (comm.rank == 0)
+    assert (f"data.stage_to {disk}/job1 of an earlier start is not used" in told) == (comm.rank == 0)
     monkeypatch.setenv("OWN_DISK", str(mpi_tmp_path / f"disk{comm.rank}"))
     assert train.main(world, ["--resume", str(run), "--train.epochs=3", "--data.stage_to=$OWN_DISK/job2"]) == 0
     assert staged_folder(comm, parts, mpi_tmp_path / f"disk{comm.rank}" / "job2").exists()

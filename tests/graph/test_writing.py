@@ -65,7 +65,7 @@ def test_columns_that_a_small_file_cannot_hold_together_are_refused(tmp_path):
         if count == 1:
             files.open_checked(path, files.GRAPH).close()
         else:
-            with pytest.raises(files.FileFormatError, match=r"40\.h5: 10,653,532,160 bytes of columns in so"):
+            with pytest.raises(files.FileFormatError, match=r"40\.h5: 10,653,532,160 bytes of columns do not"):
                 files.open_checked(path, files.GRAPH)
 
 

@@ -269,7 +269,7 @@ def test_a_damaged_best_epoch_is_trained_anew(comm, train, mpi_tmp_path):
     on_rank_0(comm, lambda: flip(best / "state.safetensors"))
     trainer, logged = train(values)
     assert "best-00002 is damaged" in logged
-    assert "is from before best-00002, which is trained anew" in logged
+    assert ", from before best-00002, which is trained again" in logged
     assert trainer.progress.best_epoch == 2
     assert read(folder) == before
     anew = checkpoint.load_weights(best)
@@ -281,10 +281,10 @@ def test_a_damaged_best_epoch_that_cannot_be_trained_anew(comm, train, mpi_tmp_p
     folder, values = mpi_tmp_path / "run", [0.3, 0.2, 0.1, 0.05]
     train(values, resume=False)
     on_rank_0(comm, lambda: flip(folder / "checkpoints" / "best-00000" / "state.safetensors"))
-    with pytest.raises(DistributedError, match=r"best-00000: damaged, .* more --train\.epochs"):
+    with pytest.raises(DistributedError, match=r"best-00000: damaged, .* larger --train\.epochs"):
         train(values)
     trainer, logged = train(values, epochs=EPOCHS + 1)
-    assert "best-00000 is lost: the best epoch is chosen among those to come" in logged
+    assert "best-00000 is damaged: the best epoch is chosen among the later ones" in logged
     assert trainer.progress.best_epoch == 3
     assert checkpoint.find_damage(folder / "checkpoints" / "best-00003", trainer.world) is None
 

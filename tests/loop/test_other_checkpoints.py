@@ -96,7 +96,7 @@ def test_another_graph_and_other_progress(written):
         checkpoint.load_state(written, "another")
     progress = json.loads((written / checkpoint.MANIFEST).read_text())["progress"]
     change(written, progress=progress | {"moon": 1})
-    with pytest.raises(ValueError, match=r"another version of hpcgnn \(moon\); go on with that version"):
+    with pytest.raises(ValueError, match=r"another version of hpcgnn \(moon\); resume with that version"):
         checkpoint.load_state(written, "graph")
 
 
@@ -109,11 +109,13 @@ def test_rows_of_another_model_or_kind(tmp_path, written):
         checkpoint.load_memory(
             written, entries, session.memory, session.partition, session.world, session.graph.channel
         )  # fmt: skip
-    with pytest.raises(ValueError, match="holds node memory, which a static graph has none of"):
+    with pytest.raises(ValueError, match="has node memory, which runs on static graphs do not have"):
         session.memory.put_write([], session.graph.channel)
     session.close()
     rows = SequenceRows(torch.arange(2), {}, None, torch.float32)
-    with pytest.raises(ValueError, match="holds writes that wait, which a run on snapshots has none of"):
+    with pytest.raises(
+        ValueError, match="has pending writes of node memory, which runs on snapshot graphs do not have"
+    ):
         rows.put_write([], session.graph.channel)
 
 

@@ -460,8 +460,8 @@ class Flat(nn.Module):
 def test_a_static_model_that_cannot_predict_is_said_at_the_start(comm, mpi_tmp_path):
     (parts,) = make_sets(comm, "static", mpi_tmp_path)
     lines = "\n".join(open_wing(comm, "static", parts, model__class_path=f"{__name__}.Flat").describe())
-    assert re.search(r"nothing can be predicted with this model later: .*Flat lacks num_hops, first, step, last", lines)
-    assert "predicted" not in "\n".join(open_wing(comm, "static", parts).describe())
+    assert re.search(r"hpcgnn predict does not work with this model: .*Flat lacks num_hops, first, step, last", lines)
+    assert "hpcgnn predict" not in "\n".join(open_wing(comm, "static", parts).describe())
 
 
 @pytest.mark.serial

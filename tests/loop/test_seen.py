@@ -7,7 +7,11 @@ import gzip
 import io
 import json
 import math
+import os
+import pty
+import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +32,8 @@ from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer, headline
 from hpcgnn.temporal import session as sessions
 from hpcgnn.train import PROFILED, _parse
+
+LOGGERS = ["tensorboard", *(name for name in ("wandb", "mlflow") if find_spec(name))]
 
 
 class Terminal(io.StringIO):
@@ -77,7 +83,7 @@ def test_lines_of_progress_while_a_split_is_scored(clock):
     for steps in range(1, 30):
         clock[0] += 0.5
         progress.scored("val", steps)
-    assert told == ["val: 12 steps of scoring, 2.0 a second", "val: 24 steps of scoring, 2.0 a second"]
+    assert told == ["val: 12 steps of scoring, 2.0 steps/s", "val: 24 steps of scoring, 2.0 steps/s"]
 
 
 @pytest.mark.serial
@@ -223,13 +229,32 @@ def test_profile_that_cannot_be_written_is_no_reason_to_stop(comm, parts, mpi_tm
     assert "cannot write the profile: No space left" in (mpi_tmp_path / "run/log" / f"rank-{comm.rank}.log").read_text()
 
 
-def test_tensorboard_has_the_numbers_of_the_metrics(comm, parts, mpi_tmp_path):
+@pytest.mark.launcher
+def test_the_bar_reaches_the_terminal_of_mpirun(mpirun, tmp_path):
+    """Of training and of validation, where mpirun's stderr is a terminal; not where it is a file."""
+    options = ("-m", "hpcgnn.train", "--train.epochs=1", "--train.log_seconds=0", f"--output.dir={tmp_path}/run")
+    terminal, end = pty.openpty()
+    job = mpirun.popen(2, *options, stderr=end, stdout=subprocess.DEVNULL)
+    os.close(end)
+    seen = bytearray()
+    with contextlib.suppress(OSError):  # the terminal's other end is closed
+        while piece := os.read(terminal, 1 << 16):
+            seen += piece
+    os.close(terminal)
+    assert job.wait(timeout=100) == 0
+    for shown in (b"epoch 0 [", b" steps/s, ", b"val: "):
+        assert shown in seen
+    again = mpirun(2, *options[:-1], f"--output.dir={tmp_path}/again")
+    assert ERASE not in again.stderr
+
+
+def test_loggers_have_the_numbers_of_the_metrics(comm, parts, mpi_tmp_path):
     """Of a run that is resumed too."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = mpi_tmp_path / "run"
-    run(comm, parts, folder, epochs=1, tensorboard=True)
-    lines = run(comm, parts, folder, first=False, epochs=2, tensorboard=True)
+    run(comm, parts, folder, epochs=1, loggers=LOGGERS)
+    lines = run(comm, parts, folder, first=False, epochs=2, loggers=LOGGERS)
     if comm.rank == 0:
         board = EventAccumulator(str(folder / "tensorboard")).Reload()
         for kind, name in (("step", "loss"), ("step", "lr"), ("epoch", "loss"), ("epoch", "val_ap")):
@@ -237,12 +262,25 @@ def test_tensorboard_has_the_numbers_of_the_metrics(comm, parts, mpi_tmp_path):
             values = [line[name] for line in lines if line["kind"] == kind]
             assert [value for _, value in found] == pytest.approx(values, rel=1e-6)
         assert [step for step, _ in found] == [len(values) for values in (range(9), range(18))]
+        if "mlflow" in LOGGERS:
+            assert mlflow_has(folder, "epoch/val_ap") == pytest.approx(values, rel=1e-12)
+        assert ("wandb" in LOGGERS) == bool(list(folder.glob("wandb/offline-run-*/*.wandb")))
 
 
-def test_tensorboard_that_is_missing_is_named(comm, parts, mpi_tmp_path, monkeypatch):
+def mlflow_has(folder, name: str) -> list[float]:
+    """The values of a metric in the one run that MLflow has of a run folder."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder.resolve()}/mlflow.db")
+    (number,) = (found.experiment_id for found in client.search_experiments(filter_string="name = 'hpcgnn'"))
+    (run,) = client.search_runs([number])
+    return [metric.value for metric in client.get_metric_history(run.info.run_id, name)]
+
+
+def test_a_logger_that_is_missing_is_named(comm, parts, mpi_tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(DistributedError, match="pip install tensorboard, or") as caught:
-        run(comm, parts, mpi_tmp_path / "run", tensorboard=True)
+        run(comm, parts, mpi_tmp_path / "run", loggers=["tensorboard"])
     assert caught.value.user_error
 
 
@@ -260,8 +298,8 @@ def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
     assert lines[-1]["kind"] == "test"
     assert lines[-1]["epoch"] == best
     log = (mpi_tmp_path / "run" / "log" / f"rank-{comm.rank}.log").read_text()
-    assert log.count("validation has no AP") == (comm.rank == 0 and math.isnan(values[0]))
-    assert log.count("val AP 0.5000, AUC 0.7000") == (comm.rank == 0 and best < 3)
+    assert log.count("validation has no ap") == (comm.rank == 0 and math.isnan(values[0]))
+    assert log.count("val ap 0.5000, auc 0.7000") == (comm.rank == 0 and best < 3)
     assert "nan" not in log
 
 
@@ -275,10 +313,10 @@ def test_sent_bytes_are_told_in_parts_of_a_mebibyte():
 
 def test_a_headline_has_the_monitored_metric():
     values = {"val_ap": 0.1, "val_auc": 0.2, "val_inductive_ap": 0.3, "val_inductive_auc": math.nan}
-    assert headline("val", values) == "val AP 0.1000, AUC 0.2000"
-    assert headline("val", values, "auc") == "val AUC 0.2000, AP 0.1000"
+    assert headline("val", values) == "val ap 0.1000, auc 0.2000"
+    assert headline("val", values, "auc") == "val auc 0.2000, ap 0.1000"
     assert headline("val", values, "inductive_ap") == "val INDUCTIVE_AP 0.3000, AP 0.1000"
-    assert headline("val", values, "inductive_auc") == "val AP 0.1000, AUC 0.2000"
+    assert headline("val", values, "inductive_auc") == "val ap 0.1000, auc 0.2000"
     assert headline("test", values, "ap") == headline("val", {"val_ap": math.nan}) == ""
 
 

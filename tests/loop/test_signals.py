@@ -88,7 +88,7 @@ def start(*arguments, **options) -> subprocess.Popen:
 
 @pytest.mark.launcher
 def test_interrupt_of_one_process(tmp_path):
-    """A checkpoint, the message and 75; --resume goes on."""
+    """A checkpoint, the message and 75; --resume continues."""
     run = tmp_path / "run"
     with start(
         "hpcgnn.train", "--output.dir", run, "--train.epochs=2000", "--train.early_stopping_patience=0", *SMALL
@@ -98,8 +98,8 @@ def test_interrupt_of_one_process(tmp_path):
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=300)
     assert process.returncode == EXIT_REQUEUE, (printed, errors)
-    assert "asked to leave: writing a checkpoint" in printed
-    assert "--resume goes on" in printed
+    assert "stop requested: writing a checkpoint" in printed
+    assert "continue with --resume" in printed
     assert errors == ""
     with start("hpcgnn.train", "--resume", run) as process:
         while "resumed from step-" not in (line := process.stdout.readline()):

@@ -251,11 +251,11 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
     folders = {make: make_static_parts(MPI.COMM_SELF, make, tmp_path / make.__name__) for make in (plain, typed)}
     for make, changes, message in (
         (plain, {"sampling__plan_on": "host"}, "neighbors are drawn on the host"),
-        (typed, {}, "the graph has several types"),
-        (plain, {"node_embedding__types": ["node"]}, "rows of nodes are learned"),
-        (plain, {"model__kind": "rgcn"}, "looks for the relations"),
-        (plain, {"features__storage": "file"}, "features.storage is not memory"),
-        (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "a model of one's own may do"),
+        (typed, {}, "the graph is heterogeneous"),
+        (plain, {"node_embedding__types": ["node"]}, "do not work with learnable node embeddings"),
+        (plain, {"model__kind": "rgcn"}, "depend on the relations in a step"),
+        (plain, {"features__storage": "file"}, "features.storage is not device"),
+        (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "custom model classes"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
@@ -301,7 +301,7 @@ def test_no_parameter_keeps_a_node_of_the_step_before(tmp_path):
 
 
 def test_other_kinds_have_none():
-    with pytest.raises(ValueError, match="snapshots are launched kernel by kernel"):
+    with pytest.raises(ValueError, match="does not work with snapshot graphs"):
         SnapshotConfig(train=TrainConfig(cuda_graphs=True))
     with pytest.raises(ValueError, match="leave out train"):
         static_config(train__full_graph=True, train__cuda_graphs=True)
@@ -338,7 +338,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     for changes, message in (
         ({"sampling__plan_on": "host"}, "plans are made on the host"),
         ({"memory__staleness": 1}, "set memory.staleness 0"),
-        ({"model__class_path": "hpcgnn.temporal.model.model.TemporalModel"}, "a model of one's own"),
+        ({"model__class_path": "hpcgnn.temporal.model.model.TemporalModel"}, "custom model classes"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
             open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))

@@ -25,7 +25,7 @@ TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsp
 SHOP, LEARNED_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
-    r"data_tools\.derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
+    r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
     r"links-run/": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
@@ -51,7 +51,7 @@ GRAPHS: dict[str, Callable[[Path], object]] = {
 FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
 FILE_KINDS |= {TEMPORAL: "temporal", SNAPSHOTS: "snapshots"}
 OWN = "made by the page itself"
-READERS = ("verify", "inspect", "stage")  # the tools that make no file
+WRITERS = ("synthesize", "convert", "snapshots", "derive", "split", "partition", "export", "export_metis")
 GRAPH_NAMES = ("graph.h5", "events.h5", "mathoverflow.h5")
 SET_NAMES = (
     "parts/", "sfhh-parts/", "mo-parts/", "enron-parts/", "cora-parts/", "fb15k-237-parts/", "gowalla-parts/",
@@ -127,10 +127,9 @@ def _written(words: list[str]) -> list[str]:
     """Names of folders and files that a command makes."""
     if "--output.dir" in words:
         return [words[words.index("--output.dir") + 1]]
-    module = words[words.index("-m") + 1] if "-m" in words else ""
-    if module.startswith("data_tools.") and not module.endswith(READERS):
-        return [_positional(words)[-1]]
-    return []
+    program = next((i for i, word in enumerate(words) if word in ("hpcgnn", "-m")), None)
+    tool = "" if program is None else words[program + 1].removeprefix("data_tools.")
+    return [_positional(words)[-1]] if tool in WRITERS else []
 
 
 def _positional(words: list[str]) -> list[str]:

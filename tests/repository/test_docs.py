@@ -1,4 +1,4 @@
-"""The programs in docs/ do what the text beside them says, on any number of ranks."""
+"""The programs in docs/ and examples/ do what the text beside them says, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from docs_sources import block
 from link_graphs import friends
 from mpi4py import MPI
 from places import REPOSITORY
-from static_runs import make_static_parts, plain, typed
+from static_runs import make_static_parts, plain, static_config, typed
+from test_graph_training import run_both
 from training_runs import assert_same, bipartite, make_config, make_parts, on_rank_0, record_epoch
 
 from data_tools.export.command import export
@@ -25,14 +26,12 @@ from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import read_offsets
 from hpcgnn.kinds import KINDS
-from hpcgnn.static.config import GraphModelConfig
-from hpcgnn.static.loader import StaticGraph
-from hpcgnn.static.model.models import GraphSizes, make_model
 from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
-BLOCKS = {"library": 4, "own_model": 1, "partition": 1, "data": 1}  # of Python, by page; each has a test here
+EXAMPLES = REPOSITORY / "examples"
+BLOCKS = {"partition": 1, "data": 1}  # of Python, by page; each has a test here
 
 
 @pytest.mark.serial
@@ -45,6 +44,15 @@ def program(page: str, folder: Path, number: int = 0):
     """A Python block of a page, imported as a module."""
     path = folder / f"documented_{page}_{number}.py"
     path.write_text(block("python", page, number))
+    return imported(path)
+
+
+def example(name: str):
+    """A program of examples/, imported as a module."""
+    return imported(EXAMPLES / f"{name}.py")
+
+
+def imported(path: Path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -62,9 +70,9 @@ def parts(comm, mpi_tmp_path):
     return make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts", 8, "random")
 
 
-def test_own_loop(comm, parts, tmp_path):
+def test_own_loop(comm, parts):
     """Losses fall, and are those of one rank."""
-    loop = program("library", tmp_path)
+    loop = example("loop_temporal")
     losses = loop.train(parts, epochs=3, batch_size=50, world=world_of(comm))
     assert len(losses) == 3 * (350 // 50)
     assert np.mean(losses[-7:]) < np.mean(losses[:7])
@@ -72,9 +80,9 @@ def test_own_loop(comm, parts, tmp_path):
         np.testing.assert_allclose(losses, loop.train(parts, 3, 50, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
 
 
-def test_own_loop_on_a_static_graph(comm, mpi_tmp_path, tmp_path):
-    """Likewise."""
-    loop, parts = program("library", tmp_path, 1), make_static_parts(comm, plain, mpi_tmp_path)
+def test_own_loop_on_a_static_graph(comm, mpi_tmp_path):
+    """Losses fall, and are those of one rank."""
+    loop, parts = example("loop_static"), make_static_parts(comm, plain, mpi_tmp_path)
     losses = loop.train(parts, 4, epochs=10, batch_size=16, world=world_of(comm))
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     if comm.rank == 0:
@@ -82,23 +90,34 @@ def test_own_loop_on_a_static_graph(comm, mpi_tmp_path, tmp_path):
 
 
 def test_edges_as_seeds(comm, mpi_tmp_path):
-    """The block reads a graph and a model of the programs before it."""
-    world = world_of(comm)
-    graph = StaticGraph(make_static_parts(comm, friends, mpi_tmp_path), world, dtype=torch.float64)
-    config = GraphModelConfig(kind="sage", layers=2, hidden=8)
-    found = {"graph": graph, "model": make_model(config, GraphSizes(graph.widths, ((0, 0),), 4)).to(torch.float64)}
-    exec(block("python", "library", 2), found)
-    assert np.isfinite(found["loss"].item())
-
-
-def test_own_loop_on_snapshots(comm, mpi_tmp_path, tmp_path):
     """Losses fall, and are those of one rank."""
-    loop, parts = program("library", tmp_path, 3), snapshot_runs.make_parts(comm, mpi_tmp_path)
+    loop, parts = example("link_loop"), make_static_parts(comm, friends, mpi_tmp_path)
+    losses = loop.train(parts, world=world_of(comm))
+    steps = len(losses) // 5
+    assert np.mean(losses[-steps:]) < np.mean(losses[:steps])
+    if comm.rank == 0:
+        np.testing.assert_allclose(losses, loop.train(parts, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+def test_own_loop_on_snapshots(comm, mpi_tmp_path):
+    """Losses fall, and are those of one rank."""
+    loop, parts = example("loop_snapshots"), snapshot_runs.make_parts(comm, mpi_tmp_path)
     losses = loop.train(parts, world=world_of(comm))
     assert len(losses) == 5 * 5
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     if comm.rank == 0:
         np.testing.assert_allclose(losses, loop.train(parts, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+def test_modules_of_pytorch_geometric_over_the_loader(comm, mpi_tmp_path):
+    """Losses fall, and are those of one rank."""
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+    loop, parts = example("pyg_sage"), make_static_parts(comm, plain, mpi_tmp_path)
+    losses = loop.train(parts, 4, 8, 16, torch.float64, world_of(comm))
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    if comm.rank == 0:
+        alone = loop.train(parts, 4, 8, 16, torch.float64, world_of(MPI.COMM_SELF))
+        np.testing.assert_allclose(losses, alone, rtol=1e-9)
 
 
 @pytest.mark.serial
@@ -124,14 +143,38 @@ def test_exported_tensors(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["BilinearTGN", "Activity"])
-def test_own_model(comm, parts, tmp_path, name):
-    module = program("own_model", tmp_path)
+def test_own_model(comm, parts, name):
+    """The loss falls, and all that is measured is as on one rank."""
+    module = example("own_model")
     changes = {"memory__updater": "none"} if name == "Activity" else {}
     config = make_config(**{"model__class_path": f"{module.__name__}.{name}"} | changes)
     record = record_epoch(comm, parts, config)
     if comm.rank == 0:
         assert record.losses[-1] < record.losses[0]
         assert_same(record, record_epoch(MPI.COMM_SELF, parts, config))
+
+
+@pytest.mark.parametrize("name", ["own_static_model.MeanSAGE", "pyg_model.PygSAGE"])
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_own_model_of_a_static_graph(comm, mpi_tmp_path, name, full_graph):
+    """Mini-batches, and the whole graph in each step: weights and metrics after two epochs are those of one rank."""
+    if name.startswith("pyg"):
+        pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+    example(name.partition(".")[0])
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    run_both(comm, parts, mpi_tmp_path, static_config(model__class_path=name, train__full_graph=full_graph))
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_own_model_of_snapshots(comm, mpi_tmp_path, window):
+    """With state that is carried on, and in windows: losses, gradients and metrics are those of one rank."""
+    example("own_snapshot_model")
+    parts = snapshot_runs.make_parts(comm, mpi_tmp_path)
+    config = snapshot_runs.make_config(
+        model__class_path="own_snapshot_model.NeighborGRU", model__hidden=8, inputs__lags=1, node_embedding__dim=0,
+        sampling__window_size=window, train__batch_size=2,
+    )  # fmt: skip
+    snapshot_runs.assert_like_one_rank(comm, parts, config)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -188,7 +231,7 @@ TABLES = {
     "hpcgnn.temporal.model.readout:READOUTS": ("models",), "hpcgnn.temporal.baselines:BASELINES": ("models",),
     "hpcgnn.temporal.eval_negatives:EVAL_NEGATIVES": ("models",), "hpcgnn.snapshots.model:MODELS": ("snapshots",),
     "hpcgnn.static.model.convolutions:CONVOLUTIONS": ("static",), "hpcgnn.task.negatives:NEGATIVES": ("static",),
-    "hpcgnn.nn.decoders:DECODERS": ("static", "models"), "hpcgnn.task.metrics:METRICS": ("glossary",),
+    "hpcgnn.nn.decoders:DECODERS": ("static", "models"),
     "hpcgnn.task.losses:LOSSES": ("static", "models", "snapshots"),
     "data_tools.source.formats.tables:FORMATS": ("own_data",),
     "data_tools.partition.assignment:METHODS": ("partition",),

@@ -11,15 +11,17 @@ from pathlib import Path
 import docs_commands
 import pytest
 from conftest import clean_environment
-from docs_commands import NOT_RUN, REPOSITORY, Command, Shell, Shown, commands, pages, parts
+from docs_commands import NOT_RUN, REPOSITORY, Command, Shell, Shown, commands, name_of, pages, parts
 from docs_stand_ins import StandIns
 from stranger import agrees, chosen, first_missing
 
-COMMANDS = {page.name: found for page in pages() if (found := commands(page))}
+COMMANDS = {name_of(page): found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
-    "benchmarks.md", "data.md", "gpu.md", "index.md", "library.md", "models.md", "own_data.md", "partition.md",
-    "recipes.md", "runs.md", "scaling.md", "snapshots.md", "static.md",
+    "data.md", "gpu.md", "index.md", "library.md", "measurements/accuracy.md", "measurements/data.md",
+    "measurements/index.md", "measurements/scale.md", "measurements/snapshots.md", "measurements/static.md",
+    "measurements/temporal.md", "models.md", "own_data.md", "partition.md", "performance.md", "recipes.md", "runs.md",
+    "scaling.md", "snapshots.md", "static.md",
 )  # fmt: skip
 MOST_HINTS = 40
 
@@ -128,8 +130,8 @@ def test_one_bash_for_all_commands(tmp_path):
 @pytest.mark.parametrize(
     ("shown", "printed", "same"),
     [
-        ("best epoch 9: test AP 0.7670", "10:11:12 best epoch 7: test AP 0.7571", True),
-        ("best epoch 9: test AP 0.7670", "best epoch 9: test AP 0.7070", False),
+        ("best epoch 9: test ap 0.7670", "2026-01-02 10:11:12 best epoch 7: test ap 0.7571", True),
+        ("best epoch 9: test ap 0.7670", "best epoch 9: test ap 0.7070", False),
         ("epoch 2: loss 1.3, 6.8 s, 2044 events/s", "epoch 2: loss 1.31, 0.1 s, 99 events/s", True),
         ("epoch 2: loss 1.3", "epoch 3: loss 1.3", False),
         ("1,200 nodes", "1,201 nodes", False),

@@ -107,3 +107,29 @@ def test_interface_has_signatures_and_docstrings(tools):
     assert "self" not in re.findall(r"\w+", "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
     with pytest.raises(FileNotFoundError, match="no module"):
         tools["docstrings"].docstring("hpcgnn.nowhere")
+
+
+def test_pages_quote_files():
+    """A line of a page becomes a block with a file's text; a file that is not there stops the build."""
+    sys.path.insert(0, str(TOOLS))
+    import hooks
+
+    sys.path.remove(str(TOOLS))
+    text = (REPOSITORY / "examples" / "loop_static.py").read_text()
+    page = hooks.on_page_markdown("Before.\n\n<!-- file: examples/loop_static.py -->\n\nAfter.\n")
+    assert page == f"Before.\n\n```python\n{text.rstrip()}\n```\n\nAfter.\n"
+    assert hooks.quoted_file("examples/classify_papers.sh").startswith("```bash\n#!/usr/bin/env bash\n")
+    with pytest.raises(FileNotFoundError):
+        hooks.on_page_markdown("<!-- file: examples/nowhere.py -->")
+
+
+def test_quoted_files_are_shown(site):
+    """All files of examples/ stand on some page, except the programs that make the data of tutorials."""
+    pages = [path.read_text() for path in (REPOSITORY / "docs").rglob("*.md")]
+    names = re.findall(r"^<!-- file: examples/(\S+) -->$", "\n".join(pages), re.MULTILINE)
+    files = {path.name for path in (REPOSITORY / "examples").iterdir() if path.is_file()}
+    assert {name for name in files if not name.endswith("_data.py")} <= set(names) <= files
+    library = (site / "library.html").read_text()
+    assert "NeighborLoader" in library
+    assert "&lt;!-- file:" not in library
+    assert "<!-- file:" not in library

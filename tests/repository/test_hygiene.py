@@ -144,7 +144,7 @@ def make_circle(file: h5py.File) -> None:
 
 
 STRANGE = {
-    "so small a file": make_huge, "feat is a link": make_outside, "is a link": make_soft,
+    "do not fit into this file": make_huge, "feat is a link": make_outside, "is a link": make_soft,
     "lies in other files": make_raw, "holds itself": make_circle,
 }  # fmt: skip
 

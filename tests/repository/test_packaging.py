@@ -67,7 +67,7 @@ BUILT_IN = {
 def test_training_needs_no_package_of_an_extra(tmp_path, kind):
     """Making the built-in graph included; importing such a package fails here. Nor does it load the compiler of torch,
     which takes a second, and 90 MB of every rank."""
-    absent = ["cupy", "kaminpar", "matplotlib", "scipy", "sklearn", "tensorboard", "torch_geometric"]
+    absent = ["cupy", "kaminpar", "scipy", "sklearn", "tensorboard", "torch_geometric"]
     words = [*BUILT_IN[kind], "--train.epochs=1", "--comm.device=cpu", f"--output.dir={tmp_path / 'run'}"]
     hidden = f"import sys; sys.modules |= dict.fromkeys({absent})"
     script = (
@@ -176,7 +176,7 @@ def test_recipe_asks_for_what_the_project_asks_for(recipe):
     assert recipe.calls["version"] == [((project["version"],), {})]
     assert recipe.calls["license"] == [((project["license"],), {})]
     assert recipe.package.__doc__.rstrip(".") == project["description"]
-    wanted = {"build": {}, "run": {}, "+cuda": {}, "+plot": {}, "+scipy": {}, "+tensorboard": {}}
+    wanted = {"build": {}, "run": {}, "+cuda": {}, "+scipy": {}, "+tensorboard": {}}
     for (text,), named in recipe.calls["depends_on"]:
         if match := re.match(r"py-([\w-]+)@([\d.]+):(\d*)", text):
             kind = named.get("when") or ("run" if "run" in named["type"] else "build")
@@ -184,7 +184,7 @@ def test_recipe_asks_for_what_the_project_asks_for(recipe):
             wanted[kind][match[1].replace("cupy", "cupy-cuda13x")] = (match[2], str(int(last) + 1) if last else "")
     assert wanted["run"] == requirements(project["dependencies"])
     assert wanted["build"] == requirements(PROJECT["build-system"]["requires"])
-    for extra in ("cuda", "plot", "scipy", "tensorboard"):
+    for extra in ("cuda", "scipy", "tensorboard"):
         assert wanted[f"+{extra}"] == requirements(project["optional-dependencies"][extra])
     asked = [text for (text,), _ in recipe.calls["depends_on"]]
     assert f"python@{project['requires-python'].removeprefix('>=')}:" in asked

@@ -92,7 +92,7 @@ def frozen_graph():
     ({"task__kind": "node", "task__target": "fixed", "data__val_ratio": 0.3}, "data.val_ratio has no effect"),
     ({"task__target": "height"}, "task.target height is the same in all snapshots"),
     ({"task__target": "degree"}, "task.target degree is the same in all snapshots"),
-    ({"task__target": "degree", "task__horizon": 0}, "task.target degree counts the very edges"),
+    ({"task__target": "degree", "task__horizon": 0}, "task.target degree counts the edges"),
     ({"task__kind": "edge", "task__target": "sign"}, "task.target sign: every later edge is one of training"),
     ({"task__kind": "edge_regression", "task__target": "rating"}, "task.target rating: every later edge"),
 ])  # fmt: skip
@@ -136,7 +136,7 @@ def test_edges_that_stay_are_told(comm, mpi_tmp_path):
         for src, dst, first, last in zip(graph.src, graph.dst, graph.first, graph.last, strict=True)
         if first <= number <= last
     ]
-    assert f"; of later ones {np.mean(later):.0%} were in training" in session.goal.describe()
+    assert f"; {np.mean(later):.0%} of the later edges are in training" in session.goal.describe()
     session.close()
 
 
@@ -152,7 +152,7 @@ def test_edges_that_stay_are_told(comm, mpi_tmp_path):
         ({"task__kind": "node", "task__target": "pair"}, r"column pair of nodes must be one class each, got \(2,\)"),
         ({"task__kind": "node", "data__split_by": "nodes"}, "data.split_by nodes needs a column split of the nodes"),
         ({"task__target": "labels"}, "task.target labels: no such column of every snapshot; the graph has .*label"),
-        ({"task__target": "label", "node_embedding__dim": 0}, "nothing is known of the nodes; set inputs.degrees"),
+        ({"task__target": "label", "node_embedding__dim": 0}, "nodes have no inputs: set inputs.degrees"),
         (
             {"task__kind": "node", "task__target": "color", "inputs__lags": 2},
             "inputs.lags needs a column color of every",

@@ -273,7 +273,7 @@ def test_a_row_trains(comm, parts, halved):
 
 
 def test_attention_refuses_weights(comm, parts):
-    with pytest.raises(DistributedError, match=r"gat weighs edges itself: set model\.edge_weights false"):
+    with pytest.raises(DistributedError, match=r"gat computes its edge weights: set model\.edge_weights false"):
         open_session(comm, parts(True), configured("gat"))
 
 

@@ -118,7 +118,7 @@ def test_what_was_scaled_is_told_in_the_units_of_the_source(comm, mpi_tmp_path):
         assert all(other[f"{split}_{name}"] == pytest.approx(one[f"{split}_{name}"]) for name in ("mse", "mae", "rmse"))
         assert other[f"{split}_rmse_units"] == pytest.approx(70 * one[f"{split}_rmse"], rel=1e-9)
     assert "test_mae_units" not in one
-    assert f"test RMSE_UNITS {other['test_rmse_units']:.4f}" in log
+    assert f"test rmse_units {other['test_rmse_units']:.4f}" in log
 
 
 def test_runs_on_parts_of_the_nodes_predict_all_snapshots(comm, mpi_tmp_path):
@@ -150,7 +150,7 @@ def test_hidden_rows_are_written_where_they_are_asked_for_alone():
     """They would pass for what is predicted of pairs."""
     asked = Namespace(pairs="", nodes="", embeddings=False)
     for kind in ("link", "edge", "edge_regression"):
-        with pytest.raises(ValueError, match=f"a run of task.kind {kind} predicts of pairs of nodes.*--embeddings"):
+        with pytest.raises(ValueError, match=f"predictions of task.kind {kind} are about pairs of nodes.*--embeddings"):
             check(asked, make_config(task__kind=kind))
     asked.embeddings = True
     config = make_config(task__kind="link")

@@ -103,7 +103,7 @@ def test_splits_of_the_graph_count_where_they_are_asked_for(comm, mpi_tmp_path, 
     )
     found = [session.loaders[name].snapshots for name in ("train", "val", "test")]
     assert [(snapshots.start, snapshots.stop) for snapshots in found] == expected
-    told = any("not the graph's own splits: see data.split_by" in line for line in session.describe())
+    told = any("not the splits of the graph: see data.split_by" in line for line in session.describe())
     assert told == ("data__split_by" in changes)
     session.close()
 
@@ -168,9 +168,9 @@ def test_numbers_that_are_not_known_are_not_learned(comm, mpi_tmp_path):
 
 @pytest.mark.serial
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"inputs__lags": 1, "task__horizon": 0}, "inputs.lags are the target's values up to a snapshot's own"),
+    ({"inputs__lags": 1, "task__horizon": 0}, "inputs.lags include the target of the predicted snapshot"),
     ({"inputs__lags": 1, "task__kind": "node", "data__split_by": "nodes"}, "inputs.lags would show the labels"),
-    ({"task__kind": "link", "task__horizon": 0}, "messages travel on the very edges that task.kind link asks for"),
+    ({"task__kind": "link", "task__horizon": 0}, "messages pass along the edges that task.kind link predicts"),
     (
         {"task__kind": "edge_regression", "task__target": "weight", "task__horizon": 0},
         "messages are multiplied by the task.target weight",

@@ -30,7 +30,7 @@ from hpcgnn.static.model.models import ResidualModel
 from hpcgnn.static.predict import predict_nodes
 
 EPOCHS = 3
-SAMPLED = {"sampling__fanouts": [-1, -1], "eval__exact": True, "train__batch_size": 10_000}
+SAMPLED = {"eval__exact": True, "train__batch_size": 10_000}
 DROPOUT = {"model__dropout": 0.3, "model__input_dropout": 0.2}
 
 

@@ -167,7 +167,7 @@ def test_induced_subgraphs_are_the_same_from_several_threads(comm, mpi_tmp_path,
 @pytest.mark.several_ranks
 def test_edges_of_all_ranks_are_those_of_one(comm, mpi_tmp_path):
     parts = make_static_parts(comm, weighted, mpi_tmp_path)
-    for options in ({"with_edge_ids": True, "mode": "replace"}, COLUMNS):
+    for options in ({"with_edge_ids": True, "strategy": "replace"}, COLUMNS):
         found = [union(who, edges_of_seeds(loaded(who, open_graph(who, parts), prefetch=2, **options)))
                  for who in (comm, MPI.COMM_SELF)]  # fmt: skip
         assert found[0] == found[1]

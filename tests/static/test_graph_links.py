@@ -65,7 +65,9 @@ def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("make", "name", "ranking", "decoder"),
     [
-        (facts, FACTS, "filtered", "distmult"), (shop, BUYS, "destinations", "dot"), (shop, BUYS, "destinations", "mlp"),
+        (facts, FACTS, "filtered", "distmult"),
+        (shop, BUYS, "destinations", "dot"),
+        (shop, BUYS, "destinations", "mlp"),
         (shop, BUYS, "filtered", "mlp"),
     ],
 )  # fmt: skip
@@ -381,7 +383,7 @@ def test_directions_may_tell_edges_apart(comm, mpi_tmp_path, make, count):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__reverse="none"))
     assert sum(pool.total for pool in session.goal.pools.values()) >= count
-    assert ", reverses are followed (task.reverse none)" in session.goal.describe()
+    assert ", reverses carry messages (task.reverse none)" in session.goal.describe()
 
 
 def test_reverses_are_no_matter_where_nothing_is_sampled(comm, mpi_tmp_path):
@@ -433,8 +435,8 @@ def test_edges_of_training_that_tell_of_held_out_ones_are_counted(comm, mpi_tmp_
     assert repeated >= 4
     assert turned >= 1
     said = open_graph_session(comm, parts, link_config()).goal.describe()
-    assert f"{repeated} validation and test edges have a copy in training, which is followed" in said
-    assert f"{turned} training edges are reverses of validation and test edges, and not followed" in said
+    assert f"{repeated} validation and test edges have a copy in training, which carries messages" in said
+    assert f"{turned} training edges are reverses of validation and test edges and carry no messages" in said
 
 
 def test_columns_that_nothing_uses_stay_in_the_files(comm, mpi_tmp_path, monkeypatch):
@@ -485,7 +487,10 @@ def test_edges_without_a_split_are_counted(comm, mpi_tmp_path):
         ({"task__negative_sharing": "batch", "task__decoder": "mlp"}, "task.negative_sharing batch needs"),
         ({"task__negative_sharing": "batch", "train__train_metrics": True}, "train.train_metrics"),
         ({"task__negative_kind": "rare"}, "task.negative_kind must be one of uniform, degree, got 'rare'"),
-        ({"task__negative_sharing": "batch", "task__negative_kind": "degree"}, "batch draws no nodes"),
+        (
+            {"task__negative_sharing": "batch", "task__negative_kind": "degree"},
+            "no effect with task.negative_sharing batch",
+        ),
         ({"task__adversarial": 1.0, "task__loss": "softmax"}, "task.adversarial"),
         ({"model__kind": "none"}, "model.layers"),
         ({"model__layers": 0, "sampling__fanouts": []}, "model.layers"),

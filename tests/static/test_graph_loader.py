@@ -92,7 +92,7 @@ def union(comm, found: set) -> set:
 def test_batches_of_all_ranks_are_those_of_one(comm, parts, case, topology):
     """In two epochs, with plans ahead, two of them in flight, and without; with copies of hot rows; by a sampler of
     one's own."""
-    options = {"mode": "labor"} if case == "labor" else {"sampler": FirstNeighbors} if case == "own" else {}
+    options = {"strategy": "labor"} if case == "labor" else {"sampler": FirstNeighbors} if case == "own" else {}
     features = FeatureConfig(cache_ratio=0.3) if case == "copies" else None
 
     def epochs(communicator, prefetch: int) -> list[set]:
@@ -303,8 +303,8 @@ def test_data_of_a_relation_that_is_not_followed_has_no_edges(comm, typed_parts,
         ("train", {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ("train", {"as_data": "dgl"}, "as_data must be '' or 'pyg', got 'dgl'"),
         ("train", {"relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),
-        ("train", {"mode": "best"}, "sampling.strategy"),
-        ("train", {"mode": "whole"}, "a loader gives mini-batches"),
+        ("train", {"strategy": "best"}, "sampling.strategy"),
+        ("train", {"strategy": "whole"}, "sampling.strategy"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(comm, typed_parts, given, changes, message):

@@ -203,7 +203,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
         ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
         ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
-        ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for runs on snapshots"),
+        ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for snapshot graphs"),
         ("snapshots", ["--embeddings"], "--embeddings: the outputs of task.kind regression are predictions"),
         ("temporal", ["--embeddings"], "give either --pairs or --nodes"),
         ("temporal", ["--embeddings", "--pairs=pairs.csv"], "--embeddings are of nodes: give --nodes, not --pairs"),
@@ -222,6 +222,6 @@ def test_options_of_the_other_kind_are_refused(comm, mpi_tmp_path, capsys, kind,
 def test_formats_that_are_none_are_refused_before_any_work(comm, mpi_tmp_path, capsys, kind, name):
     on_rank_0(comm, lambda: configuration.save(KINDS[kind].config(), {}, mpi_tmp_path / "config.yaml"))
     assert run([["predict", str(mpi_tmp_path), "--nodes=nodes.csv", f"--out={mpi_tmp_path / name}"]]) == 2
-    expected = f"{name}: the suffix says what is written, and must be one of .csv, .npz, .parquet"
+    expected = f"{name}: the suffix sets the format, and must be one of .csv, .npz, .parquet"
     assert comm.rank or expected in capsys.readouterr().err
     assert not (mpi_tmp_path / name).exists()

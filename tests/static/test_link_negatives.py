@@ -161,7 +161,7 @@ def test_a_node_of_all_training_edges_has_negatives_by_degree(comm, mpi_tmp_path
 
 def test_a_single_node_to_draw_from_is_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, polls(1), mpi_tmp_path)
-    with pytest.raises(DistributedError, match="they take the place of the dst of an edge, and there is 1"):
+    with pytest.raises(DistributedError, match="negatives replace the dst of an edge, and there is 1"):
         open_graph_session(comm, parts, link_config(**BARE))
 
 

@@ -188,7 +188,7 @@ def test_messages_take_their_place(comm, mpi_tmp_path, monkeypatch, why):
     assert found[0] == expected[0]
     assert found[2] > expected[2] == 0
     session = open_graph_session(comm, parts, static_config())
-    assert any(line.startswith("no room to share") for line in session.describe())
+    assert any(line.startswith("too little shared memory on a machine") for line in session.describe())
     session.close()
 
 

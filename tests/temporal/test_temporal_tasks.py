@@ -247,7 +247,7 @@ def test_the_lowest_error_is_best(comm, parts, mpi_tmp_path):
     trainer.start()
     assert trainer.run() == 0
     trainer.close()
-    errors = [float(line.split("val MSE ")[1].split(",")[0]) for line in logged if "val MSE" in line]
+    errors = [float(line.split("val mse ")[1].split(",")[0]) for line in logged if "val mse" in line]
     assert trainer.progress.best_epoch == int(np.argmin(errors))
     assert trainer.progress.best_metric == pytest.approx(-min(errors), abs=1e-4)
 

@@ -171,7 +171,7 @@ def test_training_equals_plain_loops(comm, mpi_tmp_path, case):
     plain = read_plain(graph)
     train_events = int((plain.time <= np.quantile(plain.time, 0.7)).sum())
     settings = Settings(
-        config.train.batch_size, train_events, config.sampling.fanouts, config.model.heads, config.task.negatives,
+        config.train.batch_size, train_events, config.sampling.fanout(0), config.model.heads, config.task.negatives,
         config.sampling.strategy, config.sampling.in_batch_neighbors, config.model.dropout, config.train.lr,
         config.train.seed, staleness=config.memory.staleness,
     )  # fmt: skip

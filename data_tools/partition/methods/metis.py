@@ -36,8 +36,10 @@ class Objective(Part):
 
 
 OBJECTIVES = {
-    "cut": Objective(lambda library: library.METIS_PartGraphRecursive, "fewest edges between parts", 0, True),
-    "volume": Objective(lambda library: library.METIS_PartGraphKway, "fewest (node, foreign part) pairs", 1, False),
+    "cut": Objective(lambda library: library.METIS_PartGraphRecursive, "minimize the edges between parts", 0, True),
+    "volume": Objective(
+        lambda library: library.METIS_PartGraphKway, "minimize communication, (node, other part) pairs", 1, False
+    ),
 }
 
 

@@ -300,15 +300,15 @@ class Format(Part):
 
 
 FORMATS: dict[str, Format] = {
-    "auto": Format(None, "by the suffix, else text"),
+    "auto": Format(None, "chosen by the suffix, else text"),
     "text": Format(TextTable, "delimited text"),
     "npz": Format(NpzTable, "arrays by name", (".npz",), in_archives=False),
-    "npy": Format(NpyTable, "one array, called array", (".npy",), in_archives=False),
+    "npy": Format(NpyTable, "one array with the name array", (".npy",), in_archives=False),
     "parquet": Format(ParquetTable, "columns by name", (".parquet",), in_archives=False),
-    "mat": Format(MatlabTable, "arrays of MATLAB up to v7, by name", (".mat",), in_archives=False),
-    "pt": Format(TensorsTable, "a dictionary of tensors or arrays, by torch.save", (".pt",), in_archives=False),
-    "lists": Format(ListsTable, "a line `a b c ...` is the rows (a, b), (a, c), ..."),
+    "mat": Format(MatlabTable, "arrays of MATLAB files up to v7, by name", (".mat",), in_archives=False),
+    "pt": Format(TensorsTable, "dictionary of tensors or arrays, written by torch.save", (".pt",), in_archives=False),
+    "lists": Format(ListsTable, "text where a line `a b c ...` has the rows (a, b), (a, c), ..."),
     "triples": Format(TriplesTable, "N-Triples: subject, predicate, object", (".nt",), has_blank_nodes=True),
-    "turtle": Format(TurtleTable, "triples of Turtle, or N3 of its form", (".ttl", ".n3"), has_blank_nodes=True),
-    "idlists": Format(IdListsTable, "JSON {row: [column, ...]}, the arrays of a matrix of 0 and 1"),
+    "turtle": Format(TurtleTable, "triples in Turtle, or N3 of the same form", (".ttl", ".n3"), has_blank_nodes=True),
+    "idlists": Format(IdListsTable, "JSON {row: [column, ...]} of a matrix of 0 and 1"),
 }

@@ -27,9 +27,9 @@ class ModelPart(Part):
 
 
 MODELS = {
-    "gcn": ModelPart(PlainGCN, "graph convolutions, without memory (Kipf and Welling 2017)", ("norm",)),
-    "sage": ModelPart(PlainSAGE, "GraphSAGE, without memory (Hamilton et al. 2017)", ("norm",)),
-    "gat": ModelPart(PlainGAT, "graph attention, without memory (Velickovic et al. 2018)", ("heads", "norm")),
+    "gcn": ModelPart(PlainGCN, "GCN without recurrence (Kipf and Welling 2017)", ("norm",)),
+    "sage": ModelPart(PlainSAGE, "GraphSAGE without recurrence (Hamilton et al. 2017)", ("norm",)),
+    "gat": ModelPart(PlainGAT, "GAT without recurrence (Velickovic et al. 2018)", ("heads", "norm")),
     "tgcn": ModelPart(TGCN, "GRU over graph convolutions of the inputs (Zhao et al. 2019)"),
     "tgcn_joint": ModelPart(JointTGCN, "GRU over graph convolutions of inputs and hidden rows (Zhao et al. 2019)"),
     "a3tgcn": ModelPart(A3TGCN, "attention over a window's hidden rows of tgcn (Zhu et al. 2020)", windowed=True),
@@ -37,9 +37,9 @@ MODELS = {
     "gconv_lstm": ModelPart(GConvLSTM, "LSTM of Chebyshev filters (Seo et al. 2018)", ("order",)),
     "dcrnn": ModelPart(DCRNN, "GRU of random walks along in-edges and out-edges (Li et al. 2018)", ("order",)),
     "mpnn_lstm": ModelPart(MPNNLSTM, "two LSTM layers over graph convolutions (Panagopoulos et al. 2021)", ("norm",)),
-    "evolvegcn_o": ModelPart(EvolveGCNO, "graph convolutions whose matrices change by a GRU (Pareja et al. 2020)"),
-    "evolvegcn_h": ModelPart(EvolveGCNH, "evolvegcn_o with a GRU of the best-scored rows (Pareja et al. 2020)"),
-    "roland": ModelPart(ROLAND, "GraphSAGE with updates of all hidden rows (You et al. 2022)", ("update", "norm")),
+    "evolvegcn_o": ModelPart(EvolveGCNO, "GCN whose matrices a GRU updates (Pareja et al. 2020)"),
+    "evolvegcn_h": ModelPart(EvolveGCNH, "evolvegcn_o whose GRU reads the best-scored rows (Pareja et al. 2020)"),
+    "roland": ModelPart(ROLAND, "GraphSAGE with updates of its hidden rows (You et al. 2022)", ("update", "norm")),
     "dysat": ModelPart(DySAT, "gat, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True),
 }
 

@@ -68,7 +68,7 @@ class BatchNorm(nn.Module):
 
 NORMS = {
     "batch": Part(BatchNorm, "batch normalization in every layer, over all nodes of a snapshot"),
-    "none": Part(None, "none"),
+    "none": Part(None, "no normalization"),
 }
 
 

@@ -55,9 +55,9 @@ class ConcatUpdate(nn.Module):
 
 
 UPDATES = {
-    "gru": Part(GRUUpdate, "a GRU whose inputs are the new rows"),
-    "average": Part(AverageUpdate, "the mean of old and new rows, weighed by the node's edges"),
-    "concat": Part(ConcatUpdate, "two layers over both"),
+    "gru": Part(GRUUpdate, "GRU with the new rows as inputs"),
+    "average": Part(AverageUpdate, "mean of old and new rows, weighted by the node's number of edges"),
+    "concat": Part(ConcatUpdate, "two-layer network over old and new rows"),
 }
 
 

@@ -342,25 +342,26 @@ class ConvolutionPart(Part):
 
 CONVOLUTIONS = {
     "sage": ConvolutionPart(
-        _make_sage, "own row and aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", kernel=SageConv
+        _make_sage, "a node's row and its aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", kernel=SageConv
     ),
     "gcn": ConvolutionPart(
         lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
-        "sum normalized by the degrees of both ends, of one relation (Kipf and Welling, 2017)",
+        "sum normalized by the degrees of both ends, one relation only (Kipf and Welling, GCN, 2017)",
         node_columns=("degree",), one_relation=True,
     ),
     "gat": ConvolutionPart(
-        _make_gat, "attention over neighbors, of one relation (Velickovic et al., 2018)", attends=True,
+        _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,
         one_relation=True,
     ),
     "rgcn": ConvolutionPart(
-        _make_rgcn, "a matrix for each relation (Schlichtkrull et al., 2018)", relational=True, low_memory=True,
+        _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, low_memory=True,
         make_basis=_make_basis_rgcn,
     ),
     "rgat": ConvolutionPart(
-        _make_rgat, "a matrix and attention for each relation (Busbridge et al., 2019)", attends=True, relational=True
+        _make_rgat, "a matrix and attention for each relation (Busbridge et al., R-GAT, 2019)", attends=True,
+        relational=True,
     ),
-    "none": ConvolutionPart(None, "no layers: a node is its input row alone, for links"),
+    "none": ConvolutionPart(None, "no layers, only embeddings or features (link prediction only)"),
 }  # fmt: skip
 
 
@@ -371,10 +372,10 @@ class RowPart(Part):
     make: Callable[..., nn.Module]
 
 
-NORMS = {"none": RowPart(nn.Identity, "rows as they are"), "layer": RowPart(nn.LayerNorm, "layer norm of hidden rows")}
+NORMS = {"none": RowPart(nn.Identity, "no normalization"), "layer": RowPart(nn.LayerNorm, "layer normalization")}
 ACTIVATIONS = {
     "relu": RowPart(nn.ReLU, "max(x, 0)"),
-    "gelu": RowPart(nn.GELU, "x times the normal distribution function"),
-    "elu": RowPart(nn.ELU, "x, below 0 exp(x) - 1"),
-    "none": RowPart(nn.Identity, "x"),
+    "gelu": RowPart(nn.GELU, "x times the normal distribution function of x"),
+    "elu": RowPart(nn.ELU, "x, or exp(x) - 1 below 0"),
+    "none": RowPart(nn.Identity, "no activation"),
 }

@@ -66,8 +66,8 @@ class LinkNegatives:
             check_drawn("nodes that negatives are drawn from", size, "learn a relation to fewer nodes")
             if size < 2:
                 raise DistributedError(
-                    f"no negatives: they take the place of the {end.answer} of an edge, and there is {size} "
-                    "node of its type, so nothing tells edges from other pairs: learn another relation",
+                    f"no negatives: negatives replace the {end.answer} of an edge, and there is {size} node of its "
+                    "type: learn another relation",
                     user_error=True,
                 )
         self._ends, self._source, self._count, self._eval_count = ends, source, count, eval_count

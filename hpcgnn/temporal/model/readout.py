@@ -289,13 +289,13 @@ READOUTS = {
         AttentionReadout, "layers of attention over neighbors (Rossi et al., TGN, 2020)", sees_neighbors=True,
         layered=True, combines_windows=True, kernel=AttentionReadout,
     ),
-    "identity": ReadoutPart(IdentityReadout, "the node memory itself", shows_memory=True),
+    "identity": ReadoutPart(IdentityReadout, "the node memory, unchanged", shows_memory=True),
     "time_projection": ReadoutPart(
-        TimeProjection, "the node memory, which drifts with the time since its last update (Kumar et al., JODIE, 2019)",
+        TimeProjection, "the node memory, projected by the time since its last update (Kumar et al., JODIE, 2019)",
         shows_memory=True, reads_last=True,
     ),
     "mixer": ReadoutPart(
-        MixerReadout, "an MLP-mixer over the recent links (Cong et al., GraphMixer, 2023)", sees_neighbors=True
+        MixerReadout, "MLP-Mixer over the recent neighbors (Cong et al., GraphMixer, 2023)", sees_neighbors=True
     ),
 }  # fmt: skip
 

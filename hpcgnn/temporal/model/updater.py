@@ -187,12 +187,12 @@ class UpdaterPart(Part):
 
 UPDATERS = {
     "gru": UpdaterPart(GruUpdater, "gated recurrent unit (Cho et al., 2014)", kernel=GruUpdater),
-    "rnn": UpdaterPart(RnnUpdater, "plain tanh cell", kernel=RnnUpdater),
+    "rnn": UpdaterPart(RnnUpdater, "recurrent unit with tanh", kernel=RnnUpdater),
     "transformer": UpdaterPart(
         TransformerUpdater, "attention over the mails of the mailbox (Wang et al., APAN, 2021)", reads_mailbox=True,
         has_heads=True,
     ),
-    "none": UpdaterPart(None, "a model without node memory"),
+    "none": UpdaterPart(None, "no node memory"),
 }  # fmt: skip
 
 
@@ -204,8 +204,8 @@ class MessagePart(Part):
 
 
 MESSAGES = {
-    "identity": MessagePart(None, "the updater reads the mail itself"),
-    "mlp": MessagePart(MessageMLP, "two linear layers, the message is model.message_dim wide"),
+    "identity": MessagePart(None, "the updater reads the mail, unchanged"),
+    "mlp": MessagePart(MessageMLP, "two linear layers, with a message of width model.message_dim"),
 }
 
 

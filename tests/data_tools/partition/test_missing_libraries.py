@@ -2,7 +2,6 @@
 
 import _ctypes
 import ctypes
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +15,6 @@ from data_tools.partition.methods import parmetis
 from data_tools.partition.methods.given_parts import code_hash
 from data_tools.partition.methods.streaming import stream
 from data_tools.partition.options import StaticOptions
-from data_tools.partition.plot import plot_set
 from data_tools.team import Team
 
 pytestmark = pytest.mark.serial
@@ -42,12 +40,6 @@ def test_integers_of_parmetis(written, dtype):
         ctypes.memset(pointer, 0, 4 * written)
 
     assert parmetis.metis_index(SimpleNamespace(METIS_SetDefaultOptions=fill)) == dtype
-
-
-def test_pictures_need_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.colors", None)
-    with pytest.raises(ValueError, match="--plot needs matplotlib: pip install matplotlib"):
-        plot_set(tmp_path, tmp_path / "set.png")
 
 
 def test_methods_without_a_file_have_no_hash():

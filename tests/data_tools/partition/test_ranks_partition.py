@@ -309,6 +309,6 @@ def test_room_for_scratch_files_is_looked_for_first(team, mpi_tmp_path, monkeypa
     if team.size == 1:
         partition(path, mpi_tmp_path / "p", 4, "random", team=team)
         return
-    with pytest.raises(SharedError, match="scratch files are to be written there"):
+    with pytest.raises(SharedError, match="scratch files need about"):
         partition(path, mpi_tmp_path / "p", 4, "random", team=team)
     assert not files.book_path(mpi_tmp_path / "p").exists()

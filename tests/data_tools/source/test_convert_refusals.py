@@ -175,7 +175,7 @@ def test_columns_that_hdf5_cannot_name(tmp_path, name):
 def test_columns_of_nothing(tmp_path):
     with (
         h5py.File(tmp_path / "graph.h5", "w") as file,
-        pytest.raises(FileFormatError, match=r"/feat: rows of shape \[2, 0\] hold nothing: leave the column out"),
+        pytest.raises(FileFormatError, match=r"/feat: rows of shape \[2, 0\] have no values: leave the column out"),
     ):
         create_column(file, "feat", 3, (2, 0), np.float32)
 

@@ -96,5 +96,7 @@ def test_parts_that_cannot_be_read_hold_nothing(sets, tmp_path):
 def test_steps_of_snapshots_are_told_of_some_numbers_of_ranks(sets):
     view = open_book(sets / "snapshots")
     assert snapshot_step(view, 2)["ranks"] == 2
-    with pytest.raises(ValueError, match=r"--ranks 3: the book of snapshots tells it of 1, 2, 4, \.\.\. ranks"):
+    with pytest.raises(
+        ValueError, match=r"--ranks 3: the book of a snapshot graph has this for 1, 2, 4, \.\.\. ranks only"
+    ):
         snapshot_step(view, 3)

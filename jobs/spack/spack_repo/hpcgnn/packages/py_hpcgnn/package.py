@@ -19,7 +19,6 @@ class PyHpcgnn(PythonPackage):
     version("0.1.0")
 
     variant("cuda", default=False, description="Kernels for NVIDIA GPUs")
-    variant("plot", default=False, description="Curves of benchmarks")
     variant("scipy", default=False, description="Read MATLAB files")
     variant("tensorboard", default=False, description="Write the numbers of a run for TensorBoard")
 
@@ -44,7 +43,6 @@ class PyHpcgnn(PythonPackage):
     depends_on("cuda", when="+cuda")
     depends_on("py-torch@2.10: +cuda", when="+cuda", type=("build", "run"))
     depends_on("py-cupy@13.6:", when="+cuda", type=("build", "run"))
-    depends_on("py-matplotlib@3.8:", when="+plot", type=("build", "run"))
     depends_on("py-scipy@1.11:", when="+scipy", type=("build", "run"))
     depends_on("py-tensorboard@2.15:", when="+tensorboard", type=("build", "run"))
 

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from data_tools.source.spec import DATACLASSES
 from hpcgnn.keys import attributes, keys
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 
@@ -78,8 +79,6 @@ def run_schema() -> dict[str, Any]:
 
 def spec_schema() -> dict[str, Any]:
     """Describe graph specs, as ``hpcgnn convert`` reads them."""
-    from data_tools.source.spec import DATACLASSES
-
     found = {cls.__name__: section_schema(cls) for cls in DATACLASSES}
     spec = found.pop("SourceSpec")
     for table in found.values():

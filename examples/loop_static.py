@@ -1,0 +1,51 @@
+"""Train GraphSAGE on node classification, in a training loop of the user's. 7 is the number of classes.
+
+Run it on the ranks of mpirun, with the folder of a partition set:
+
+    mpirun -np 2 python examples/loop_static.py parts/ 7
+"""
+
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcgnn.comm.gradients import FlatParameters, GradientSum
+from hpcgnn.comm.world import World
+from hpcgnn.static.config import GraphModelConfig
+from hpcgnn.static.graph import StaticGraph
+from hpcgnn.static.loader import NeighborLoader
+from hpcgnn.static.model.models import GraphSizes, make_model
+
+
+def train(path, classes, epochs=5, batch_size=64, dtype=torch.float64, world=None):
+    world = world or World()  # the MPI ranks; one process without mpirun
+    graph = StaticGraph(path, world, dtype=dtype)
+    # batch_size counts the seeds of all ranks together. Each rank gets its share of them.
+    loader = NeighborLoader(graph, "train", fanouts=[10, 5], batch_size=batch_size)
+    relations = tuple((relation.src_type, relation.dst_type) for relation in graph.partition.relations)
+    config = GraphModelConfig(kind="sage", layers=2, hidden=32, dropout=0.2)
+    torch.manual_seed(0)  # the same weights on all ranks
+    model = make_model(config, GraphSizes(graph.widths, relations, classes)).to(world.device, dtype)
+    # All gradients in one buffer, which one all-reduce sums. One extra number travels with them: the loss.
+    flat, reduce = FlatParameters(model, num_extras=1), GradientSum(world)
+    optimizer, losses = torch.optim.Adam([flat.parameter], lr=1e-2), []
+    for _ in range(epochs):
+        for batch in loader:  # a share may be empty; the rank still takes part in the step
+            output = model(batch.batch, batch.x)[batch.seed_type][: len(batch.seeds)]
+            # Divided by the seeds of all ranks: gradients are summed over ranks, never averaged.
+            loss = cross_entropy(output, batch.y, reduction="sum") / batch.batch_size
+            flat.zero()
+            loss.backward()
+            flat.extras[0] = loss.detach()
+            flat.sum(reduce)
+            optimizer.step()
+            losses.append(float(flat.extras[0]))
+    return losses
+
+
+if __name__ == "__main__":
+    ranks = World()
+    losses = train(sys.argv[1], int(sys.argv[2]), world=ranks)
+    if ranks.rank == 0:
+        print(f"first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")
