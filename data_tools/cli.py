@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from data_tools.progress import Progress
 from hpcgnn.comm.launch import launched_tasks
 
 P = ParamSpec("P")
@@ -54,7 +55,8 @@ def run_command(main: Callable[[], int]) -> int:
     Any other exception is a defect of the program and keeps its traceback.
     """
     try:
-        return main()
+        with Progress():
+            return main()
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

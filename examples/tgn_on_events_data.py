@@ -1,6 +1,6 @@
 """Write events that stand in for your data: events.csv, a row per event, in order of time.
 
-Users 0 to 99 buy items 1000 to 1049. Every user has a taste that drifts: one in four purchases is a new item, and the
+Users 0 to 99 buy items 1000 to 1049. Every user has a taste that drifts: one in seven purchases is a new item, the
 others repeat one of the last three items of this user.
 """
 
@@ -14,7 +14,7 @@ with open("events.csv", "w") as file:
     file.write("src,dst,time\n")
     for number in range(num_events):
         user = int(rng.choice(num_users, p=activity / activity.sum()))
-        if not recent[user] or rng.random() < 0.25:
+        if not recent[user] or rng.random() < 0.15:
             item = (user // 10) * 5 + int(rng.integers(0, 15))  # ten users share a group of items
         else:
             item = int(rng.choice(recent[user]))

@@ -13,6 +13,8 @@ LAUNCHER_SIZES = (
     "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE", "FLUX_JOB_SIZE",
     "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
+LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID",
+                  "FLUX_TASK_RANK", "SLURM_PROCID")  # fmt: skip
 # Of torchrun and its likes, which start no MPI job. The size alone may be left over in a shell.
 TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
 # Processes between a rank and the terminal that forward what the rank prints: of Open MPI, MPICH and Intel MPI.
@@ -27,6 +29,11 @@ def launched_tasks() -> tuple[str, int]:
     if tasks == 1 and _number(TORCH_SIZE) > 1 and any(name in os.environ for name in TORCH_TASK):
         return TORCH_SIZE, _number(TORCH_SIZE)
     return variable, tasks
+
+
+def launched_rank() -> str:
+    """Return the variable that holds this process's number among the tasks, "" without a launcher."""
+    return next((name for name in LAUNCHER_RANKS if os.environ.get(name, "").isdigit()), "")
 
 
 def _number(variable: str) -> int:
