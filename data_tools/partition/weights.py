@@ -41,8 +41,8 @@ CONSTRAINTS = {
     "events": Constraint(None, "entries of the nodes' histories (temporal graphs only)", ("temporal",)),
     "edges": Constraint(None, "in-edges of all relations (static and snapshot graphs only)", files.BY_DESTINATION),
     "degree": Constraint(None, "number of distinct neighbors"),
-    "train": Constraint(None, "nodes in the training split, or entries of the first 70 % of the events"),
-    "val": Constraint(None, "nodes in the validation split, or entries of the next 15 % of the events"),
+    "train": Constraint(None, "nodes in the training split, or entries of the first 70 percent of the events"),
+    "val": Constraint(None, "nodes in the validation split, or entries of the next 15 percent of the events"),
     "time": Constraint(
         lambda source: QUARTER_NAMES, "edges in each quarter of the events or snapshots", ("temporal", "snapshots")
     ),

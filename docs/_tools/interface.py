@@ -13,13 +13,21 @@ MODULES = {
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",
         "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.pyg", "hpcgnn.snapshots.loader",
     ),
-    "Ranks and exchanges": ("hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together"),
-    "What a rank holds": ("hpcgnn.temporal.memory", "hpcgnn.graph.book", "hpcgnn.static.features"),
+    "Ranks and exchanges": (
+        "hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together", "hpcgnn.comm.timers",
+    ),
+    "What a rank holds": (
+        "hpcgnn.temporal.memory", "hpcgnn.temporal.mail", "hpcgnn.graph.book", "hpcgnn.static.features",
+    ),
     "Models": (
         "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
-        "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.batch_norm",
+        "hpcgnn.snapshots.model", "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.spatial",
+        "hpcgnn.snapshots.model.batch_norm", "hpcgnn.snapshots.step", "hpcgnn.task.labels",
     ),
-    "Configuration": ("hpcgnn.config", "hpcgnn.loop.settings", "hpcgnn.keys"),
+    "Configuration": (
+        "hpcgnn.config", "hpcgnn.loop.settings", "hpcgnn.temporal.config", "hpcgnn.static.config",
+        "hpcgnn.snapshots.config", "hpcgnn.keys", "hpcgnn.environment",
+    ),
 }  # fmt: skip
 
 HEAD = """# Python API

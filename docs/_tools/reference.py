@@ -13,12 +13,12 @@ from source import REPOSITORY, module_path
 
 sys.path.insert(0, str(REPOSITORY))
 
+from data_tools.schema import section_schema
 from data_tools.source import spec
 from hpcgnn import keys as run_keys
 from hpcgnn.__main__ import COMMANDS
 from hpcgnn.bench.__main__ import COMMANDS as BENCHES
 from hpcgnn.kinds import KINDS
-from data_tools.schema import section_schema
 from hpcgnn.task.metrics import METRICS
 
 OPTIONS = """# Options: all keys of run files

@@ -26,8 +26,8 @@ IDIOMS = {
     "those as a noun": (r"\b(?:[Tt]hose|[Tt]hese)\b(?= (?:of|that|which|who|with|in|whose|where|without|on|from|by|for|"
                         r"are|is|have|has|do|does|were|was|may|can|need|come|take|hold|at|after|before|as)\b|[,.;:)]|$)",
                         "the noun"),
-    "but for except": (r"\b(?:but (?:for|its own|the|with)\b(?<=(?:all|any|ing|one) but the)|[Bb]esides)\b|"
-                       r"\b(?:all|any|anything|nothing|everything|none|every \w+|no \w+) but\b", "except"),
+    "but for except": (r"(?i)\bbesides\b|\b(?:(?:all|any|no|every)(?: \w+)?|anything|nothing|everything|none) but\b",
+                       "except"),
     "so many": (r"\b[Ss]o (?:many|much|few)\b(?! (?:that|as))", "that number of"),
     "telegram": (r"^(?:of|for|in|with|if|where|without) [^,]{1,40}: |^(?:of|likewise)\b", "a full sentence"),
     "software that speaks": (r"\b(?:says|tells|told|asks|wants|knows|is said|are said)\b", "prints, requests, has"),
