@@ -1,8 +1,8 @@
 """Convert source files, such as text, npz, parquet or N-Triples, to a graph file.
 
-    python -m data_tools.convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
-    python -m data_tools.convert --spec my_graph.yaml my_graph.h5
-    python -m data_tools.convert --chunks FOLDER my_graph.h5
+    hpcgnn convert --preset jodie --set events=wikipedia.csv.gz wikipedia.h5
+    hpcgnn convert --spec my_graph.yaml my_graph.h5
+    hpcgnn convert --chunks FOLDER my_graph.h5
 
 A spec, a YAML file described in `data_tools.source.spec`, names the columns that become nodes, edges, times and
 features; the presets are specs that come with the package. Exit code 2 and one line on stderr when the input cannot be

@@ -1,6 +1,6 @@
 """Join two items that many users have in common: a new relation between items, with the number of users as weight.
 
-    python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item --threshold 3
+    hpcgnn derive graph.h5 out.h5 --relation user.likes.item --threshold 3
 
 The relation ``item.with.item`` is stored in both directions, in order of source and destination; ``weight`` [E] int32
 counts the users that have both. Only edges for training count (split 0), each pair of user and item once. Users with
@@ -12,6 +12,7 @@ is kept goes to disk at once.
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import sys
@@ -82,7 +83,7 @@ def derive(path: str | os.PathLike, output: str | os.PathLike, options: DeriveOp
     ends = files.split_relation(options.relation)[::2]
     joined = ends[1] if options.side == "dst" else ends[0]
     relation = files.relation_name(joined, options.name, joined)
-    with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as source:
+    with files.reading(path, files.GRAPH, "write it anew with hpcgnn convert") as source:
         if relation in source["edges"]:
             raise FileFormatError(f"{path}: has a relation {relation} already; choose another --name")
         pairs = training_pairs(source, options)
@@ -113,7 +114,7 @@ def training_pairs(file: h5py.File, options: DeriveOptions) -> UserItems:
     sizes = [int(file["nodes"][name].attrs["num_nodes"]) for name in ends]
     split = None
     if not options.all_edges:
-        split = integer_column(group, "split", "make one with data_tools.split, or pass --all_edges")
+        split = integer_column(group, "split", "make one with hpcgnn split, or pass --all_edges")
     pieces: list[list[np.ndarray]] = [[], []]
     for start, stop in files.slabs(len(group["src"]), 1, SLAB_ROWS):
         chosen = slice(None) if split is None else split[start:stop] == SPLITS.index("train")
@@ -166,9 +167,8 @@ def cut(work: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-@with_exit_code
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.derive graph.h5 out.h5 --relation user.likes.item``."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("derive", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="graph file to write; may be the same file")
@@ -185,7 +185,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max_degree", type=int, help="leave out users with more items than this (default: no limit)")
     parser.add_argument("--all_edges", action="store_true", help="count all edges, not only training edges")
     add_overwrite(parser)
-    args = vars(parser.parse_args(argv))
+    return parser
+
+
+@with_exit_code
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``hpcgnn derive graph.h5 out.h5 --relation user.likes.item``."""
+    args = vars(make_parser().parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
     refuse_existing(output, args.pop("overwrite"), graph)
     made = derive(graph, output, DeriveOptions(**args))

@@ -1,11 +1,12 @@
 """Write the graph that METIS and ParMETIS are to partition, from a graph file, as the text that their programs read.
 
 Line 1 + i is node i: the types of nodes one after the other, each in the order of its rows. The parts
-that the programs write are taken by ``python -m data_tools.partition ... --assignment FILE``.
+that the programs write are taken by ``hpcgnn partition ... --assignment FILE``.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import sys
@@ -52,8 +53,8 @@ def export(path: str | os.PathLike, output: str | os.PathLike, balance: tuple[st
         return f"{output}: {source.num_nodes} nodes, {num_pairs} pairs, weights {', '.join(weights)}"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.export_metis graph.h5 graph.metis``."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("export_metis", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="text file to write")
@@ -63,7 +64,12 @@ def main(argv: list[str] | None = None) -> int:
         help="constraints to balance, separated by commas (default and choices: see hpcgnn partition --help)",
     )
     add_overwrite(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``hpcgnn export_metis graph.h5 graph.metis``."""
+    args = make_parser().parse_args(argv)
     refuse_existing(args.output, args.overwrite)
     print(export(args.graph, args.output, args.balance))
     return 0

@@ -1,7 +1,7 @@
 """Fetch public data sets by name, with their checksums.
 
-    python -m data_tools.fetch --list
-    python -m data_tools.fetch wikipedia sx-mathoverflow --to data/
+    hpcgnn fetch --list
+    hpcgnn fetch wikipedia sx-mathoverflow --to data/
 
 The names are in catalog.yaml. A download that broke off is resumed (pooch, the library for this, cannot do that); a
 file whose content is not the expected one is not put in place. For a set whose checksum the catalog does not know, the
@@ -11,6 +11,7 @@ code 2 when a set cannot be had.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import http.client
 import pathlib
@@ -202,9 +203,8 @@ def check(entry: Entry, target: pathlib.Path, sha256: str, url: str | None = Non
     )
 
 
-@with_exit_code
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch as the command line says; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("fetch", description="Fetch public data sets by name.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="names of data sets (see --list)")
     parser.add_argument(
@@ -223,7 +223,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pause", type=float, default=1.0, help="seconds before the first retry; each retry doubles them (default: 1)"
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+@with_exit_code
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fetch as the command line says; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     catalog = load_catalog(arguments.catalog)
     if arguments.list:
         width = max(map(len, catalog))
@@ -239,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(fetch(entry, folder, arguments.url_base, arguments.attempts, arguments.pause))
         sort = " --sort" if entry.sort else ""
         print(
-            f"next: python -m data_tools.convert --preset {entry.preset}{sort} --set events={folder / entry.file_name} "
+            f"next: hpcgnn convert --preset {entry.preset}{sort} --set events={folder / entry.file_name} "
             f"{folder / name}.h5"
         )
     return 0

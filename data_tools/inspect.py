@@ -1,8 +1,8 @@
 """Say what is in a file or folder of hpcgnn: a graph file, a partition set, its book, one of its parts.
 
-    python -m data_tools.inspect wikipedia.h5
-    python -m data_tools.inspect parts/ --json
-    python -m data_tools.inspect parts/ --ranks 4 --plot parts.html
+    hpcgnn inspect wikipedia.h5
+    hpcgnn inspect parts/ --json
+    hpcgnn inspect parts/ --ranks 4 --plot parts.html
 
 To make a further format known, add its functions to `FILES` (by the root attribute ``format``) or `FOLDERS` (by a file
 that the folder holds). Only shapes, attributes and first and last times are read, so it is quick for files of any size.
@@ -10,6 +10,7 @@ that the folder holds). Only shapes, attributes and first and last times are rea
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import sys
@@ -24,7 +25,7 @@ from data_tools.reports import Report, describe_book, describe_graph, describe_p
 from hpcgnn.graph import files
 
 Lines = list[str]
-REMEDY = "run data_tools.verify, or write it anew"
+REMEDY = "run hpcgnn verify, or write it anew"
 
 
 def inspect(path: pathlib.Path) -> tuple[Report, Lines]:
@@ -150,9 +151,8 @@ FILES = {
 FOLDERS = {"book.h5": (describe_set, render_set)}
 
 
-@with_exit_code
-def main(argv: Sequence[str] | None = None) -> int:
-    """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("inspect", description="Say what is in a file or folder of hpcgnn.")
     parser.add_argument(
         "paths", nargs="+", type=pathlib.Path, metavar="PATH", help="graph file, partition set, book (book.h5) or part"
@@ -171,7 +171,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--fanouts", type=fanouts, help="fanouts of the step of --ranks (default: the set's)")
     parser.add_argument("--batch_size", type=int, help="global batch size of the step of --ranks (default: the set's)")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+@with_exit_code
+def main(argv: Sequence[str] | None = None) -> int:
+    """Inspect what the command line names; returns the exit code (2 for a file of another program)."""
+    arguments = make_parser().parse_args(argv)
     for path in arguments.paths:
         report, lines = inspect(path)
         if arguments.ranks is not None:

@@ -106,7 +106,7 @@ def _settable(schema: dict[str, Any]) -> dict[str, Any]:
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {"run": run_schema, "spec": spec_schema}
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     result = argparse.ArgumentParser(prog="hpcgnn schema", description=__doc__)
     result.add_argument("what", choices=tuple(SCHEMAS), help="run: run files (--config); spec: graph specs (convert)")
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Print a schema."""
-    print(json.dumps(SCHEMAS[parser().parse_args(argv).what](), indent=1))
+    print(json.dumps(SCHEMAS[make_parser().parse_args(argv).what](), indent=1))
     return 0
 
 

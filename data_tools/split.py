@@ -1,8 +1,8 @@
 """Split nodes, or the edges of a relation, into training, validation and test: a column ``split`` (0, 1, 2; -1 none).
 
-    python -m data_tools.split graph.h5 out.h5 --nodes paper --fractions 0.6,0.2,0.2 --stratify
-    python -m data_tools.split graph.h5 out.h5 --relation user.likes.item --seed 1
-    python -m data_tools.split graph.h5 out.h5 --nodes paper --by time --column year
+    hpcgnn split graph.h5 out.h5 --nodes paper --fractions 0.6,0.2,0.2 --stratify
+    hpcgnn split graph.h5 out.h5 --relation user.likes.item --seed 1
+    hpcgnn split graph.h5 out.h5 --nodes paper --by time --column year
 
 Every node or edge gets a key, and the keys that come first are for training. By time the key is the time (equal times
 stay together, in the later set). At random it is a hash of the seed and the row of the node, or of the two ends of the
@@ -15,6 +15,7 @@ exact but for keys that are equal.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -103,7 +104,7 @@ class Rows:
         if self._strata is not None and len(self._strata) and self._strata[-1] >= MOST_CLASSES:
             yield (
                 f"the highest label is {self._strata[-1]}, training takes classes below {MOST_CLASSES}: number "
-                "them 0, 1, ..., such as with classes: true in the spec of data_tools.convert"
+                "them 0, 1, ..., such as with classes: true in the spec of hpcgnn convert"
             )
 
     def keys(self, start: int, stop: int) -> np.ndarray:
@@ -160,7 +161,7 @@ def split_graph(
     Raises FileFormatError when the table or a column it needs is missing, or when it has a split already and
     ``replace`` is off.
     """
-    with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as source:
+    with files.reading(path, files.GRAPH, "write it anew with hpcgnn convert") as source:
         tables = tables_to_split(source, options)
         for table in tables:
             if "split" in source[table] and not options.replace:
@@ -269,9 +270,8 @@ def write_split(
     return sizes
 
 
-@with_exit_code
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.split graph.h5 out.h5 --nodes paper``."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("split", description=__doc__.splitlines()[0])
     parser.add_argument("graph", help="graph file to read")
     parser.add_argument("output", help="graph file to write; may be the same file")
@@ -289,7 +289,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stratify", action="store_true", help="split the nodes of each label by the fractions")
     parser.add_argument("--replace", action="store_true", help="replace the split if the graph has one")
     add_overwrite(parser)
-    args = vars(parser.parse_args(argv))
+    return parser
+
+
+@with_exit_code
+def main(argv: list[str] | None = None) -> int:
+    """Command line: ``hpcgnn split graph.h5 out.h5 --nodes paper``."""
+    args = vars(make_parser().parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
     refuse_existing(output, args.pop("overwrite"), graph)
     try:

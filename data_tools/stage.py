@@ -3,19 +3,25 @@ same folder."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from data_tools.cli import ToolParser
 from data_tools.team import Ranks, SharedError, Team, run_team
 
 
-def main(argv: list[str] | None = None, team: Team | None = None) -> int:
-    """Command line: ``python -m data_tools.stage parts/ /local/scratch``; with mpirun or srun before it every rank
-    stages the parts that it would train on."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("stage", description=__doc__.replace("\n", " "))
     parser.add_argument("folder", help="folder of the partition set to copy")
     parser.add_argument("stage_to", help="folder on a disk of each machine to copy to")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``hpcgnn stage parts/ /local/scratch``; with mpirun or srun before it every rank
+    stages the parts that it would train on."""
+    args = make_parser().parse_args(argv)
     from hpcgnn.comm.group import DistributedError
     from hpcgnn.graph.stage import stage
 

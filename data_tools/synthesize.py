@@ -245,7 +245,7 @@ def run_static(args: argparse.Namespace) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line: ``python -m data_tools.synthesize --events 10000 out.h5``."""
+    """Command line: ``hpcgnn synthesize --events 10000 out.h5``."""
     parser = make_parser()
     args = parser.parse_args(argv)
     if (args.static or args.rmat) and args.snapshots is not None:

@@ -18,15 +18,15 @@ from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.loader import NeighborLoader
 
 
-def train(path, num_classes, epochs=5, batch_size=128, dtype=torch.float32, world=None):
+def train(path, num_classes, epochs=5, batch_size=128, fanouts=(10, 5), dtype=torch.float32, world=None):
     from torch_geometric.nn import GraphSAGE
 
     world = world or World()
     graph = StaticGraph(path, world, dtype=dtype)
 
     # batch_size is global: the seeds of all ranks together. On 2 ranks each gets about 64 of 128.
-    train_loader = NeighborLoader(graph, "train", fanouts=[10, 5], batch_size=batch_size, as_data="pyg")
-    test_loader = NeighborLoader(graph, "test", fanouts=[10, 5], batch_size=512, as_data="pyg")
+    train_loader = NeighborLoader(graph, "train", list(fanouts), batch_size, as_data="pyg")
+    test_loader = NeighborLoader(graph, "test", list(fanouts), batch_size=512, as_data="pyg")
 
     torch.manual_seed(0)  # the same weights on all ranks
     (width,) = graph.widths  # columns of the features of the only node type

@@ -27,6 +27,7 @@ TOOLS = {
     "stage": "copy a partition set to a disk of each machine",
     "export": "write a graph file, or a part of one, for other programs",
     "export_metis": "write a graph as the text that METIS reads",
+    "completion": "print the shell's completion of all commands and options",
     "schema": "write the JSON Schema of run files or graph specs, for editors",
 }
 RUNS = {
@@ -78,7 +79,7 @@ def usage() -> str:
             *_listed(RUNS),
             "",
             "hpcgnn COMMAND --help lists the options of a command. hpcgnn --version prints the version.",
-            "python -m hpcgnn.train and the like, python -m data_tools.convert and the like are the same programs.",
+            "python -m hpcgnn.train and the like, hpcgnn convert and the like are the same programs.",
         ]
     )
 

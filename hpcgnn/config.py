@@ -220,7 +220,7 @@ def load(path: str | os.PathLike) -> Any:
     if not path.is_file():
         if path.parent.is_file() or (path.parent / "book.h5").exists():
             raise ValueError(
-                f"{path.parent}: no run folder; python -m data_tools.inspect tells of graphs and their parts"
+                f"{path.parent}: no run folder; hpcgnn inspect describes graphs and their parts"
             )
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
@@ -237,7 +237,7 @@ def check_resumable(old: Sections, new: Sections) -> None:
     if old.KIND != new.KIND:
         raise ValueError(f"the run to resume is on a {old.KIND} graph, not a {new.KIND} one")
     if changed := _changed(old.to_dict(), new, old.train):
-        raise ValueError(f"a resumed run keeps its identity; not changeable: {changed}. Start a new run instead")
+        raise ValueError(f"these keys cannot change when a run is resumed: {changed}. Start a new run instead")
 
 
 def check_recorded(recorded: dict[str, Any], config: Sections, path: Path, checkpoint: str) -> None:

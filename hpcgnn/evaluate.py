@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
+"""``hpcgnn evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
 
 The protocol is the run's own, or with ``--eval tgb`` and others, short for ``--eval.protocol``, another one;
 ``--baseline.kind`` scores a rule in place of the model.
@@ -24,7 +24,7 @@ from hpcgnn.reopen import command_parser, load_best, open_session, parse
 def main(world: World, argv: list[str]) -> int:
     """Collective. Evaluate, and print one JSON object on rank 0; returns the exit code."""
     argv = [re.sub("^--eval(?==|$)", "--eval.protocol", word) for word in argv]
-    arguments, comm = parse(_parser(), argv, world)
+    arguments, comm = parse(make_parser(), argv, world)
 
     def change(config: Sections) -> Sections:
         return config.evaluated_by(arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind)
@@ -36,7 +36,8 @@ def main(world: World, argv: list[str]) -> int:
     return launch.EXIT_DONE
 
 
-def _parser() -> jsonargparse.ArgumentParser:
+def make_parser() -> jsonargparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = command_parser("hpcgnn evaluate", __doc__)
     protocols = [word for kind in KINDS.values() for word in kind.protocols]
     baselines = [word for kind in KINDS.values() for word in kind.baselines]

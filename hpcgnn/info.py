@@ -1,5 +1,5 @@
-"""``python -m hpcgnn.info``: says what this installation and this allocation can do, and checks itself, under mpirun
-too. ``python -m hpcgnn.info run/ [run2/ ...]``: says what run folders hold: their data, newest epoch, and checkpoints,
+"""``hpcgnn info``: says what this installation and this allocation can do, and checks itself, under mpirun
+too. ``hpcgnn info run/ [run2/ ...]``: says what run folders hold: their data, newest epoch, and checkpoints,
 checked.
 """
 
@@ -94,14 +94,19 @@ def _checkpoint(path: Path, check: bool) -> str:
     )
 
 
-def main(world: World, argv: list[str]) -> int:
-    """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
-    fails."""
+def make_parser() -> jsonargparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = jsonargparse.ArgumentParser(prog="hpcgnn info", description=__doc__, exit_on_error=False)
     parser.add_argument(
         "runs", type=str, nargs="*", help="run folders to describe; default: describe this installation"
     )
-    folders = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(parser, argv).runs)
+    return parser
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Describe a run or the machine; returns exit code 1 when a checkpoint is damaged or the self-check
+    fails."""
+    folders = launch.on_first_rank(world, "arguments", lambda: configuration.parse_arguments(make_parser(), argv).runs)
     if not folders:
         return _describe_machine()
     damaged: list[str] = []

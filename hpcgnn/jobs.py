@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.jobs DIR``: writes the job scripts, recipes and site profiles into a folder, for a system where
+"""``hpcgnn jobs DIR``: writes the job scripts, recipes and site profiles into a folder, for a system where
 hpcgnn is installed and no clone lies. Needs no MPI.
 
 ``DIR/environment.sh`` makes jobs use the environment that this command runs in. Jobs run in the folder above DIR, and
@@ -19,12 +19,17 @@ PATTERNS = ("train*.slurm", "train_*.yaml", "recipes/*.yaml", "lib.sh", "clean_s
 ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns exit code 2 for a folder that cannot be written or holds other files of these names."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="hpcgnn jobs", description=__doc__)
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write, such as jobs")
     parser.add_argument("--overwrite", action="store_true", help="overwrite files that were changed")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns exit code 2 for a folder that cannot be written or holds other files of these names."""
+    options = make_parser().parse_args(argv)
     try:
         write_jobs(options.folder, options.overwrite)
     except (OSError, ValueError) as error:

@@ -1,21 +1,19 @@
-"""``python -m hpcgnn.predict run/ --pairs pairs.csv --out scores.csv``: predicts probabilities of events after the end
-of the graph. ``--nodes nodes.csv --out embeddings.csv``: embeddings of nodes at such times. Of a run on labels of
-events ``--pairs``, or of one on labels of nodes ``--nodes``, gives class and outputs, or the predicted number.
+"""Predict with the best epoch of a run, on any number of ranks.
 
-Loads the best epoch, moves node memory through validation and test events, and answers for each (src, dst[, time]) or
-(node[, type][, time]) of the file. Ids and times are those of the source data. The suffix of ``--out`` says what is
-written: ``.csv``, ``.parquet``, or ``.npz``.
+A run on links scores pairs (`--pairs`). A run on labels writes classes, or numbers, with the outputs of the model, for
+the nodes in a file (`--nodes`) or for all nodes. `--embeddings` writes embeddings. A temporal run answers for the time
+after its last event, or for later times. A run on snapshots writes outputs of the last snapshots (`--snapshots`).
 
-For a run on a static graph: ``python -m hpcgnn.predict run/ --out nodes.csv``: class and outputs, or ``--embeddings``,
-of all nodes of the learned type, with all their neighbors; of a run on links ``--pairs pairs.csv``: scores of pairs.
+Ids and times are the ids and times of the source files. The suffix of `--out` chooses the format: .csv, .parquet, .npz.
 
-For a run on snapshots: ``python -m hpcgnn.predict run/ --out nodes.csv --snapshots 3``: what is predicted of all nodes
-from each of the last three snapshots, after all snapshots before; for runs on links or edges ``--embeddings``.
+    mpirun -np 4 hpcgnn predict run/ --pairs pairs.csv --out scores.csv
 """
 
 from __future__ import annotations
 
 import sys
+
+import jsonargparse
 
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
@@ -25,8 +23,8 @@ from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, open_run, parse
 
 
-def main(world: World, argv: list[str]) -> int:
-    """Collective. Predict, and write the answers into a file; returns the exit code."""
+def make_parser() -> jsonargparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = command_parser("hpcgnn predict", __doc__)
     parser.add_argument(
         "--pairs", type=str, default="", help="CSV file of pairs to score: columns src, dst, and time or rel"
@@ -44,7 +42,12 @@ def main(world: World, argv: list[str]) -> int:
         help="file to write (.csv, .parquet or .npz), with the columns src, dst, time and score; or node, type, time "
         "and embedding; or node, class and outputs",
     )  # fmt: skip
-    arguments, comm = parse(parser, argv, world)
+    return parser
+
+
+def main(world: World, argv: list[str]) -> int:
+    """Collective. Predict, and write the answers into a file; returns the exit code."""
+    arguments, comm = parse(make_parser(), argv, world)
 
     def change(config: Sections) -> Sections:
         check_suffix(arguments.out)

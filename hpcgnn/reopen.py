@@ -101,7 +101,7 @@ def load_best(session: Session, folder: str) -> Progress:
         problem = checkpoint.find_damage(best, session.world)
         if problem is None:
             raise
-        message = f"{problem}; python -m hpcgnn.train --resume {folder} makes a damaged checkpoint anew where it can"
+        message = f"{problem}; hpcgnn train --resume {folder} makes a damaged checkpoint anew where it can"
         raise DistributedError(message, user_error=True) from error
 
 

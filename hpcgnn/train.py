@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.train``: trains a graph neural network; without arguments, TGN on built-in synthetic events.
+"""``hpcgnn train``: trains a graph neural network; without arguments, TGN on built-in synthetic events.
 
 ``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
 mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
@@ -26,7 +26,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World, mpi_version
 from hpcgnn.graph import files
 from hpcgnn.graph.stage import unusable
-from hpcgnn.kinds import kind_of, make_built_in, open_session
+from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
@@ -138,7 +138,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     argv = expand_recipe(argv)  # here already, as a resumed run's own file comes before it
     resume = _option(argv, "--resume")
     if resume is None:
-        config, _ = configuration.parse(_parser(configuration.kind_of(argv)), argv)
+        config, _ = configuration.parse(make_parser(configuration.kind_of(argv)), argv)
         config.resolve_inputs()
         if not config.output.dir:
             return config, _new_folder(config.run_name), False
@@ -151,7 +151,7 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     old = configuration.load(folder / "config.yaml")
     checkpoint, recorded = recorded_config(folder / "checkpoints")
     configuration.check_recorded(recorded, old, folder / "config.yaml", checkpoint)
-    config, _ = configuration.parse(_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
+    config, _ = configuration.parse(make_parser(old.KIND), ["--config", str(folder / "config.yaml"), *argv])
     config.resolve_inputs()
     config.output.dir = old.output.dir
     configuration.check_resumable(old, config)
@@ -188,7 +188,8 @@ def _new_folder(name: str) -> Path:
     raise AssertionError("numbers have no end")
 
 
-def _parser(kind: str) -> jsonargparse.ArgumentParser:
+def make_parser(kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
+    """Make the parser of the command line, of runs on a kind of graph."""
     parser = configuration.parser("hpcgnn train", __doc__, kind)
     parser.add_argument("--resume", type=str, default="", help="run folder to resume; empty: start a new run")
     parser.add_argument("--profile", action="store_true", help=f"short form of --train.profile {PROFILED}")

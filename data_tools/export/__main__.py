@@ -1,4 +1,4 @@
-"""``python -m data_tools.export``."""
+"""``hpcgnn export``."""
 
 import sys
 

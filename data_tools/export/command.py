@@ -1,7 +1,7 @@
 """Export a graph file, or one part of a partition set, to other tools.
 
-    python -m data_tools.export wikipedia.h5 exported/ --format parquet
-    python -m data_tools.export parts/ exported/ --format pyg --part 0
+    hpcgnn export wikipedia.h5 exported/ --format parquet
+    hpcgnn export parts/ exported/ --format pyg --part 0
 
 Row ids (`row`; n_id and e_id of PyTorch Geometric) and original ids (`id`) go along. Exit code 2 and one line on stderr
 when the input cannot be used; the folder then does not exist.
@@ -9,6 +9,7 @@ when the input cannot be used; the folder then does not exist.
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -49,9 +50,8 @@ def export(source: pathlib.Path, output: pathlib.Path, kind: str, part: int | No
     return names
 
 
-@with_exit_code
-def main(argv: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns the exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("export", description="Export a graph file or a part of a partition set.")
     parser.add_argument(
         "--format", required=True, choices=FORMATS, dest="kind", help=f"format to write. {describe_choices(FORMATS)}"
@@ -59,7 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", type=int, help="number of the part to export; needed for a partition set")
     parser.add_argument("source", type=pathlib.Path, help="graph file, or folder of a partition set")
     parser.add_argument("output", type=pathlib.Path, help="folder to write")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+@with_exit_code
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export as the command line says; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
     names = export(arguments.source, arguments.output, arguments.kind, arguments.part)
     print(f"{arguments.output}: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")
     return 0

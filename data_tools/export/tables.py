@@ -18,7 +18,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
 Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Lookup"
-REMEDY = "write it anew, or check it with data_tools.verify"
+REMEDY = "write it anew, or check it with hpcgnn verify"
 
 
 @dataclass(frozen=True, slots=True)

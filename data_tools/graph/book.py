@@ -19,7 +19,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.decode import decode_json
 
 ATTRIBUTES = ("kind", "num_parts", "set_id", "seed", "method", "options", "source_name", "source_hash", "quality")
-REMEDY = "run data_tools.verify, or partition again"
+REMEDY = "run hpcgnn verify, or partition again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ def outline_of(path: pathlib.Path, file: h5py.File) -> SetBook:
         relations.append(EdgeType(name, count, types[source], types[destination], columns, scale))
     facts = read_facts(file)
     if (count := int(facts.get("num_snapshots", 1))) < 1:
-        raise files.FileFormatError(f"{path}: num_snapshots is {count}; run data_tools.partition again")
+        raise files.FileFormatError(f"{path}: num_snapshots is {count}; run hpcgnn partition again")
     options, quality = (decode_json(file.attrs[name]) for name in ("options", "quality"))
     if not (isinstance(options, dict) and isinstance(quality, dict)):
-        raise files.FileFormatError(f"{path}: options and quality must be mappings; run data_tools.partition again")
+        raise files.FileFormatError(f"{path}: options and quality must be mappings; run hpcgnn partition again")
     kind, set_id, source_hash = (str(file.attrs[name]) for name in ("kind", "set_id", "source_hash"))
     hashes = [text.decode() for text in file["parts/hash"][:]]
     of_graph = (path, kind, tuple(types.values()), tuple(relations), facts)
@@ -147,7 +147,7 @@ def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> in
     count = int(group.attrs["num_edges"])
     if not 0 <= count <= files.MOST_PACKED * max(0, sum(sizes)):
         raise files.FileFormatError(
-            f"{path}: {group.name} has {count} edges, parts of {sum(sizes)} bytes; run data_tools.partition again"
+            f"{path}: {group.name} has {count} edges, parts of {sum(sizes)} bytes; run hpcgnn partition again"
         )
     return count
 

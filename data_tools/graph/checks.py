@@ -64,7 +64,7 @@ def check_stamps(group: h5py.Group, num_snapshots: int, share: tuple[int, int] =
         if bad.any():
             row = int(np.argmax(bad))
             what = f"snapshots {first[row]} to {last[row]} of 0 to {num_snapshots - 1}"
-            refuse(group["first"], start + row, f"{what}; write the file anew with data_tools.snapshots")
+            refuse(group["first"], start + row, f"{what}; write the file anew with hpcgnn snapshots")
 
 
 def check_finite(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:

@@ -157,7 +157,7 @@ def open_source(path: str | os.PathLike) -> Source:
     """Open a graph file and read its outline; the caller closes it. FileFormatError names what is wrong."""
     file = files.open_checked(path, files.GRAPH)
     try:
-        with files.naming(path, "write it anew with data_tools.convert"):
+        with files.naming(path, "write it anew with hpcgnn convert"):
             return outline(file)
     except BaseException:
         file.close()
@@ -173,7 +173,7 @@ def outline(file: h5py.File) -> Source:
         check_snapshots(file)
     for name in ("nodes", "edges"):
         if name not in file:
-            raise FileFormatError(f"{file.filename}: group /{name} is missing; write it anew with data_tools.convert")
+            raise FileFormatError(f"{file.filename}: group /{name} is missing; write it anew with hpcgnn convert")
     types: dict[str, NodeType] = {}
     base = 0
     for name in files.node_types(file):
@@ -254,7 +254,7 @@ def check_snapshots(file: h5py.File) -> None:
     if not 1 <= count <= files.MOST_SNAPSHOTS or any(count != 1 for count in outline.values()):
         raise FileFormatError(
             f"{file.filename}: a snapshot graph needs the attribute num_snapshots (1 to {files.MOST_SNAPSHOTS}), one "
-            f"node type and one relation; it has {count} and {outline}: write it with data_tools.snapshots"
+            f"node type and one relation; it has {count} and {outline}: write it with hpcgnn snapshots"
         )
 
 

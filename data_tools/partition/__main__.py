@@ -1,4 +1,4 @@
-"""``python -m data_tools.partition``."""
+"""``hpcgnn partition``."""
 
 import sys
 

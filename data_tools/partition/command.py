@@ -76,7 +76,7 @@ def partition(
         source = open_source(path)
     # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
     keep = (ValueError, OSError, MemoryError, TypeError, AttributeError, IndexError)
-    with files.naming(path, "write it anew with data_tools.convert", keep=keep), source.file:
+    with files.naming(path, "write it anew with hpcgnn convert", keep=keep), source.file:
         options = source_hash = facts = None
         with team.together("read the options"):
             num_parts = default_parts(source.num_nodes) if parts is None else parts
@@ -173,7 +173,7 @@ def size(text: str) -> int:
 
 
 def main(argv: list[str] | None = None, team: Team | None = None) -> int:
-    """Command line: ``python -m data_tools.partition graph.h5 parts/ --parts 16``, or with ``mpirun -np 4`` before."""
+    """Command line: ``hpcgnn partition graph.h5 parts/ --parts 16``, or with ``mpirun -np 4`` before."""
     team = team or Team()
     options = vars(make_parser().parse_args(argv))
     quality = partition(options.pop("graph"), report=print, team=team, **options)

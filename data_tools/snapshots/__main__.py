@@ -1,4 +1,4 @@
-"""``python -m data_tools.snapshots``."""
+"""``hpcgnn snapshots``."""
 
 import sys
 

@@ -1,11 +1,11 @@
 """Convert source files to a snapshot graph file: one node set, edges of several snapshots.
 
-    python -m data_tools.snapshots lists enron10.csv.gz enron10.h5 --num_nodes 184 --undirected
-    python -m data_tools.snapshots pygt england_covid.json.gz covid.h5
-    python -m data_tools.snapshots quadruples icews14/ icews.h5
-    python -m data_tools.snapshots speeds los_speed.csv.gz los_adj.csv.gz los.h5
-    python -m data_tools.snapshots contacts sg_infectious_contact_list.tgz infectious.h5
-    python -m data_tools.snapshots windows events.h5 windows.h5 --windows 100
+    hpcgnn snapshots lists enron10.csv.gz enron10.h5 --num_nodes 184 --undirected
+    hpcgnn snapshots pygt england_covid.json.gz covid.h5
+    hpcgnn snapshots quadruples icews14/ icews.h5
+    hpcgnn snapshots speeds los_speed.csv.gz los_adj.csv.gz los.h5
+    hpcgnn snapshots contacts sg_infectious_contact_list.tgz infectious.h5
+    hpcgnn snapshots windows events.h5 windows.h5 --windows 100
 
 Edges that stay through several snapshots are stored once, with the first and the last of these, where that takes fewer
 bytes. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not exist.

@@ -127,7 +127,7 @@ def _ids_of(names: list[str], file: str) -> np.ndarray:
         if not name or name in names[:place]:
             what = f"{name!r}, as column {names.index(name) + 1} has" if name else "none"
             raise FileFormatError(
-                f"{file}: the name of column {place + 1} is {what}; every sensor needs a name of its own, or give a "
+                f"{file}: the name of column {place + 1} is {what}; every sensor needs a distinct name; or give a "
                 "file without names and --header none"
             )
     if all(map(str.isdigit, names)) and max(map(int, names)) < 1 << 63:

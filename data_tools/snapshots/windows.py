@@ -76,7 +76,7 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
     column ``type``, and several relations have a column ``rel``; ids, features and further columns of nodes stay; both:
     edges in both directions. Raises FileFormatError.
     """
-    with files.reading(path, files.GRAPH, "write it anew with data_tools.convert") as file:
+    with files.reading(path, files.GRAPH, "write it anew with hpcgnn convert") as file:
         if file.attrs.get("kind") != "temporal":
             raise FileFormatError(f"{path}: kind is {file.attrs.get('kind')!r}, expected a temporal graph")
         events = _read_events(file)

@@ -77,7 +77,7 @@ def read_piece(piece: FileSpec, table: Table, fields: list[Field], spools: dict[
             except RowError as error:
                 raise FileFormatError(f"{error}{table.line(error.row)}") from None
             if not spools[field.name].fits(rows):
-                raise FileFormatError(f"{piece.path}: its rows differ in width from those of the files before it")
+                raise FileFormatError(f"{piece.path}: its rows differ in width from the rows of the files before it")
             spools[field.name].append(rows)
         first_row += batch[fields[0].name].num_rows
     check_rows(piece.title, first_row, piece.rows)
@@ -110,7 +110,7 @@ def read_table(
             spool = spools.setdefault(key, Spool(folder))
             if not spool.fits(column):
                 title = spec.files[name].title
-                raise FileFormatError(f"{title}: its rows differ in width from those of the files before it")
+                raise FileFormatError(f"{title}: its rows differ in width from the rows of the files before it")
             for start, stop in slabs(len(column), row_bytes(column)):
                 spool.append(column[start:stop])
     return {key: spool.column() for key, spool in spools.items()} or empty

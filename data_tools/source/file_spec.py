@@ -153,7 +153,7 @@ class ColumnSpec:
 
     def __post_init__(self):
         if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
-            raise ValueError("exactly one of column, sparse and sets says where the values are")
+            raise ValueError("give exactly one of column, sparse and sets, the place of the values")
         for name in self.sets:
             one_of("sets", name, SPLITS)
         if self.classes and (self.values or self.column is None or isinstance(self.column, list)):

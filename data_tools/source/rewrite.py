@@ -26,7 +26,7 @@ def rewriting(
     ``leave_out`` names datasets that are not copied, such as ``nodes/user/split``. Copies are made by HDF5, chunk by
     chunk. Raises FileFormatError for a file that cannot be used.
     """
-    remedy = "write it anew with data_tools.convert"
+    remedy = "write it anew with hpcgnn convert"
     with files.reading(path, files.GRAPH, remedy) as source:
         attributes = {name: value for name, value in source.attrs.items() if name not in WRITERS}
         with files.writing(output, files.GRAPH, **attributes) as target:

@@ -47,7 +47,7 @@ A spec is a YAML file; the presets are just such files::
 The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
 layout: their rows follow each other, and a column `split` says from which they come.
 
-Formats are the rows of FORMATS in data_tools/source/formats/tables.py, which the help of data_tools.convert lists. A
+Formats are the rows of FORMATS in data_tools/source/formats/tables.py, which the help of hpcgnn convert lists. A
 blank node of triples belongs to its file.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing) or
@@ -206,7 +206,7 @@ class SourceSpec:
 
     def __post_init__(self):
         if self.kind == "snapshots":
-            raise ValueError("kind: snapshots: data_tools.snapshots makes these, of events too (format windows)")
+            raise ValueError("kind: snapshots: hpcgnn snapshots makes snapshot graphs, also from events (format windows)")
         one_of("kind", self.kind, ("auto", *KINDS))
         types = [node.type for node in self.nodes]
         names = [name for edge in self.edges for name in (edge.relation, edge.reverse_relation) if name]

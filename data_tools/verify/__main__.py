@@ -1,4 +1,4 @@
-"""``python -m data_tools.verify``."""
+"""``hpcgnn verify``."""
 
 import sys
 

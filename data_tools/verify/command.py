@@ -5,6 +5,7 @@ Exit code 0: the set is right; 2: each problem found is a line naming file, data
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import pathlib
@@ -207,15 +208,20 @@ def check_source(book: SetBook, source: h5py.File, findings: Findings) -> bool:
     return fine
 
 
-def main(argv: list[str] | None = None, team: Team | None = None) -> int:
-    """Command line: ``python -m data_tools.verify parts/ --against graph.h5``, or with ``mpirun -np 4`` before."""
-    team = team or Team()
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = ToolParser("verify", description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="folder of the partition set")
     parser.add_argument(
         "--against", metavar="GRAPH", help="graph file that the set was made from, to compare with (default: none)"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None, team: Team | None = None) -> int:
+    """Command line: ``hpcgnn verify parts/ --against graph.h5``, or with ``mpirun -np 4`` before."""
+    team = team or Team()
+    args = make_parser().parse_args(argv)
     lines = verify(args.folder, args.against, team)
     if team.rank:
         return 2 if lines else 0

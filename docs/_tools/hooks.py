@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import interface
 import reference
-from interface import api_page, docstring
+from interface import docstring
 from messages import messages_page
 from mkdocs.structure.files import File
 from source import REPOSITORY
 
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml"}  # of quoted files, by suffix
-GENERATED = {"api.md": api_page, "messages.md": messages_page, **reference.PAGES}
+GENERATED = {**interface.pages(), "messages.md": messages_page, **reference.PAGES}
 
 
 def on_config(config, **_):

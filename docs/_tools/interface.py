@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
+from functools import partial
 
 from source import module_path
 
@@ -16,7 +18,7 @@ MODULES = {
     "Ranks and exchanges": (
         "hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together", "hpcgnn.comm.timers",
     ),
-    "What a rank holds": (
+    "State of a rank": (
         "hpcgnn.temporal.memory", "hpcgnn.temporal.mail", "hpcgnn.graph.book", "hpcgnn.static.features",
     ),
     "Models": (
@@ -38,15 +40,30 @@ The classes and functions of a training loop, a loader, a model or a partitioner
 """
 
 
+def pages() -> dict[str, Callable[[], str]]:
+    """Name the pages of the interface, and what writes each, in the language of mkdocstrings."""
+    parts = {f"api/{title.lower().replace(' ', '_')}.md": partial(part_page, title) for title in MODULES}
+    return {"api.md": api_page, **parts}
+
+
 def api_page() -> str:
-    """Write the page, in the language of mkdocstrings."""
-    lines = [HEAD]
+    """Write the page that lists all modules."""
+    lines = [HEAD, "| Module | Content |", "|---|---|"]
     for title, names in MODULES.items():
-        lines += [f"## {title}", ""]
-        for name in names:
-            module_path(name)
-            lines += [f"::: {name}", ""]
-    return "\n".join(lines)
+        page = f"api/{title.lower().replace(' ', '_')}.md"
+        lines += [f"| [`{name}`]({page}#{name}) | {first_sentence(name)} |" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def part_page(title: str) -> str:
+    """Write the page of some modules."""
+    return "\n\n".join([f"# Python API: {title.lower()}", *(f"::: {name}" for name in MODULES[title])]) + "\n"
+
+
+def first_sentence(module: str) -> str:
+    """Read what a module is."""
+    text = " ".join(docstring(module).split("\n\n")[0].split())
+    return re.split(r"(?<=\.)\s", text)[0].replace("|", "\\|")
 
 
 def docstring(name: str) -> str:

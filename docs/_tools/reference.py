@@ -8,11 +8,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import patch
 
 from source import REPOSITORY, module_path
 
 sys.path.insert(0, str(REPOSITORY))
 
+from data_tools.completion import parser_of
 from data_tools.schema import section_schema
 from data_tools.source import spec
 from hpcgnn import keys as run_keys
@@ -98,11 +100,12 @@ def _cell(text: str) -> str:
 
 def commands_page() -> str:
     """Write the help of every command, as it prints it."""
-    names = [*COMMANDS, *(f"bench {name}" for name in BENCHES)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        helps = list(pool.map(help_of, names))
+    benches = [f"bench {name}" for name in BENCHES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool, patch.dict(os.environ, COLUMNS="100"):
+        helps = {name: parser_of(name).format_help() for name in COMMANDS if name != "bench"}
+        helps |= zip(["bench", *benches], pool.map(help_of, ["bench", *benches]), strict=True)
     lines = [COMMANDS_HEAD]
-    for name, text in zip(names, helps, strict=True):
+    for name, text in ((name, helps[name]) for name in [*COMMANDS, *benches]):
         lines += [f"## hpcgnn {name}", "", _sentence(name), ""]
         lines += ["```text", text.strip(), "```", ""]
     return "\n".join(lines)
@@ -117,7 +120,7 @@ def _sentence(command: str) -> str:
 def help_of(command: str) -> str:
     """Run a command with ``--help``, on one rank."""
     program = [sys.executable, "-m", "hpcgnn", *command.split(), "--help"]
-    variables = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(REPOSITORY)}
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(program, capture_output=True, text=True, check=True, env=variables, cwd=REPOSITORY).stdout
 
 

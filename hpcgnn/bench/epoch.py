@@ -1,8 +1,8 @@
-"""``python -m hpcgnn.bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
+"""``hpcgnn bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
 
 Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
 events. The first epoch warms up; each following one is reported, or round of epochs with ``--train.parallel_epochs``.
-``--peer pyg`` adds PyTorch Geometric's time for the same epoch, on one rank. ``python -m hpcgnn.bench scale --help``: a
+``--peer pyg`` adds PyTorch Geometric's time for the same epoch, on one rank. ``hpcgnn bench scale --help``: a
 cost model of many ranks.
 """
 

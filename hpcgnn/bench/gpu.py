@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench gpu``: times every kernel of a device against its bound, and exchanges between devices.
+"""``hpcgnn bench gpu``: times every kernel of a device against its bound, and exchanges between devices.
 
 A kernel is bound by the bytes that it must move, at the rate of a large copy, or by its flops, at the rate of a large
 product in float32. Its time is the median of several calls, each with the caches full of other data. With several

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench memory``: how many bytes a rank of many ranks needs, structure by structure.
+"""``hpcgnn bench memory``: how many bytes a rank of many ranks needs, structure by structure.
 
 Two small parts of such a graph are written, one four times the size of the other, with the nodes and edges of a rank in
 the proportion asked for. A run is opened on each in a world that pretends to have all ranks, and trains some steps;

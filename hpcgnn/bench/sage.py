@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench sage``: training steps on a static graph timed by stage, with the bytes they move.
+"""``hpcgnn bench sage``: training steps on a static graph timed by stage, with the bytes they move.
 
 Takes the options of ``hpcgnn.train --kind static`` (``--data.path``, ``--config``, ...); without a data path the
 built-in synthetic graph. The first step warms up. Any model will do; without options 3-layer GraphSAGE, hidden width

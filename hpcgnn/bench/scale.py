@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench scale``: predicts the seconds of training steps and epochs on 1 to 1,024 ranks.
+"""``hpcgnn bench scale``: predicts the seconds of training steps and epochs on 1 to 1,024 ranks.
 
 One process simulates jobs of R ranks of a partition set, for R up to the number of parts: they train as threads that
 take turns, what each computes is timed, and what they send is counted. Of a graph whose sizes are given it simulates

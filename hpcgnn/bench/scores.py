@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench scores``: times exact average precision and ROC AUC of scores that lie spread over ranks."""
+"""``hpcgnn bench scores``: times exact average precision and ROC AUC of scores that lie spread over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.bench snapshots``: epochs of training on snapshots timed by stage, with the bytes they move.
+"""``hpcgnn bench snapshots``: epochs of training on snapshots timed by stage, with the bytes they move.
 
 Takes the options of ``hpcgnn.train --kind snapshots`` (``--data.path``, ``--config``, ...); without a data path the
 built-in synthetic graph. The first epoch warms up. Twice: exchanges under way while ranks compute, and waited for at

@@ -306,7 +306,7 @@ class World(Group):
         """Collective. Raise DistributedError, on all ranks, where one has another version of hpcgnn, another build of
         its kernels, or another kind of device, as on a machine whose GPU is broken."""
         versions = {"version of hpcgnn": __version__, "source of the compiled kernels": hpcgnn_native.SOURCE}
-        same_everywhere(self, versions, "install one build on all machines (python -m hpcgnn.info says what is there)")
+        same_everywhere(self, versions, "install one build on all machines (hpcgnn info says what is there)")
         first, own = self.broadcast(self.device.type), self.device.type
         remedy = "see what nvidia-smi says there, or train without GPUs by comm.device cpu"
         same_everywhere(self, {"kind of device": first if self._samples else own}, remedy)

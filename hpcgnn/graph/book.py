@@ -20,7 +20,7 @@ from hpcgnn.comm.same import same_everywhere
 from hpcgnn.comm.together import together
 from hpcgnn.graph import files
 
-VERIFY = "run data_tools.verify, or partition again"
+VERIFY = "run hpcgnn verify, or partition again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str
     if digest is not None and name.is_file() and files.file_hash(name) != digest:
         raise files.FileFormatError(
             f"{name}: contents do not match the hash in the book: damaged, or a file of another partition set or "
-            "version; run data_tools.verify, or partition again into an empty folder"
+            "version; run hpcgnn verify, or partition again into an empty folder"
         )
     with files.reading(name, files.PART, VERIFY) as file:
         own_set = str(file.attrs.get("set_id"))
@@ -264,6 +264,6 @@ def _check_counts(name: os.PathLike, rows: Sequence[np.ndarray], expected: np.nd
     for part_rows, count, node_type in zip(rows, expected, types, strict=True):
         if len(part_rows) != count:
             raise files.FileFormatError(
-                f"{name}: /nodes/{node_type}/row has {len(part_rows)} rows, the book says {count}: part or book is "
+                f"{name}: /nodes/{node_type}/row has {len(part_rows)} rows, the book has {count}: part or book is "
                 f"damaged; {VERIFY}"
             )

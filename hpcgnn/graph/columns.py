@@ -20,7 +20,7 @@ import torch
 from hpcgnn import native
 from hpcgnn.graph import files
 
-REMEDY = "run data_tools.verify, or partition again"
+REMEDY = "run hpcgnn verify, or partition again"
 SLAB = 4 << 20  # bytes
 GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows at most GAP apart are read at once, at most LONGEST of them
 

@@ -91,7 +91,7 @@ MOST_SNAPSHOTS = 1 << 24
 DAMAGE = (
     OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError, OverflowError, MemoryError
 )  # fmt: skip
-PARTITION = "python -m data_tools.partition"
+PARTITION = "hpcgnn partition"
 MOST_PACKED = 1100  # bytes of a column by byte of its file: gzip packs zeros to a 1,032nd
 _sound: set[tuple[int, ...]] = set()  # files whose objects were checked, by device, inode, size and time: not again
 
@@ -117,7 +117,7 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
     except OSError as error:
         if expected == GRAPH and not h5py.is_hdf5(path):
             raise FileFormatError(
-                f"{path}: no HDF5 file; python -m data_tools.convert makes a graph file of tables and arrays"
+                f"{path}: no HDF5 file; hpcgnn convert makes a graph file of tables and arrays"
             ) from error
         raise FileFormatError(
             f"{path}: not a readable HDF5 file ({error}); truncated, or not written by hpcgnn?"

@@ -1,1 +1,1 @@
-"""``python -m hpcgnn.report``: one page about one or several runs."""
+"""``hpcgnn report``: one page about one or several runs."""

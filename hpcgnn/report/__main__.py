@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.report run/ [run2/ ...]``: writes one self-contained HTML page about runs: curves of loss and
+"""``hpcgnn report run/ [run2/ ...]``: writes one self-contained HTML page about runs: curves of loss and
 metrics, time by stage and rank, bytes between ranks, and when they were started and resumed. Needs no MPI.
 """
 
@@ -12,12 +12,17 @@ from hpcgnn.report.page import page
 from hpcgnn.report.records import read_run
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns exit code 2 for a folder that holds no run."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="hpcgnn report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders; the others are compared with the first")
     parser.add_argument("--out", type=Path, help="HTML page to write (default: report.html in the first folder)")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns exit code 2 for a folder that holds no run."""
+    options = make_parser().parse_args(argv)
     out = options.out or options.runs[0] / "report.html"
     try:
         runs = [read_run(folder) for folder in options.runs]

@@ -349,7 +349,7 @@ def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np
     why = "" if by == NODES else f" (task.target {task.target}{UNCHANGED})"
     if "split" not in partition.columns:
         raise ValueError(
-            f"data.split_by nodes needs a column split of the nodes{why}: python -m data_tools.split GRAPH OUT --nodes "
+            f"data.split_by nodes needs a column split of the nodes{why}: hpcgnn split GRAPH OUT --nodes "
             "node writes one; partition OUT again"
         )
     if config.inputs.lags:

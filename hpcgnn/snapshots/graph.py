@@ -223,7 +223,7 @@ def _checked_series(column: np.ndarray, name: str, num_snapshots: int) -> np.nda
     if column.shape[1:2] != (num_snapshots,):
         raise files.FileFormatError(
             f"column {name} of nodes has shape {column.shape}, expected [nodes, {num_snapshots} snapshots, ...]; write "
-            "the graph file anew with data_tools.snapshots"
+            "the graph file anew with hpcgnn snapshots"
         )
     return column
 

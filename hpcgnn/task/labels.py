@@ -43,7 +43,7 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
         if name not in columns:
             raise ValueError(
                 f"node type {node_type} has no column {name}: convert the source again with one"
-                + (", or run data_tools.split" if name == "split" else "")
+                + (", or run hpcgnn split" if name == "split" else "")
             )
     label = columns["label"]
     if label.ndim > 2 or label.dtype.kind not in "iub":

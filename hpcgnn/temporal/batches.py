@@ -62,7 +62,7 @@ def open_splits(
     num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
         if num_events != partition.num_events:
-            raise ValueError(f"{path}: the parts hold {num_events} events, the book says {partition.num_events}")
+            raise ValueError(f"{path}: the parts hold {num_events} events, the book has {partition.num_events}")
     with together(world, "split the events"):
         splits = make_splits(partition, config, seed, world, channel)
     return partition, splits

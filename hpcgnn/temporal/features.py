@@ -108,7 +108,7 @@ class EventFeatures:
         """Raise ValueError for rows that no event can have."""
         first, last = (int(stored.row.min()), int(stored.row.max())) if len(stored.row) else (0, 0)
         if first < 0 or last >= max(1, self._num_events):
-            raise ValueError(f"events have rows {first} to {last}, the book says {self._num_events} events")
+            raise ValueError(f"events have rows {first} to {last}, the book has {self._num_events} events")
 
     def _lays(self, stored: StoredFeatures) -> np.ndarray:
         """Say which of the stored rows [k] this rank lays down: where its machine has both ends of an event, the owner

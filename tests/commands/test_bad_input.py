@@ -77,7 +77,7 @@ def refuse(jobs, *arguments, ranks: int = 2, code: int = 2) -> str:
 
 
 def partition_command(argv: list[str]) -> int:
-    """``python -m data_tools.partition``, in this process."""
+    """``hpcgnn partition``, in this process."""
     return run_team(lambda team: partitioner.main(argv, team))
 
 
@@ -140,7 +140,7 @@ def test_a_table_given_as_a_graph_names_the_tool_that_reads_it(message_of, tmp_p
     (tmp_path / "events.csv").write_text("src,dst,time\n1,2,3\n")
     message = message_of(partition_command, tmp_path / "events.csv", tmp_path / "parts")
     assert message.endswith(
-        "events.csv: no HDF5 file; python -m data_tools.convert makes a graph file of tables and arrays"
+        "events.csv: no HDF5 file; hpcgnn convert makes a graph file of tables and arrays"
     )
 
 

@@ -53,6 +53,27 @@ def test_answers_without_work_load_nothing_heavy(argument):
     assert ended.stdout.splitlines()[-1] == "set()", ended
 
 
+COMPLETED = {
+    "hpcgnn tra": "train", "hpcgnn train --train.early": "--train.early_stopping_patience",
+    "hpcgnn train --model.readout mi": "mixer", "hpcgnn train --model.kind evolve": "evolvegcn_h evolvegcn_o",
+    "hpcgnn partition --met": "--method", "hpcgnn bench sna": "snapshots",
+    "hpcgnn evaluate --baseline": "--baseline.kind",
+}  # fmt: skip
+
+
+@pytest.mark.serial
+def test_completion(tmp_path):
+    """Of commands, options, keys of all kinds and their choices, by bash itself."""
+    with (tmp_path / "hpcgnn.sh").open("w") as file:
+        command = [sys.executable, "-m", "hpcgnn", "completion", "bash"]
+        subprocess.run(command, stdout=file, check=True, timeout=100)
+    for typed, found in COMPLETED.items():
+        script = f'source {tmp_path}/hpcgnn.sh; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); '
+        script += 'COMPREPLY=(); _shtab_hpcgnn; echo "${COMPREPLY[*]}"'
+        shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30).stdout
+        assert sorted(shown.split()) == sorted(found.split()), typed
+
+
 @pytest.mark.serial
 def test_version():
     ended = start(sys.executable, "-m", "hpcgnn", "--version")

@@ -192,7 +192,7 @@ def test_files_of_another_form(parser, tmp_path, text, message):
     parts.mkdir()
     (parts / "book.h5").touch()
     for path in (parts, parts / "book.h5"):
-        with pytest.raises(ValueError, match=r"no run folder; python -m data_tools\.inspect tells of graphs"):
+        with pytest.raises(ValueError, match=r"no run folder; hpcgnn inspect describes graphs"):
             configuration.load(path / "config.yaml")
     with pytest.raises(ValueError, match=r"none/config\.yaml: no such file; is .*none a run folder\?"):
         configuration.load(tmp_path / "none" / "config.yaml")

@@ -100,7 +100,7 @@ def test_the_rest_of_the_graph_is_kept(tmp_path):
         (["--relation", "user.likes"], "not of the form <src>.<rel>.<dst>"),
         (
             ["--relation", "user.likes.item"],
-            "no column 'split'; make one with data_tools.split, or pass --all_edges",
+            "no column 'split'; make one with hpcgnn split, or pass --all_edges",
         ),
         (["--relation", "user.likes.item", "--threshold", "0"], "--threshold 0"),
         (["--relation", "user.likes.item", "--max_degree", "1"], "--max_degree 1"),

@@ -100,7 +100,7 @@ def test_windows_of_several_relations_and_of_no_events(tmp_path):
 def test_stamps_of_a_graph_file(tmp_path, last, message):
     with h5py.File(tmp_path / "g.h5", "w") as file:
         file["first"], file["last"] = np.array([0, 1]), np.array(last)
-        with pytest.raises(FileFormatError, match=f"row 1: {message}.*; write the file anew with data_tools.snapshots"):
+        with pytest.raises(FileFormatError, match=f"row 1: {message}.*; write the file anew with hpcgnn snapshots"):
             check_stamps(file, 4)
 
 
@@ -118,14 +118,14 @@ def test_an_edge_has_one_integer_as_a_stamp(tmp_path, name, stamps):
     """Fractions of ``last`` were cut off, and two numbers an edge ended in a traceback."""
     ends = {"src": [0, 1], "dst": [1, 2], "first": [0, 1], "last": [2, 2]} | {name: stamps}
     two_edges(tmp_path / "g.h5", ends)
-    remedy = "expected one integer a row; write the file anew with data_tools.snapshots"
+    remedy = "expected one integer a row; write the file anew with hpcgnn snapshots"
     with pytest.raises(FileFormatError, match=rf"g\.h5: .*/{name} has dtype .*, {remedy}"):
         open_source(tmp_path / "g.h5")
 
 
 def test_the_remedy_for_a_missing_stamp_names_the_tool_of_snapshots(tmp_path):
     two_edges(tmp_path / "g.h5", {"src": [0, 1], "dst": [1, 2]})
-    remedy = "a snapshots graph needs it: write the file anew with data_tools.snapshots"
+    remedy = "a snapshots graph needs it: write the file anew with hpcgnn snapshots"
     with pytest.raises(FileFormatError, match=rf"g\.h5: .*/first is missing; {remedy}"):
         open_source(tmp_path / "g.h5")
 

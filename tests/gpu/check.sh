@@ -152,8 +152,8 @@ sage() {
     ! "$PYTHON" -c 'import torch_geometric, pyg_lib' 2>/dev/null || peer=(--peer pyg)
     if [[ ! -e $parts/book.h5 ]]; then
         rm -rf "$parts"
-        python -m data_tools.synthesize --static "${SAGE_GRAPH[@]}" --overwrite "$parts.h5" || return
-        python -m data_tools.partition "$parts.h5" "$parts" --parts 8 --method ldg || return
+        hpcgnn synthesize --static "${SAGE_GRAPH[@]}" --overwrite "$parts.h5" || return
+        hpcgnn partition "$parts.h5" "$parts" --parts 8 --method ldg || return
     fi
     local common=(python -m hpcgnn.bench sage --data.path "$parts" --sampling.prefetch 3 "${SAGE_SIZES[@]}")
     figure default "${common[@]}" "${peer[@]}"

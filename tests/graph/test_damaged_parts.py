@@ -78,7 +78,7 @@ OPENING = [
     ("book", backwards, "book.h5: damaged: the offsets of the node types must increase from 0 and follow each other"),
     ("book", fewer_hashes, "book.h5: damaged: /parts/hash has 1 entries for 2 parts"),
     ("part", another_set, r"part-0+\.h5: belongs to partition set ffffffffffff, part 0, but the book is of set"),
-    ("part", fewer_users, r"part-0+\.h5: /nodes/user/row has \d+ rows, the book says \d+: part or book is damaged"),
+    ("part", fewer_users, r"part-0+\.h5: /nodes/user/row has \d+ rows, the book has \d+: part or book is damaged"),
     ("part", no_times, r"part-0+\.h5: damaged: .*/edges/user\.takes\.item has no column time"),
 ]
 
@@ -113,7 +113,7 @@ def fewer_lists(part):
     ("file", "change", "message"),
     [("book", fewer_hashes, "book.h5: damaged: /parts/hash has 1 entries for 2 parts"),
      ("part", fewer_features, r"part-0+\.h5: damaged: /nodes/node/feat has \d+ rows, \d+ nodes"),
-     ("part", no_features, "nodes: some parts have features and some have none; run data_tools.verify, or partition"),
+     ("part", no_features, "nodes: some parts have features and some have none; run hpcgnn verify, or partition"),
      ("part", fewer_lists, "/edges/node.meets.node/indptr does not fit the part's nodes and edges")],
 )  # fmt: skip
 def test_nodes(damaged, file, change, message):
@@ -124,7 +124,7 @@ def test_nodes(damaged, file, change, message):
 def test_events_that_the_parts_do_not_hold(damaged):
     folder = damaged("events", "book", lambda book: book["edges/user.takes.item"].attrs.modify("num_edges", 61))
     world = World(CommConfig(device="cpu", threads=1, watchdog_seconds=0))
-    with pytest.raises(DistributedError, match="the parts hold 60 events, the book says 61"):
+    with pytest.raises(DistributedError, match="the parts hold 60 events, the book has 61"):
         open_splits(folder, TemporalDataConfig(), 1, world, world.channel())
 
 

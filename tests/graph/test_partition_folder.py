@@ -10,7 +10,7 @@ from data_tools.partition.journal import NAME
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
-COMMAND = "python -m data_tools.partition"
+COMMAND = "hpcgnn partition"
 
 
 def refusal(folder):

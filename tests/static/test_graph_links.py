@@ -360,7 +360,7 @@ def untyped(path):
         (with_splits(0, -2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 40 has -2"),
         (shop, {"task__relation": "user.sells.item"}, "task.relation: no relation user.sells.item; the graph has user"),
         (shop, {"task__reverse": "user.sells.item"}, "task.reverse: no relation user.sells.item; the graph has user"),
-        (plain, {}, "no relation has a column split, .*: run data_tools.split --relation NAME, one of node.meets"),
+        (plain, {}, "no relation has a column split, .*: run hpcgnn split --relation NAME, one of node.meets"),
         (shop, {"task__relation": "item.like.item"}, "item.like.item has no column split"),
         (shop, {"task__reverse": "item.like.item"}, "item.like.item does not lead from"),
         (shop, {"task__decoder": "distmult"}, "no column rel"),

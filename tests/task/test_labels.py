@@ -16,7 +16,7 @@ SPLIT = np.zeros(3, np.int8)
     ("columns", "message"),
     [
         ({"split": SPLIT}, r"node type paper has no column label: convert the source again with one$"),
-        ({"label": SPLIT}, "node type paper has no column split: .*, or run data_tools.split"),
+        ({"label": SPLIT}, "node type paper has no column split: .*, or run hpcgnn split"),
         ({"label": np.zeros(3), "split": SPLIT}, r"label of paper must be one integer a node, .*, got float64 \(\)"),
         ({"label": np.zeros((3, 2, 2), int), "split": SPLIT}, r"or a row of 0 and 1, got int64 \(2, 2\)"),
         ({"label": np.zeros((3, 1), int), "split": SPLIT}, "labels of 1 columns, but task.classes = 0"),

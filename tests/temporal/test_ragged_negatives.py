@@ -127,7 +127,7 @@ def test_another_file_under_the_same_name_is_another_run(tmp_path, name):
     assert resumed.evaluated_by("", "", "") == began
     np.savez(paths[1], row=np.arange(3), negatives=np.arange(6).reshape(3, 2) + 1)
     resumed.resolve_inputs()
-    with pytest.raises(ValueError, match=r"not changeable: eval.negatives_sha256"):
+    with pytest.raises(ValueError, match=r"when a run is resumed: eval.negatives_sha256"):
         configuration.check_resumable(began, resumed)
     with pytest.raises(ValueError, match=r"not what it was when the run began .* --eval tgb --eval.negatives_file"):
         began.evaluated_by("", "", "")

@@ -150,7 +150,7 @@ def make_link_seeds(
         back = reverses.get(relation)
         if back and back.num_matched == kind.num_edges and np.any(split[back.groups.position] != back.split):
             raise ValueError(
-                f"an edge of {kind.name} and its reverse are in different splits: split with data_tools.split, which "
+                f"an edge of {kind.name} and its reverse are in different splits: split with hpcgnn split, which "
                 f"keeps them together, or set task.reverse {NONE} where the direction tells edges apart"
             )
     messages, left_out, num_turned = _leave_out(partition, relation, split, copies, reverses)
@@ -164,7 +164,7 @@ def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:
     name, edges = partition.relations[relation].name, partition.edges[relation]
     if "split" not in edges.columns:
         raise ValueError(
-            f"relation {name} has no column split: run data_tools.split --relation {name}, and partition again"
+            f"relation {name} has no column split: run hpcgnn split --relation {name}, and partition again"
         )
     split = edges.columns["split"].astype(np.int64)
     strange = np.flatnonzero((split < NO_SPLIT) | (split >= len(SPLITS)))
@@ -172,7 +172,7 @@ def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:
         raise ValueError(
             f"column split of relation {name} must hold 0 (train), 1 (val), 2 (test) or {NO_SPLIT} (none: "
             f"the edge is neither learned nor followed), row {edges.row[strange[0]]} has {split[strange[0]]}: "
-            f"convert it anew, or run data_tools.split --relation {name}"
+            f"convert it anew, or run hpcgnn split --relation {name}"
         )
     return split
 
@@ -244,7 +244,7 @@ def split_relation(partition: GraphPartition, name: str, key: str) -> int:
     if not numbers:
         names = " or ".join(relation.name for relation in partition.relations)
         raise ValueError(
-            f"no relation has a column split, which says what is learned: run data_tools.split --relation NAME, one of "
+            f"no relation has a column split, which training needs: run hpcgnn split --relation NAME, one of "
             f"{names}, and partition again"
         )
     if len(numbers) != 1:

@@ -37,7 +37,7 @@ def source(nodes=({"type": "a"}, {"type": "b"}), edges=(EDGE,), **keys) -> Sourc
         (FileSpec, {"archive": "a.zip"}, "archive and member go together"),
         (FileSpec, {"chunks": ["a"], "path": "b"}, "chunks: takes the place of path and archive"),
         (FileSpec, {"rows": [1, 2]}, "rows: one number, as there are no chunks"),
-        (ColumnSpec, {}, "exactly one of column, sparse and sets says where the values are"),
+        (ColumnSpec, {}, "give exactly one of column, sparse and sets, the place of the values"),
         (ColumnSpec, {"column": "x", "classes": True, "values": {"a": 1}}, "classes: numbers the words of one column"),
         (NodeSpec, {"type": "a", "ids": "row", "id": "x"}, "ids: row numbers the rows itself; leave out id and others"),
         (NodeSpec, {"type": "a", "ids": "row"}, "needs columns or a count, which say how many nodes there are"),

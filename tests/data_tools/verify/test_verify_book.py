@@ -45,8 +45,8 @@ def column(group, name, change):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("snapshots", attribute("num_snapshots", 0), "num_snapshots is 0; run data_tools.partition again"),
-        ("events", attribute("options", "[]"), "options and quality must be mappings; run data_tools.partition again"),
+        ("snapshots", attribute("num_snapshots", 0), "num_snapshots is 0; run hpcgnn partition again"),
+        ("events", attribute("options", "[]"), "options and quality must be mappings; run hpcgnn partition again"),
         ("events", attribute("num_edges", 1 << 50, RELATION), "/edges/a.meets.a has 1125899906842624 edges, parts of"),
         ("events", column("parts", "hash", lambda hashes: hashes[:1]), "/parts/hash: 1 entries, expected 2"),
         ("events", column("nodes/a", "offsets", lambda offsets: offsets[:2]), "shape (2,), expected (3,)"),
