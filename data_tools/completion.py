@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from typing import Any
 
 from data_tools.cli import ToolParser, run_alone, with_exit_code
 from hpcgnn.__main__ import COMMANDS, TOOLS
@@ -51,8 +52,8 @@ def parser_of_all() -> argparse.ArgumentParser:
                 continue
             if name in WITH_KEYS and "." in action.dest:
                 continue  # a key of run files
-            options = {"nargs": action.nargs} if action.nargs not in (None, argparse.PARSER) else {}
-            known = {"choices": list(action.choices)} if action.choices else {}
+            options: dict[str, Any] = {"nargs": action.nargs} if action.nargs not in (None, argparse.PARSER) else {}
+            known: dict[str, Any] = {"choices": list(action.choices)} if action.choices else {}
             title = (action.help or "").split(";")[0].replace("%", "%%")
             if action.nargs == 0:
                 one.add_argument(*action.option_strings, action="store_true", help=title)
@@ -72,7 +73,7 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
         text, choices = found.get(key.name, (key.text, {}))
         found[key.name] = text, choices | key.choices
     for name, (text, choices) in found.items():
-        known = {"choices": [word for word in choices if word]} if choices else {}
+        known: dict[str, Any] = {"choices": [word for word in choices if word]} if choices else {}
         parser.add_argument(f"--{name}", help=text.split(". ")[0].replace("%", "%%"), **known)
 
 

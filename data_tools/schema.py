@@ -28,7 +28,7 @@ def type_schema(hint: Any) -> dict[str, Any]:
         return {"enum": list(args[1])}
     if hint in PLAIN:
         return dict(PLAIN[hint])
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if origin is Literal:
         return {"enum": list(args)}
@@ -81,8 +81,8 @@ def spec_schema() -> dict[str, Any]:
     """Describe graph specs, as ``hpcgnn convert`` reads them."""
     found = {cls.__name__: section_schema(cls) for cls in DATACLASSES}
     spec = found.pop("SourceSpec")
-    for table in found.values():
-        table["properties"] = {name: _settable(value) for name, value in table["properties"].items()}
+    for entry in found.values():
+        entry["properties"] = {name: _settable(value) for name, value in entry["properties"].items()}
     for table in ("NodeSpec", "EdgeSpec"):  # a column has a short form: a name, a position, or a list of both
         short = found["ColumnSpec"]["properties"]["column"]["anyOf"]
         columns = found[table]["properties"]["columns"]

@@ -219,9 +219,7 @@ def load(path: str | os.PathLike) -> Any:
     path = Path(path)
     if not path.is_file():
         if path.parent.is_file() or (path.parent / "book.h5").exists():
-            raise ValueError(
-                f"{path.parent}: no run folder; hpcgnn inspect describes graphs and their parts"
-            )
+            raise ValueError(f"{path.parent}: no run folder; hpcgnn inspect describes graphs and their parts")
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
     kind = values.get("kind", DEFAULT_KIND)

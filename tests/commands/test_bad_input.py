@@ -139,9 +139,7 @@ def test_partition_refuses(message_of, tmp_path, case):
 def test_a_table_given_as_a_graph_names_the_tool_that_reads_it(message_of, tmp_path):
     (tmp_path / "events.csv").write_text("src,dst,time\n1,2,3\n")
     message = message_of(partition_command, tmp_path / "events.csv", tmp_path / "parts")
-    assert message.endswith(
-        "events.csv: no HDF5 file; hpcgnn convert makes a graph file of tables and arrays"
-    )
+    assert message.endswith("events.csv: no HDF5 file; hpcgnn convert makes a graph file of tables and arrays")
 
 
 def truncate(path: Path) -> None:

@@ -68,7 +68,7 @@ def test_completion(tmp_path):
         command = [sys.executable, "-m", "hpcgnn", "completion", "bash"]
         subprocess.run(command, stdout=file, check=True, timeout=100)
     for typed, found in COMPLETED.items():
-        script = f'source {tmp_path}/hpcgnn.sh; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); '
+        script = f"source {tmp_path}/hpcgnn.sh; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
         script += 'COMPREPLY=(); _shtab_hpcgnn; echo "${COMPREPLY[*]}"'
         shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30).stdout
         assert sorted(shown.split()) == sorted(found.split()), typed

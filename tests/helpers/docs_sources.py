@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -150,10 +151,7 @@ SOURCES = {
     "shop.yaml": _own_spec,
     "papers/": _chunks,
     "chunks/": _chunks,
-    "own_model.BilinearTGN": lambda path: path.with_name("own_model.py").write_text(block("python", "own_model", 0)),
-    "loop.py": lambda path: path.write_text(block("python", "library", 0)),
-    "sage.py": lambda path: path.write_text(block("python", "library", 1)),
-    "snapshots.py": lambda path: path.write_text(block("python", "library", 3)),
+    "own_model.BilinearTGN": lambda path: shutil.copy(REPOSITORY / "examples" / "own_model.py", path.parent),
     "graph.metis.part.16": lambda path: _text(path, [(node % 16,) for node in range(140)]),
     "negatives.npz": _negatives,
     "cora_planetoid.npz": _planetoid,

@@ -26,9 +26,9 @@ SHOP, LEARNED_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
-    r"links-run/": LINKS, r"--nodes node": UNSPLIT,
+    r"links-run/|link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
-    r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|sage\.py": STATIC,
+    r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|loop_static\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
 }  # fmt: skip
@@ -47,6 +47,7 @@ GRAPHS: dict[str, Callable[[Path], object]] = {
     SHOP: lambda path: _shop(path, {}),
     LEARNED_SHOP: lambda path: _shop(path, {"split": np.arange(200) % 3}),
     SNAPSHOTS: lambda path: synthesize_snapshots(path, 40, 60, seed=1),
+    LINKS: link_graphs.friends,
 }
 FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
 FILE_KINDS |= {TEMPORAL: "temporal", SNAPSHOTS: "snapshots"}

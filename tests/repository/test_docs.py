@@ -25,7 +25,6 @@ from data_tools.partition.command import partition
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import read_offsets
-from hpcgnn.kinds import KINDS
 from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
@@ -210,28 +209,11 @@ def test_loader_refuses(comm, parts):
         TemporalLoader(graph, "val", 0)
 
 
-PAGES = {
-    "models": (KINDS["temporal"].config, "task model memory sampling eval baseline"),
-    "static": (KINDS["static"].config, "data task sampling features node_embedding model eval"),
-    "snapshots": (KINDS["snapshots"].config, "data task sampling inputs node_embedding model eval"),
-}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_page_names_every_key(page):
-    """A page has a line for each key of the sections that it explains."""
-    kind, sections = PAGES[page]
-    text, keys = (DOCS / f"{page}.md").read_text(), kind().to_dict()
-    for section in sections.split():
-        missing = [key for key in keys[section] if f"`{section}.{key}`" not in text]
-        assert not missing, f"docs/{page}.md does not name {section}: {missing}"
-
-
 # Tables of named parts, and the pages that have a word of each row.
 TABLES = {
     "hpcgnn.temporal.model.updater:UPDATERS": ("models",), "hpcgnn.temporal.model.updater:MESSAGES": ("models",),
-    "hpcgnn.temporal.model.readout:READOUTS": ("models",), "hpcgnn.temporal.baselines:BASELINES": ("models",),
-    "hpcgnn.temporal.eval_negatives:EVAL_NEGATIVES": ("models",), "hpcgnn.snapshots.model:MODELS": ("snapshots",),
+    "hpcgnn.temporal.model.readout:READOUTS": ("models",), "hpcgnn.temporal.baselines:BASELINES": ("evaluate",),
+    "hpcgnn.temporal.eval_negatives:EVAL_NEGATIVES": ("evaluate",), "hpcgnn.snapshots.model:MODELS": ("snapshots",),
     "hpcgnn.static.model.convolutions:CONVOLUTIONS": ("static",), "hpcgnn.task.negatives:NEGATIVES": ("static",),
     "hpcgnn.nn.decoders:DECODERS": ("static", "models"),
     "hpcgnn.task.losses:LOSSES": ("static", "models", "snapshots"),

@@ -18,10 +18,11 @@ from stranger import agrees, chosen, first_missing
 COMMANDS = {name_of(page): found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
-    "data.md", "gpu.md", "index.md", "library.md", "measurements/accuracy.md", "measurements/data.md",
+    "coming_from.md", "data.md", "evaluate.md", "gpu.md", "index.md", "install.md", "library.md", "measurements/accuracy.md", "measurements/data.md",
     "measurements/index.md", "measurements/scale.md", "measurements/snapshots.md", "measurements/static.md",
     "measurements/temporal.md", "models.md", "own_data.md", "partition.md", "performance.md", "recipes.md", "runs.md",
-    "scaling.md", "snapshots.md", "static.md",
+    "scaling.md", "slurm.md", "snapshots.md", "static.md", "static_sampling.md", "tutorials/classify_papers.md",
+    "tutorials/forecast_sensors.md", "tutorials/tgn_on_events.md",
 )  # fmt: skip
 MOST_HINTS = 40
 
@@ -57,7 +58,8 @@ def test_what_is_not_run_is_in_the_docs():
     [pytest.param(page, marks=[pytest.mark.nightly] * (page in LONG)) for page in COMMANDS if page not in OF_STRANGER],
 )
 def test_commands_of_a_page(page, tmp_path, capfd):
-    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    for folder in ("jobs", "examples"):
+        (tmp_path / folder).symlink_to(REPOSITORY / folder)
     stand_ins, shell, problems = StandIns(tmp_path, page), Shell(tmp_path, environment(tmp_path)), []
     for command in COMMANDS[page]:
         if not command.reason:

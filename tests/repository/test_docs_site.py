@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -21,10 +22,11 @@ pytestmark = pytest.mark.serial
 def tools():
     """The modules that make pages from the source."""
     sys.path.insert(0, str(TOOLS))
-    import docstrings
+    import interface
     import messages
+    import source
 
-    yield {"docstrings": docstrings, "messages": messages}
+    yield {"interface": interface, "messages": messages, "source": source}
     sys.path.remove(str(TOOLS))
 
 
@@ -100,13 +102,21 @@ def test_all_messages_are_listed_by_area(tools):
     assert page.count("\n| ") == len({(m.text, messages.area(m.module)) for m in found}) + page.count("\n## ")
 
 
-def test_interface_has_signatures_and_docstrings(tools):
-    page = tools["docstrings"].api_page()
-    for expected in ("#### TemporalLoader", "#### NeighborLoader", "    batch_size: int,", "Collective to create"):
-        assert expected in page
-    assert "self" not in re.findall(r"\w+", "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+def test_interface_has_signatures_docstrings_and_source(site, tools):
+    """Of every public class and function of its modules, with links between pages."""
+    pages = {path.name: path.read_text() for path in (site / "api").glob("*.html")}
+    assert len(pages) == len(tools["interface"].MODULES)
+    whole = "".join(pages.values())
+    for module in (name for names in tools["interface"].MODULES.values() for name in names):
+        tree = ast.parse(tools["source"].module_path(module).read_text())
+        public = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        missing = [name for name in public if name[0] != "_" and f'id="{module}.{name}"' not in whole]
+        assert missing == [], module
+    assert "Collective to create" in whole
+    assert re.search(r'href="[^"]*#hpcgnn\.comm\.world\.World"', whole)
+    assert "Source code in" in whole
     with pytest.raises(FileNotFoundError, match="no module"):
-        tools["docstrings"].docstring("hpcgnn.nowhere")
+        tools["interface"].docstring("hpcgnn.nowhere")
 
 
 def test_pages_quote_files():
