@@ -56,7 +56,7 @@ patiently() {
 lint() {
     local native scripts status=0
     mapfile -t native < <(git ls-files -- 'native/*.h' 'native/*.cpp' 'native/*.cu' 'native/*.cuh')
-    mapfile -t scripts < <(git ls-files -- '*.sh' '*.slurm' .ci/run)
+    mapfile -t scripts < <(git ls-files -- '*.sh' '*.slurm' .ci/run .ci/release)
     ruff check . || status=1
     ruff format --check . || status=1
     mypy || status=1

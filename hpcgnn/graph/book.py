@@ -6,6 +6,7 @@ Ghosts of a rank (or part): nodes of others that have edges to its own nodes, an
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from hpcgnn.comm.same import same_everywhere
 from hpcgnn.comm.together import together
 from hpcgnn.graph import files
 
+LOGGER = logging.getLogger("hpcgnn")  # of programs that use the loaders; commands have a log of their own
 VERIFY = "run hpcgnn verify, or partition again"
 
 
@@ -226,6 +228,9 @@ def open_parts(
             _check_counts(files.part_path(path, part), contents[-1].rows, counts, types)
         pieces = [base + part.rows[t] for t, base in enumerate(offsets[:, 0]) for part in contents]
         flat_row = np.concatenate(pieces).astype(np.int64)
+        read = book.parts_of(rank)
+        what = "%s: rank %d of %d has parts %d to %d, %d nodes"
+        LOGGER.info(what, path, rank, size, read[0], read[-1], len(flat_row))
         yield OpenedParts(book, graph_hash, relations, attributes, flat_row, contents)
 
 

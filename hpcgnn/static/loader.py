@@ -189,7 +189,8 @@ class LoaderOptions:
 
     fanouts, relation_fanouts, strategy, prefetch, in_flight, topology: as in the run file's section ``sampling``.
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
-    are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last batch.
+    are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
+    batch.
     as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
     or relations. sampler: a class of the user's own, whose ``sample`` draws the neighbors of one relation and hop.
     subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled nodes

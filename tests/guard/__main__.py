@@ -49,8 +49,8 @@ CLOCKS = re.compile(r"seconds|per_second|time")  # keys of a record that no two 
 # Graphs, made by each commit for itself: commands, where {name} is a file of SHARED.
 GRAPHS = {
     "events": ["data_tools.synthesize --events 4000 graph.h5"],
-    "static": ["data_tools.synthesize --static --nodes 1500 --edges 30000 graph.h5"],
-    "snapshots": ["data_tools.synthesize --snapshots 30 --nodes 60 graph.h5"],
+    "static": ["data_tools.synthesize --static --num_nodes 1500 --num_edges 30000 graph.h5"],
+    "snapshots": ["data_tools.synthesize --snapshots 30 --num_nodes 60 graph.h5"],
     "wikipedia": ["data_tools.convert --preset jodie --set events={wikipedia/wikipedia.csv.gz} graph.h5"],
     "otc": ["data_tools.convert --preset snap-signed --set events={bitcoin-otc/soc-sign-bitcoinotc.csv.gz} graph.h5"],
     "cora": ["data_tools.convert --preset planetoid --set graph={cora/cora_planetoid.npz} graph.h5"],

@@ -58,10 +58,12 @@ def digest(steps) -> str:
 
 
 def temporal_loader(graph: TemporalGraph, split: str, strategy: str, negatives: int, hops: int) -> TemporalLoader:
-    """A loader of this commit, or of an older one, where the number of negatives was a key of the section sampling."""
+    """A loader of this commit, or of an older one with other names."""
     older = getattr(config, "SamplingConfig", None)
     of_section, of_loader = ({"negatives": negatives}, {}) if older else ({}, {"negatives": negatives})
-    sampling = (older or config.TemporalSamplingConfig)(fanout=5, strategy=strategy, **of_section)
+    make = older or config.TemporalSamplingConfig
+    of_section |= {"fanouts": [5]} if hasattr(make, "fanout") and callable(make.fanout) else {"fanout": 5}
+    sampling = make(strategy=strategy, **of_section)
     return TemporalLoader(graph, split, 100, sampling=sampling, hops=hops, mailing=Mailing(slots=1), **of_loader)
 
 

@@ -201,6 +201,15 @@ def _rows_and_roots(loader: TemporalLoader, epoch: int):
     return found
 
 
+def test_opening_a_graph_is_logged(comm, parts, caplog):
+    """For programs that set a level for the logger `hpcgnn`; nothing is printed."""
+    with caplog.at_level("INFO", logger="hpcgnn"):
+        graph = TemporalGraph(parts, world_of(comm))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "hpcgnn"]
+    first, last = graph.partition.book.parts_of(comm.rank)[0], graph.partition.book.parts_of(comm.rank)[-1]
+    assert f"rank {comm.rank} of {comm.size} has parts {first} to {last}, " in line
+
+
 def test_loader_refuses(comm, parts):
     graph = TemporalGraph(parts, world_of(comm))
     with pytest.raises(ValueError, match="train, val, test, got 'all'"):

@@ -18,11 +18,12 @@ from stranger import agrees, chosen, first_missing
 COMMANDS = {name_of(page): found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
-    "coming_from.md", "data.md", "evaluate.md", "gpu.md", "index.md", "install.md", "library.md", "measurements/accuracy.md", "measurements/data.md",
-    "measurements/index.md", "measurements/scale.md", "measurements/snapshots.md", "measurements/static.md",
-    "measurements/temporal.md", "models.md", "own_data.md", "partition.md", "performance.md", "recipes.md", "runs.md",
-    "scaling.md", "slurm.md", "snapshots.md", "static.md", "static_sampling.md", "tutorials/classify_papers.md",
-    "tutorials/forecast_sensors.md", "tutorials/tgn_on_events.md",
+    "coming_from.md", "data.md", "evaluate.md", "gpu.md", "index.md", "install.md", "library.md",
+    "measurements/accuracy.md", "measurements/data.md", "measurements/index.md", "measurements/scale.md",
+    "measurements/snapshots.md", "measurements/static.md", "measurements/temporal.md", "models.md", "own_data.md",
+    "partition.md", "performance.md", "recipes.md", "runs.md", "scaling.md", "slurm.md", "snapshots.md", "static.md",
+    "static_sampling.md", "tutorials/classify_papers.md", "tutorials/forecast_sensors.md",
+    "tutorials/tgn_on_events.md",
 )  # fmt: skip
 MOST_HINTS = 40
 
