@@ -91,7 +91,7 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
         "--recipe", default=argparse.SUPPRESS, metavar="NAME",
         help=f"values to begin with, which all other options override: {', '.join(recipe_names())}",
     )  # fmt: skip
-    result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, decides on the keys below")
+    result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, which sets the keys below")
     for name, section in KINDS[kind].config.sections().items():
         result.add_class_arguments(section, name)
     return result
@@ -152,6 +152,8 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return result.parse_args(argv)
+    except BrokenPipeError:  # of what prints the help
+        raise
     except (jsonargparse.ArgumentError, TypeError, OSError) as error:
         message = " ".join(str(error).split())
         if refused := NOT_A_WORD.search(message):

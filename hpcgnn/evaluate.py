@@ -1,7 +1,7 @@
-"""``hpcgnn evaluate run/``: validates and tests a run's best epoch, on any number of ranks.
+"""Validate and test the best epoch of a run, on any number of ranks; prints a line of JSON.
 
-The protocol is the run's own, or with ``--eval tgb`` and others, short for ``--eval.protocol``, another one;
-``--baseline.kind`` scores a rule in place of the model.
+The protocol is the protocol of the run. `--eval tgb`, short for `--eval.protocol tgb`, chooses another one, and
+`--baseline.kind` scores a rule in place of the model.
 """
 
 from __future__ import annotations

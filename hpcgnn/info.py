@@ -1,6 +1,5 @@
-"""``hpcgnn info``: says what this installation and this allocation can do, and checks itself, under mpirun
-too. ``hpcgnn info run/ [run2/ ...]``: says what run folders hold: their data, newest epoch, and checkpoints,
-checked.
+"""Describe this installation and its allocation of cores and GPUs, with a self-check, also under mpirun; or describe
+run folders: their data, newest epoch and checkpoints, which are checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``hpcgnn jobs DIR``: writes the job scripts, recipes and site profiles into a folder, for a system where
-hpcgnn is installed and no clone lies. Needs no MPI.
+"""Write the job scripts, recipes and site profiles into a folder, for a system without a clone. Needs no MPI.
 
-``DIR/environment.sh`` makes jobs use the environment that this command runs in. Jobs run in the folder above DIR, and
-write their results into ``runs/`` there.
+`DIR/environment.sh` makes jobs use the environment that this command runs in. Jobs run in the folder above DIR, and
+write their results into `runs/` there.
 """
 
 from __future__ import annotations

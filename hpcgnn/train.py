@@ -1,7 +1,7 @@
-"""``hpcgnn train``: trains a graph neural network; without arguments, TGN on built-in synthetic events.
+"""Train a graph neural network; without arguments, TGN on built-in synthetic events.
 
-``--kind static`` (or ``kind: static`` in the file that ``--config`` names) trains on a static graph, by sampled
-mini-batches or whole; ``kind: snapshots`` on a sequence of snapshots, whole, by halo exchange.
+``--kind static`` trains on a static graph, by mini-batches (neighbor sampling) or full-batch, ``--kind snapshots`` on a
+sequence of graphs. A run file (``--config``) may name the kind, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``hpcgnn bench [COMMAND] ...``: times of what this program does, here and, by a cost model, elsewhere."""
+"""``hpcgnn bench [COMMAND] ...``: time training, sampling and kernels here, or predict them by a cost model."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""``hpcgnn bench [epoch]``: an epoch timed by stage, with the bytes it moves and its memory.
+"""Time epochs of a temporal model by stage, with bytes moved and memory.
 
-Takes the same options as hpcgnn.train (``--data.path``, ``--config``, ...); without a data path the built-in synthetic
-events. The first epoch warms up; each following one is reported, or round of epochs with ``--train.parallel_epochs``.
-``--peer pyg`` adds PyTorch Geometric's time for the same epoch, on one rank. ``hpcgnn bench scale --help``: a
-cost model of many ranks.
+Options are the options of `hpcgnn train`; without a data path it uses the built-in synthetic events. The first epoch
+warms up; each later epoch, or round of epochs with `--train.parallel_epochs`, is reported. `--peer pyg` adds the time
+of PyTorch Geometric for the same epoch, on one rank. `hpcgnn bench scale --help`: a cost model of many ranks.
 """
 
 from __future__ import annotations

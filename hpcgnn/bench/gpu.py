@@ -1,9 +1,9 @@
-"""``hpcgnn bench gpu``: times every kernel of a device against its bound, and exchanges between devices.
+"""Time every kernel of a device against its bound, and exchanges between devices.
 
 A kernel is bound by the bytes that it must move, at the rate of a large copy, or by its flops, at the rate of a large
 product in float32. Its time is the median of several calls, each with the caches full of other data. With several
 ranks, an exchange of all with all between devices is timed directly (where MPI takes device memory) and staged through
-pinned memory. With ``--device emulated`` everything runs on host threads, to try the command without a GPU.
+pinned memory. With `--device emulated` everything runs on host threads, to try the command without a GPU.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""``hpcgnn bench memory``: how many bytes a rank of many ranks needs, structure by structure.
+"""Predict how many bytes one rank of many needs, structure by structure.
 
-Two small parts of such a graph are written, one four times the size of the other, with the nodes and edges of a rank in
-the proportion asked for. A run is opened on each in a world that pretends to have all ranks, and trains some steps;
-every array that it holds then is measured, and what grows with the share is extrapolated to the real one. Options of
-hpcgnn.train (``--kind``, ``--train.batch_size``, ...) say what is trained; batches are those of all ranks."""
+The command writes two small parts of such a graph, one four times the size of the other, with nodes and edges in the
+given proportion. It opens a run on each in a simulated world of all ranks, trains some steps, and measures every array.
+Sizes that grow with the share are extrapolated to the real share. Options of `hpcgnn train` (`--kind`,
+`--train.batch_size`, ...) choose the training; the batch size counts all ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hpcgnn bench sample``: times sampling and relabelling of in-edges on a static graph.
+"""Time sampling and relabeling of in-edges on a static graph.
 
 The graph has power-law in-degrees and sources drawn uniformly, and lies in memory as a rank holds it. Batches of
 different seeds are sampled hop by hop as training does: first each batch by all threads, then a batch per thread.

@@ -1,10 +1,10 @@
-"""``hpcgnn bench sage``: training steps on a static graph timed by stage, with the bytes they move.
+"""Time training steps on a static graph by stage, with the bytes they move.
 
-Takes the options of ``hpcgnn.train --kind static`` (``--data.path``, ``--config``, ...); without a data path the
-built-in synthetic graph. The first step warms up. Any model will do; without options 3-layer GraphSAGE, hidden width
-256, 1,024 seeds. Steps are planned when their turn comes, so that stages are apart; with --sampling.prefetch
-above 0 ahead, as in training: "plan" is then what a step waits. ``--peer pyg`` adds PyTorch Geometric's time for such
-steps, on one rank.
+Options are the options of `hpcgnn train --kind static`; without a data path it uses the built-in synthetic graph. The
+first step warms up. The default is GraphSAGE with 3 layers, hidden width 256 and 1,024 seeds; any model works. Steps
+are planned one by one, so that stages are apart. With `--sampling.prefetch` above 0 they are planned ahead, as in
+training; the stage "plan" is then the time that a step waits. `--peer pyg` adds the time of PyTorch Geometric, on one
+rank.
 """
 
 from __future__ import annotations

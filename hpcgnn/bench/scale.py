@@ -1,10 +1,11 @@
-"""``hpcgnn bench scale``: predicts the seconds of training steps and epochs on 1 to 1,024 ranks.
+"""Predict the seconds of training steps and epochs on 1 to 1,024 ranks.
 
-One process simulates jobs of R ranks of a partition set, for R up to the number of parts: they train as threads that
-take turns, what each computes is timed, and what they send is counted. Of a graph whose sizes are given it simulates
-one of R ranks, for any R. More ranks are extrapolated. Messages cost what a model of the network says, which is
-measured at the start (on two ranks or more) or given. Options of hpcgnn.train (``--kind``, ``--data.path``, ...) say
-what is trained."""
+One process simulates jobs of R ranks of a partition set, for R up to the number of parts. The simulated ranks train as
+threads that take turns; their computation is timed, and the bytes they send are counted. For a graph of given sizes it
+simulates one of R ranks, for any R. Larger numbers of ranks are extrapolated. The cost of messages comes from a model
+of the network, measured at the start (on two ranks or more) or given. Options of `hpcgnn train` (`--kind`,
+`--data.path`, ...) choose the training.
+"""
 
 from __future__ import annotations
 

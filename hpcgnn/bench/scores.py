@@ -1,4 +1,4 @@
-"""``hpcgnn bench scores``: times exact average precision and ROC AUC of scores that lie spread over ranks."""
+"""Time exact average precision and ROC AUC of scores that are spread over ranks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``hpcgnn bench snapshots``: epochs of training on snapshots timed by stage, with the bytes they move.
+"""Time epochs of training on snapshots by stage, with the bytes they move.
 
-Takes the options of ``hpcgnn.train --kind snapshots`` (``--data.path``, ``--config``, ...); without a data path the
-built-in synthetic graph. The first epoch warms up. Twice: exchanges under way while ranks compute, and waited for at
-once, which shows what is hidden. ``--peer pygt`` adds PyTorch Geometric Temporal's time for such epochs (T-GCN and
-EvolveGCN-O on one rank), its cells in a plain loop.
+Options are the options of `hpcgnn train --kind snapshots`; without a data path it uses the built-in synthetic graph.
+The first epoch warms up. Epochs are timed twice: with exchanges during computation, and with exchanges that are
+waited for at once. The difference is the hidden time. `--peer pygt` adds the time of PyTorch Geometric Temporal for
+such epochs (T-GCN and EvolveGCN-O on one rank), its cells in a plain loop.
 """
 
 from __future__ import annotations

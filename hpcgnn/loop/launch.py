@@ -116,6 +116,9 @@ def on_first_rank(world: World, stage: str, function: Callable[[], Result]) -> R
                 if error.code:
                     raise ValueError("wrong arguments (see --help)") from error
                 answered = True
+            except BrokenPipeError:  # the reader of our output (head, less) has left; flushing at exit would complain
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                answered = True
     result, answered = world.broadcast((result, answered))
     if answered:
         raise Answered

@@ -1,5 +1,5 @@
-"""``hpcgnn report run/ [run2/ ...]``: writes one self-contained HTML page about runs: curves of loss and
-metrics, time by stage and rank, bytes between ranks, and when they were started and resumed. Needs no MPI.
+"""Write a self-contained HTML page about runs: curves of loss and metrics, time by stage and rank, bytes between
+ranks, starts and resumes. Needs no MPI.
 """
 
 from __future__ import annotations

@@ -53,6 +53,19 @@ def test_answers_without_work_load_nothing_heavy(argument):
     assert ended.stdout.splitlines()[-1] == "set()", ended
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("words", ["train --help_all", "bench --help", "partition --help"])
+def test_a_reader_that_leaves_is_no_error(words):
+    """As `head` does, which has what it wants."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpcgnn", *words.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=clean_environment() | {"PYTHONUNBUFFERED": "1"},
+    ) as started:  # fmt: skip
+        started.stdout.close()
+        assert started.stderr.read() == b""
+        started.wait()
+
+
 COMPLETED = {
     "hpcgnn tra": "train", "hpcgnn train --train.early": "--train.early_stopping_patience",
     "hpcgnn train --model.readout mi": "mixer", "hpcgnn train --model.kind evolve": "evolvegcn_h evolvegcn_o",
