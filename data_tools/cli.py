@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from data_tools.progress import Progress
+from data_tools.progress import ProgressLine
 from hpcgnn.comm.launch import launched_tasks
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ def run_command(main: Callable[[], int]) -> int:
     Any other exception is a defect of the program and keeps its traceback.
     """
     try:
-        with Progress():
+        with ProgressLine():
             return main()
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

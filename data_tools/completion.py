@@ -28,7 +28,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     """Make the parser of a command."""
     if command == "bench":
         parser = argparse.ArgumentParser()
-        parser.add_argument("what", choices=tuple(BENCHES))
+        parser.add_argument("benchmark", choices=tuple(BENCHES), help="benchmark to run")
         return parser
     package = f"{'data_tools' if command in TOOLS else 'hpcgnn'}.{command}"
     for part in PARTS:

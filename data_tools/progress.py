@@ -18,7 +18,7 @@ LINE_SECONDS = {True: 1.0, False: 60.0}  # between lines, on a terminal or in a 
 ERASE = "\r\033[K"
 
 
-class Progress:
+class ProgressLine:
     """Shows progress while its block runs: on a terminal one line over and over, in a log a line a minute. Of several
     ranks the first one shows it."""
 
@@ -30,7 +30,7 @@ class Progress:
         if not int(os.environ.get(launched_rank(), "0")):
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         if self._thread is not None:
             self._thread.start()
             if self._on_terminal:
@@ -64,7 +64,7 @@ class Progress:
 class Below(io.TextIOBase):
     """Writes to ``out`` after erasing the line of progress."""
 
-    def __init__(self, progress: Progress, out: TextIO):
+    def __init__(self, progress: ProgressLine, out: TextIO):
         self._progress, self._out = progress, out
 
     def write(self, text: str) -> int:

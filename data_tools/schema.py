@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from data_tools.cli import ToolParser, run_alone, with_exit_code
 from data_tools.source.spec import DATACLASSES
 from hpcgnn.keys import attributes, keys
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
@@ -108,11 +109,12 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {"run": run_schema, "spec": s
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    result = argparse.ArgumentParser(prog="hpcgnn schema", description=__doc__)
+    result = ToolParser("schema", description=__doc__)
     result.add_argument("what", choices=tuple(SCHEMAS), help="run: run files (--config); spec: graph specs (convert)")
     return result
 
 
+@with_exit_code
 def main(argv: list[str] | None = None) -> int:
     """Print a schema."""
     print(json.dumps(SCHEMAS[make_parser().parse_args(argv).what](), indent=1))
@@ -120,4 +122,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main))

@@ -199,7 +199,7 @@ def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: 
         if endpoint not in types:
             raise FileFormatError(f"{file.filename}: {group.name}: node type {endpoint!r} is not in /nodes")
     needed = ("src", "dst", *STAMPS.get(kind, ()))
-    remedy = f"write the file anew with data_tools.{'snapshots' if kind == 'snapshots' else 'convert'}"
+    remedy = f"write the file anew with hpcgnn {'snapshots' if kind == 'snapshots' else 'convert'}"
     for column in needed:
         if column not in group:
             raise FileFormatError(

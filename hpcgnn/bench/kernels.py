@@ -116,7 +116,7 @@ class Problems:
         return self.time[: self.sizes.num_nodes] if self.sizes.entries >= self.sizes.num_nodes else self.indptr[:-1]
 
     def planning(self) -> Iterator[Case]:
-        """Make the cases of relabelling, winners and transposes."""
+        """Make the cases of relabeling, winners and transposes."""
         n, unique = len(self.ids), self.sizes.unique
         scratch, index = Scratch(), self.ids.int()
         yield Case("unique_relabel", n * (8 + 4 + SECTOR) + 8 * unique, 0,

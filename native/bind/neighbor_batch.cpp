@@ -1,4 +1,4 @@
-// Binding of whole batches of static neighbour sampling.
+// Binding of whole batches of static neighbor sampling.
 #include "hpcgnn/neighbor_batch.h"
 
 #include <nanobind/stl/vector.h>
@@ -35,7 +35,7 @@ nb::list sample_batch(I64 indptr, I64 src, I64 identity, Maybe<const uint32_t, 1
                       Relabeler &relabeler, int threads) {
   require(static_cast<int64_t>(indptr.shape(0)) == relabeler.num_nodes() + 1 &&
               indptr.shape(0) == identity.shape(0) + 1,
-          "indptr [n + 1], identity [n] and a relabelling of n nodes");
+          "indptr [n + 1], identity [n] and a relabeling of n nodes");
   require(relabeler.num_nodes() <= INT32_MAX, "a batch in one call takes fewer than 2^31 nodes");
   require(!weight || weight->shape(0) == src.shape(0), "weight as long as src");
   std::vector<SampledLayer> layers;

@@ -1,4 +1,4 @@
-// Bindings of static neighbour sampling.
+// Bindings of static neighbor sampling.
 #include "hpcgnn/neighbors.h"
 
 #include "bind/bindings.h"

@@ -1,4 +1,4 @@
-// Bindings of relabelling, winners and index transposes, which need scratch memory on CUDA.
+// Bindings of relabeling, winners and index transposes, which need scratch memory on CUDA.
 #include "hpcgnn/relabel.h"
 
 #include "bind/bindings.h"

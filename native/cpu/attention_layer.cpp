@@ -100,7 +100,7 @@ private:
     for (int32_t j = 0; j < layer_.out_width; ++j) {
       hidden[j] = hidden[j] < Real(0) ? Real(0) : hidden[j]; // a NaN stays one
     }
-    normalise(hidden, layer_.out_width, layer_.eps, layer_.norm_weight, layer_.norm_bias,
+    normalize(hidden, layer_.out_width, layer_.eps, layer_.norm_weight, layer_.norm_bias,
               saved_.statistics.data() + 2 * root, out_ + root * layer_.out_width);
   }
 
@@ -197,7 +197,7 @@ private:
     const Real kept = layer_.identity ? static_cast<Real>(1.0 / (1.0 - layer_.dropout)) : Real(1);
     for (int64_t i = 0; i < block.size(); ++i) {
       const int64_t root = block.begin + i;
-      normalise_backward(gradient_ + root * layer_.out_width, saved_.hidden.rows().at(root),
+      normalize_backward(gradient_ + root * layer_.out_width, saved_.hidden.rows().at(root),
                          saved_.statistics.data() + 2 * root, layer_.out_width, layer_.norm_weight, kept, hidden.at(i),
                          to.norm_weight, to.norm_bias);
     }

@@ -1,5 +1,5 @@
-// A whole batch of static neighbour sampling on the CPU. The blocks of a hop's frontier are dealt to the threads; the
-// sources of a sampled block wait in the layer until all blocks before it have been relabelled, by whichever thread
+// A whole batch of static neighbor sampling on the CPU. The blocks of a hop's frontier are dealt to the threads; the
+// sources of a sampled block wait in the layer until all blocks before it have been relabeled, by whichever thread
 // comes along, so that the order of first occurrence does not depend on threads.
 #include "hpcgnn/neighbor_batch.h"
 
@@ -32,7 +32,7 @@ template <typename T> T *grown(std::vector<T> &memory, int64_t size) {
 }
 
 // One hop: opened, counted and closed between barriers of the team. Every block has room in the layer's arrays for as
-// much as it may draw; relabelling moves what it drew up to the blocks before it.
+// much as it may draw; relabeling moves what it drew up to the blocks before it.
 class Hop {
 public:
   Hop(const LayersJob &job, const NeighborSampler &sampler, Relabeler &relabeler, SampledLayer &layer)
@@ -67,9 +67,9 @@ public:
     sampling_.each([&](int64_t block) {
       sample_block(block, scratch);
       sampled_[block].store(true, std::memory_order_release);
-      if (!relabelling_.exchange(true, std::memory_order_acquire)) {
+      if (!relabeling_.exchange(true, std::memory_order_acquire)) {
         relabel_ready();
-        relabelling_.store(false, std::memory_order_release);
+        relabeling_.store(false, std::memory_order_release);
       }
     });
   }
@@ -130,8 +130,8 @@ private:
   }
 
   void relabel_ready() {
-    for (; relabelled_ < num_blocks_ && sampled_[relabelled_].load(std::memory_order_acquire); ++relabelled_) {
-      relabel_block(relabelled_);
+    for (; relabeled_ < num_blocks_ && sampled_[relabeled_].load(std::memory_order_acquire); ++relabeled_) {
+      relabel_block(relabeled_);
     }
   }
 
@@ -158,8 +158,8 @@ private:
   Pieces counting_, sampling_;
   std::vector<int64_t> room_; // [blocks + 1] where each block's room begins
   std::vector<std::atomic<bool>> sampled_;
-  std::atomic<bool> relabelling_{false};
-  int64_t relabelled_ = 0, wrong_ = -1;
+  std::atomic<bool> relabeling_{false};
+  int64_t relabeled_ = 0, wrong_ = -1;
 };
 
 void require_node(bool is_node, const char *what, int64_t id, int64_t rows) {

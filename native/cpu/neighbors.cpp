@@ -1,4 +1,4 @@
-// Static neighbour sampling on the CPU.
+// Static neighbor sampling on the CPU.
 #include "hpcgnn/neighbors.h"
 
 #include <algorithm>

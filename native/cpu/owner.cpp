@@ -23,7 +23,7 @@ struct Buffers {
   }
 };
 
-// Kept from call to call and only grown, or the caller's own for many ids, like the tables of relabelling.
+// Kept from call to call and only grown, or the caller's own for many ids, like the tables of relabeling.
 Buffers &buffers_of(int64_t n, Buffers &large) {
   thread_local Buffers kept;
   Buffers &buffers = n > kMostKept ? large : kept;

@@ -1,4 +1,4 @@
-// Relabelling, winners and index transposes on the CPU: open addressing, one pass, no dependence on thread order.
+// Relabeling, winners and index transposes on the CPU: open addressing, one pass, no dependence on thread order.
 #include "hpcgnn/relabel.h"
 
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ class Table {
 public:
   explicit Table(int64_t keys) : mask_(table_size(keys) - 1) {
     if (keys > INT32_MAX) {
-      throw std::invalid_argument("relabelling takes fewer than 2^31 entries a call, got " + std::to_string(keys));
+      throw std::invalid_argument("relabeling takes fewer than 2^31 entries a call, got " + std::to_string(keys));
     }
     if (mask_ >= kMostKept) {
       large_.assign(mask_ + 1, Entry{0, 0, 0});
@@ -174,7 +174,7 @@ void Relabeler::begin() {
 void Relabeler::reserve(int64_t unique) {
   unique = std::min(unique, num_nodes_);
   if (unique > INT32_MAX) {
-    throw std::invalid_argument("relabelling takes fewer than 2^31 ids between two begins");
+    throw std::invalid_argument("relabeling takes fewer than 2^31 ids between two begins");
   }
   if (unique > capacity_ || !unique_) {
     capacity_ = std::min(num_nodes_, std::max(unique, 2 * capacity_));

@@ -122,7 +122,7 @@ private:
     }
   }
 
-  // The gradient [2 I] of a saved row: to the own row, and to what every neighbour gets.
+  // The gradient [2 I] of a saved row: to the own row, and to what every neighbor gets.
   void pass_on(int64_t node, const Real *grad) const {
     const int64_t width = layer_.in_width;
     const Real share = layer_.share(node);
@@ -134,7 +134,7 @@ private:
     }
   }
 
-  // What sources get from the nodes whose neighbours they are, in the order of the edges.
+  // What sources get from the nodes whose neighbors they are, in the order of the edges.
   void collect(Range block) const {
     const int64_t width = layer_.in_width, last = transpose_.indptr[layer_.sources] - 1;
     for (int64_t source = block.begin; source < block.end; ++source) {
@@ -151,7 +151,7 @@ private:
   const SageTranspose &transpose_;
   Real *grad_rows_;
   PackedBuffer<Real> weight_;
-  RowBuffer<Real> passed_; // [D, I] gradient for each of a node's neighbours
+  RowBuffer<Real> passed_; // [D, I] gradient for each of a node's neighbors
   RowGroups groups_;
   RowBlocks sources_;
   int64_t size_;

@@ -73,7 +73,7 @@ void launch_roots(void (*kernel)(AttentionInput<Real>, Parameters...), const Att
   const size_t shared = kRootsPerBlock * in.scores() * sizeof(Real);
   if (shared > kMostShared) {
     throw std::runtime_error("attention on CUDA takes at most " +
-                             std::to_string(kMostShared / kRootsPerBlock / sizeof(Real)) + " heads x neighbours, got " +
+                             std::to_string(kMostShared / kRootsPerBlock / sizeof(Real)) + " heads x neighbors, got " +
                              std::to_string(in.scores()));
   }
   if (in.roots > 0) {

@@ -1,4 +1,4 @@
-// Static neighbour sampling on CUDA: one thread a row, which writes its positions directly.
+// Static neighbor sampling on CUDA: one thread a row, which writes its positions directly.
 #include "cuda/launch.h"
 #include "hpcgnn/neighbors.h"
 

@@ -1,4 +1,4 @@
-// Relabelling, winners and index transposes on CUDA: the passes of hpcgnn/relabel.h, one thread an entry; prefix sum
+// Relabeling, winners and index transposes on CUDA: the passes of hpcgnn/relabel.h, one thread an entry; prefix sum
 // and stable radix sort are CUB's. All intermediate arrays lie in the caller's scratch.
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -37,7 +37,7 @@ Library take_library(Carver &carver, size_t bytes) { return {carver.take<uint8_t
 
 int checked_entries(int64_t n) {
   if (n < 0 || n > INT32_MAX) {
-    throw std::invalid_argument("CUDA relabelling takes fewer than 2^31 entries a call, got " + std::to_string(n));
+    throw std::invalid_argument("CUDA relabeling takes fewer than 2^31 entries a call, got " + std::to_string(n));
   }
   return static_cast<int>(n);
 }

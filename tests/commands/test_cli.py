@@ -257,7 +257,7 @@ def test_resumed_run_takes_a_recipe_as_it_takes_a_file(tmp_path):
     for given in (["--recipe=tgn"], [f"--config={REPOSITORY}/jobs/train_tgn.yaml"]):
         assert train._parse(["--resume", str(tmp_path), *given]) == (config, tmp_path, True)
     for given in (["--recipe=jodie"], [f"--config={REPOSITORY}/jobs/recipes/jodie.yaml"]):
-        with pytest.raises(ValueError, match="a resumed run keeps its identity"):
+        with pytest.raises(ValueError, match="these keys cannot change when a run is resumed"):
             train._parse(["--resume", str(tmp_path), *given])
 
 

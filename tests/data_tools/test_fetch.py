@@ -146,7 +146,7 @@ def test_fetch_puts_the_file_in_place(tmp_path, fetch, server, capsys):
     assert fetch("known") == 0
     assert (tmp_path / "data" / "known.csv").read_bytes() == CONTENT
     assert files(tmp_path) == ["known.csv"]
-    assert "data_tools.convert --preset jodie" in capsys.readouterr().out
+    assert "hpcgnn convert --preset jodie" in capsys.readouterr().out
     assert fetch("known") == 0
     assert len(server.behavior.requests) == 1, "a file that is there is checked, not fetched again"
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data_tools import progress
-from data_tools.progress import ERASE, Progress
+from data_tools.progress import ERASE, ProgressLine
 
 pytestmark = pytest.mark.serial
 LINE = r"\d+ s, [\d,]+ MiB read, [\d,]+ MiB written"
@@ -32,7 +32,7 @@ def fast(monkeypatch):
 
 def works(stream, seconds: float = 0.4) -> str:
     """What a command shows that works for some time and prints a line."""
-    with Progress(stream):
+    with ProgressLine(stream):
         time.sleep(seconds)
         print("done")
     return stream.getvalue()

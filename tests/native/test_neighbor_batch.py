@@ -72,7 +72,7 @@ def test_python_threads_sample_batches_of_their_own():
         ({"seeds": np.array([4])}, r"seed 4 is not in \[0, 4\)"),
         ({"seeds": np.array([0, -1])}, "seed -1 is not in"),
         ({"src": np.array([0, 1, 2, 9])}, "source 9 is not in"),
-        ({"relabel": Relabel(5)}, "a relabelling of n nodes"),
+        ({"relabel": Relabel(5)}, "a relabeling of n nodes"),
         ({"fanouts": [2, 0]}, "fanout must be in"),
         ({"fanouts": [1] * 16}, "random hop"),
         ({"weight": np.ones(3, np.uint32)}, "weights must be as many"),

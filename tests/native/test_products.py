@@ -30,6 +30,8 @@ def float32_again():
 
 
 GROWTH = """
+from hpcgnn import environment
+environment.set_defaults()
 import torch
 from hpcgnn.native.products import linear
 

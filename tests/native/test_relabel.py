@@ -1,4 +1,4 @@
-"""Relabelling, winners and index transposes against plain Python and NumPy."""
+"""Relabeling, winners and index transposes against plain Python and NumPy."""
 
 import numpy as np
 import pytest

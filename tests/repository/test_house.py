@@ -17,11 +17,13 @@ PACKAGES = ("hpcgnn", "data_tools")
 WINGS = ("temporal", "static", "snapshots")
 # From the ground up; files of hpcgnn/ itself and bench, report stand on top.
 FLOORS = ("native", "comm", "graph", "task", "loop", "wing", "kinds", "command")
-LOWEST = ("hpcgnn", "hpcgnn.choices", "hpcgnn.recipes")  # know nothing of the floors
+# Modules that know nothing of the floors.
+LOWEST = ("hpcgnn", "hpcgnn.choices", "hpcgnn.environment", "hpcgnn.recipes")
 BESIDE = {"nn": ("nn", "native")}
 # Of data_tools; commands, in its folder, stand on top.
 TOOL_FLOORS = (
-    "cli", "memory", "reports", "team", "source", "graph", "snapshots", "synthetic", "partition", "verify", "export",
+    "progress", "cli", "memory", "reports", "team", "source", "graph", "snapshots", "synthetic", "partition", "verify",
+    "export",
 )  # fmt: skip
 CROSSING = ("hpcgnn.kinds", "data_tools.built_in")
 MOST_FILES = 25  # of Python or C++ in a folder

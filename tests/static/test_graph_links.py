@@ -356,7 +356,7 @@ def untyped(path):
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
-        (with_splits(3, 2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 7 has 3: .*data_tools.split"),
+        (with_splits(3, 2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 7 has 3: .*hpcgnn split"),
         (with_splits(0, -2), {"task__reverse": "none"}, "must hold 0 .train.,.*row 40 has -2"),
         (shop, {"task__relation": "user.sells.item"}, "task.relation: no relation user.sells.item; the graph has user"),
         (shop, {"task__reverse": "user.sells.item"}, "task.reverse: no relation user.sells.item; the graph has user"),

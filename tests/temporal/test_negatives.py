@@ -253,7 +253,7 @@ def test_negatives_that_would_all_be_random_are_refused(comm, mpi_tmp_path, kind
 
     _, parts = graph_and_parts(comm, mpi_tmp_path, write)
     session = open_session(comm, parts, make_config(eval__negative_kind=kind, train__batch_size=50))
-    message = f"eval.negative_kind {kind}: none of the .* of val could be .* eval.negative_kind random, or a smaller"
+    message = f"eval.negative_kind {kind}: none of the .* of val can be .* eval.negative_kind random, or a smaller"
     with pytest.raises(DistributedError, match=message):
         session.check_training()
     if kind == "historical":

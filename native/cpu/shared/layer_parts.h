@@ -63,7 +63,7 @@ template <typename Real> struct PackedBuffer {
 };
 
 template <typename Real>
-inline void normalise(const Real *hidden, int64_t width, double eps, const Real *weight, const Real *bias,
+inline void normalize(const Real *hidden, int64_t width, double eps, const Real *weight, const Real *bias,
                       Real *statistics, Real *out) {
   Real mean = 0, variance = 0;
 #pragma omp simd reduction(+ : mean)
@@ -86,7 +86,7 @@ inline void normalise(const Real *hidden, int64_t width, double eps, const Real 
 
 // The gradient [Z] before relu and dropout; adds to those of the norm's weight and bias.
 template <typename Real>
-inline void normalise_backward(const Real *gradient, const Real *hidden, const Real *statistics, int64_t width,
+inline void normalize_backward(const Real *gradient, const Real *hidden, const Real *statistics, int64_t width,
                                const Real *weight, Real kept, Real *out, Real *grad_weight, Real *grad_bias) {
   const Real mean = statistics[0], scale = statistics[1];
   Real sum = 0, product = 0;

@@ -1,4 +1,4 @@
-// A whole batch of static neighbour sampling in one call, on the CPU.
+// A whole batch of static neighbor sampling in one call, on the CPU.
 #pragma once
 
 #include <cstdint>

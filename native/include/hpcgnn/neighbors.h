@@ -1,4 +1,4 @@
-// Element functions of static neighbour sampling: one destination node, its in-edges (a row of a CSC), the positions of
+// Element functions of static neighbor sampling: one destination node, its in-edges (a row of a CSC), the positions of
 // the chosen ones in increasing order, save where they are drawn with replacement. Integers only. A row may have up to
 // 2^32 - 1 entries.
 #pragma once

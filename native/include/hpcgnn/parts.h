@@ -9,7 +9,7 @@ namespace hpcgnn {
 // For local search: nodes move between parts so that no load is above its limit and few ties are cut.
 struct PartProblem {
   int64_t parts, constraints;
-  const int64_t *indptr;   // [N + 1] symmetric lists of neighbours
+  const int64_t *indptr;   // [N + 1] symmetric lists of neighbors
   const int64_t *neighbor; // [entries]
   const int64_t *tie;      // [entries] what a tie weighs
   const double *distance;  // [P, P] what a tie of weight 1 between two parts costs

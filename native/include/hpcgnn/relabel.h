@@ -1,4 +1,4 @@
-// Element functions of parallel relabelling, winners and index transposes: what one thread does for entry i in each
+// Element functions of parallel relabeling, winners and index transposes: what one thread does for entry i in each
 // pass. A pass begins when the one before it is complete; within a pass, entries may run in any order and at the same
 // time.
 //

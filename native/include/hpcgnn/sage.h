@@ -16,11 +16,11 @@ template <typename Real> struct SageLayer {
   const Real *table;             // rows of width I
   const int64_t *index;          // [S] rows of the table, or null: the first S
   const int64_t *indptr, *entry; // [D + 1], [E] source nodes
-  const Real *weight, *bias;     // [O, 2 I] of the own row, then of the neighbours'; [O]
-  bool mean, relu;               // mean or sum of the neighbours; whether outputs are rectified
+  const Real *weight, *bias;     // [O, 2 I] of the own row, then of the neighbors'; [O]
+  bool mean, relu;               // mean or sum of the neighbors; whether outputs are rectified
 
   const Real *row(int64_t source) const { return table + (index == nullptr ? source : index[source]) * in_width; }
-  // What a neighbour's row is weighed with.
+  // What a neighbor's row is weighed with.
   Real share(int64_t destination) const {
     const int64_t degree = indptr[destination + 1] - indptr[destination];
     return mean && degree > 0 ? Real(1) / static_cast<Real>(degree) : Real(1);
@@ -30,7 +30,7 @@ template <typename Real> struct SageLayer {
 };
 
 template <typename Real> struct SageSaved {
-  RowBuffer<Real> row; // [D, 2 I] own row, neighbours' mean
+  RowBuffer<Real> row; // [D, 2 I] own row, neighbors' mean
 };
 
 // CSR of the destinations that each source is an entry of, edge by edge.

@@ -75,7 +75,7 @@ HPCGNN_HD bool contains_sorted(const int64_t *values, int32_t size, int64_t valu
   return false;
 }
 
-// The random words of one row's slots; a Philox block serves four neighbouring slots.
+// The random words of one row's slots; a Philox block serves four neighboring slots.
 class RowDraws {
 public:
   HPCGNN_HD RowDraws(const RandomContext &context, uint64_t identity) : context_(context), identity_(identity) {}
@@ -154,7 +154,7 @@ HPCGNN_HD void reply_slot(const HistoryColumns &history, const ReplyColumns &rep
   }
 }
 
-// Thinning of neighbours in other parts by age (boundary decay, StarryGL). Rows as the samplers leave them.
+// Thinning of neighbors in other parts by age (boundary decay, StarryGL). Rows as the samplers leave them.
 struct Decay {
   const uint8_t *remote;   // [n, fanout], read for valid slots only, like age
   const int64_t *age;      // [n, fanout]
@@ -196,7 +196,7 @@ void sample_recent(const TemporalGraph &graph, const TemporalRoots &roots, int64
 void sample_uniform(const TemporalGraph &graph, const TemporalRoots &roots, const int64_t *identity, int64_t n,
                     int32_t fanout, bool replace, const RandomContext &context, int64_t *positions, int32_t *count,
                     Execution execution);
-// Drops decayed neighbours of positions [n, fanout] in place, lowers count [n].
+// Drops decayed neighbors of positions [n, fanout] in place, lowers count [n].
 void decay_keep(const Decay &decay, const RandomContext &context, int64_t n, int32_t fanout, int64_t *positions,
                 int32_t *count, Execution execution);
 // Gathers the reply for positions [n, fanout] of roots with these times [n].

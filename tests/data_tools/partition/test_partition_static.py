@@ -222,7 +222,7 @@ def test_options_of_static_graphs_are_refused_for_others(tmp_path):
 def test_a_missing_split_is_told(tmp_path, options):
     edges = {("v", "to", "v"): {"src": np.array([0, 1]), "dst": np.array([1, 2])}}
     graph = write_graph(tmp_path / "g.h5", {"v": {"id": np.arange(3)}}, edges, "static")
-    with pytest.raises(ValueError, match=r"g.h5: no node type has a column split.*data_tools.convert"):
+    with pytest.raises(ValueError, match=r"g.h5: no node type has a column split.*convert the graph with one"):
         partition(graph, tmp_path / "p", 2, **options)
     assert not files.book_path(tmp_path / "p").exists()
     nodes = {"v": {"split": np.zeros((3, 10), np.int8)}}

@@ -160,7 +160,7 @@ def test_snapshots_have_a_command_of_their_own(tmp_path, capsys):
     }
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
-    assert "data_tools.snapshots makes these" in message
+    assert "hpcgnn snapshots makes such graphs" in message
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/b", "a\0b"])

@@ -26,7 +26,7 @@ HPCGNN_HD int64_t atomic_exchange_if(int64_t *target, int64_t expected, int64_t 
 #endif
 }
 
-// The plain load first spares keys with many duplicates most of their atomics, which one address would serialise.
+// The plain load first spares keys with many duplicates most of their atomics, which one address would serialize.
 HPCGNN_HD void atomic_lower(uint32_t *target, uint32_t value) {
   uint32_t current = atomic_load(target);
 #if defined(__CUDA_ARCH__)
