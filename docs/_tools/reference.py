@@ -40,8 +40,8 @@ for the commands before `train`, is the same program. Commands that may run unde
 SPECS = """# Graph specs: the language of `hpcgnn convert`
 
 A graph spec is a YAML file that declares which files and columns become nodes, edges, times and features.
-`hpcgnn convert --spec FILE.yaml graph.h5` reads it. The [presets](data.md) are specs, too; `hpcgnn schema spec` writes a JSON
-Schema that editors read.
+`hpcgnn convert --spec FILE.yaml graph.h5` reads it. The [presets](data.md) are specs, too; `hpcgnn schema spec` writes
+a JSON Schema that editors read.
 """
 METRICS_HEAD = """# Metrics
 
