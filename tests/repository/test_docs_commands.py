@@ -19,7 +19,8 @@ COMMANDS = {name_of(page): found for page in pages() if (found := commands(page)
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
     "coming_from.md", "data.md", "evaluate.md", "gpu.md", "index.md", "install.md", "library.md",
-    "measurements/accuracy.md", "measurements/data.md", "measurements/index.md", "measurements/questions.md", "measurements/scale.md",
+    "measurements/accuracy.md", "measurements/data.md", "measurements/index.md", "measurements/questions.md",
+    "measurements/scale.md",
     "measurements/snapshots.md", "measurements/static.md", "measurements/temporal.md", "models.md", "own_data.md",
     "partition.md", "performance.md", "recipes.md", "runs.md", "scaling.md", "slurm.md", "snapshots.md", "static.md",
     "static_sampling.md", "tutorials/classify_papers.md", "tutorials/forecast_sensors.md",
