@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 
+from hpcgnn import environment
 from hpcgnn.comm.launch import launched_tasks
 
-# A process without a launcher has no ranks to share memory with, and Open MPI would leave its segment in /dev/shm when
-# it ends. The variable goes again at once: programs that this process starts may have ranks.
-_LEAVES_SEGMENTS = "OMPI_MCA_btl"
-_is_alone = not launched_tasks()[0] and _LEAVES_SEGMENTS not in os.environ
-if _is_alone:
-    os.environ[_LEAVES_SEGMENTS] = "^sm"
+# Read by Open MPI when it starts, and taken away at once: the environment stays the user's, and programs that this
+# process starts may have ranks. A process without a launcher has no ranks to share memory with, and Open MPI would
+# leave its segment in /dev/shm when it ends.
+_for_now = {"OMPI_MCA_osc": environment.VARIABLES["OMPI_MCA_osc"]}
+if not launched_tasks()[0]:
+    _for_now["OMPI_MCA_btl"] = "^sm"
+_for_now = {name: value for name, value in _for_now.items() if name not in os.environ}
+os.environ.update(_for_now)
 try:
     from mpi4py import MPI
 finally:
-    if _is_alone:
-        del os.environ[_LEAVES_SEGMENTS]
+    for name in _for_now:
+        del os.environ[name]
 
 __all__ = ["MPI"]

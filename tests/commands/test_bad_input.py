@@ -168,7 +168,7 @@ SET_CASES = {
     "truncated part": ("part-4.h5", truncate, [], ["damaged"]),
     "truncated part, no hashes": ("part-4.h5", truncate, ["--data.check_hash=false"], ["truncated"]),
     "truncated book": ("book.h5", truncate, [], ["damaged", "partition again"]),
-    "flipped byte": ("part-4.h5", flip_byte, [], ["hash", "damaged", "data_tools.verify"]),
+    "flipped byte": ("part-4.h5", flip_byte, [], ["hash", "damaged", "hpcgnn verify"]),
     "missing part": ("part-4.h5", Path.unlink, [], ["no such file"]),
     "missing book": ("book.h5", Path.unlink, [], ["no such file", "no partition set"]),
     "version of a part": ("part-4.h5", change_version, [], ["version", "partition again"]),
@@ -179,7 +179,7 @@ SET_CASES = {
         ["version 999", "reads"],
     ),
     "version of the book": ("book.h5", change_version, [], ["version 999", "write the file anew"]),
-    "missing column": ("part-4.h5", drop_time, ["--data.check_hash=false"], ["no column time", "data_tools.verify"]),
+    "missing column": ("part-4.h5", drop_time, ["--data.check_hash=false"], ["no column time", "hpcgnn verify"]),
 }
 
 
@@ -222,7 +222,7 @@ ARGUMENT_CASES = {
     "choice": (["--sampling.strategy=newest"], ["sampling.strategy", "recent, uniform", "'newest'"]),
     "heads": (["--model.heads=3"], ["model.heads (3)", "model.hidden (8)"]),
     "fractions": (["--data.val_ratio=0.6", "--data.test_ratio=0.6"], ["data.val_ratio"]),
-    "no folder": (["--data.path=/nowhere/parts"], ["/nowhere/parts: no such folder", "data_tools.partition"]),
+    "no folder": (["--data.path=/nowhere/parts"], ["/nowhere/parts: no such folder", "hpcgnn partition"]),
     "no resume": (["--resume=/nowhere/run"], ["/nowhere/run/config.yaml", "run folder"]),
     "no config": (["--config=/nowhere/run.yaml"], ["/nowhere/run.yaml"]),
     "no GPU": (["--comm.gradients=nccl"], ["comm.gradients"]),
