@@ -23,7 +23,7 @@ from data_tools.partition.methods.hotness import hotness_parts
 from data_tools.partition.methods.metis import OBJECTIVES, metis_partition
 from data_tools.partition.methods.parmetis import Library, load_library, parmetis_partition
 from data_tools.partition.methods.rebalance import rebalance
-from data_tools.partition.methods.rebalance_blocks import CELLS, Ghosts, order_blocks, rebalance_blocks
+from data_tools.partition.methods.rebalance_blocks import CELLS, RemoteNodes, order_blocks, rebalance_blocks
 from data_tools.partition.methods.streaming import stream, ties_of_parts
 from data_tools.partition.pair_graph import PairGraph, build_pair_graph
 from data_tools.partition.spool import build_row_graph, entry_dtype, spool_bytes
@@ -181,9 +181,9 @@ def parmetis_parts(job: Job) -> np.ndarray:
     weights = job.weight_table(job.blocks)
     part = parmetis_partition(library, job.blocks, graph, options.parts, weights, options.seed)
     give_back_freed_memory()
-    ghosts = Ghosts(job.blocks, graph)
-    part = order_blocks(ghosts, part, options.parts, options.seed)
-    return rebalance_blocks(ghosts, part, weights, options.parts)
+    remote_nodes = RemoteNodes(job.blocks, graph)
+    part = order_blocks(remote_nodes, part, options.parts, options.seed)
+    return rebalance_blocks(remote_nodes, part, weights, options.parts)
 
 
 def parts_of_file(job: Job) -> np.ndarray:

@@ -95,8 +95,8 @@ class HaloChain:
 
 
 class StaleRows:
-    """Keeps ghosts' rows for the same step of later epochs, where they are used without gradient: they are brought in
-    one of ``staleness`` + 1 epochs. A step's exchanges start in the same order in every epoch."""
+    """Keeps remote nodes' rows for the same step of later epochs, where they are used without gradient: they are
+    brought in one of ``staleness`` + 1 epochs. A step's exchanges start in the same order in every epoch."""
 
     def __init__(self, staleness: int):
         self._period = staleness + 1
@@ -113,7 +113,7 @@ class StaleRows:
         return self._number, chain.start(route, rows) if self.fresh else None
 
     def finish(self, chain: HaloChain, started: tuple[int, Exchange | None]) -> torch.Tensor:
-        """Collective where rows are fresh. Return the ghosts' rows, and keep them if they are fresh."""
+        """Collective where rows are fresh. Return the remote nodes' rows, and keep them if they are fresh."""
         number, exchange = started
         if exchange is None:
             return self._of_step[number]
@@ -124,21 +124,21 @@ class StaleRows:
 
 @dataclass(slots=True)
 class RankHalo:
-    """Brings the rows of a rank's ghosts, in exchanges that are part of a chain. stale: keeps rows of earlier epochs in
-    place of an exchange; None: rows are always fresh."""
+    """Brings the rows of a rank's remote nodes, in exchanges that are part of a chain. stale: keeps rows of earlier
+    epochs in place of an exchange; None: rows are always fresh."""
 
     chain: HaloChain
     route: Route
     stale: StaleRows | None = None
 
     def start(self, rows: torch.Tensor):
-        """Collective where rows are fresh. Begin to bring the ghosts' rows."""
+        """Collective where rows are fresh. Begin to bring the remote nodes' rows."""
         if self.stale is not None:
             return self.stale.start(self.chain, self.route, rows)
         return self.chain.start(self.route, rows)
 
     def finish(self, exchange) -> torch.Tensor:
-        """Collective where rows are fresh. Return the ghosts' rows."""
+        """Collective where rows are fresh. Return the remote nodes' rows."""
         if self.stale is not None:
             return self.stale.finish(self.chain, exchange)
         return self.chain.finish(exchange)

@@ -1,6 +1,6 @@
 """The book of a partition set says which part and which rank own a global id; a rank's parts are opened here, too.
 
-Ghosts of a rank (or part): nodes of others that have edges to its own nodes, and so are in its halo.
+Remote nodes of a rank (or part): nodes of others that have edges to its own nodes, and so are in its halo.
 """
 
 from __future__ import annotations
@@ -125,24 +125,24 @@ def is_remote(book: Book, rank: int, node_type: int, ids: np.ndarray) -> np.ndar
     return (ids < starts[rank]) | (ids >= starts[rank + 1])
 
 
-def find_ghosts(
+def find_remote_nodes(
     book: Book, rank: int, sources: Sequence[tuple[int, np.ndarray, np.ndarray]]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Find the ghosts of E edges of each relation into own nodes, and number the sources of all edges.
+    """Find the remote nodes of E edges of each relation into own nodes, and number the sources of all edges.
 
-    sources: by relation, the source type, global ids [E] int64, and whether each is a ghost, bool [E]. Returns by node
-    type the ghosts' global ids [g], increasing, and by relation the sources' rows [E] among [own nodes | ghosts].
-    """
-    ghosts, rows = [], []
+    sources: by relation, the source type, global ids [E] int64, and whether each is a remote node, bool [E]. Returns by
+    node type the remote nodes' global ids [g], increasing, and by relation the sources' rows [E] among [own nodes |
+    remote nodes]."""
+    remote_nodes, rows = [], []
     for node_type in range(len(book.node_types)):
-        ids = [src[is_ghost] for src_type, src, is_ghost in sources if src_type == node_type]
-        ghosts.append(np.unique(np.concatenate([np.empty(0, np.int64), *ids])))
-    for src_type, src, is_ghost in sources:
+        ids = [src[is_remote_source] for src_type, src, is_remote_source in sources if src_type == node_type]
+        remote_nodes.append(np.unique(np.concatenate([np.empty(0, np.int64), *ids])))
+    for src_type, src, is_remote_source in sources:
         first, stop = book.of_type(src_type).starts[rank : rank + 2]
         row = src - first
-        row[is_ghost] = stop - first + np.searchsorted(ghosts[src_type], src[is_ghost])
+        row[is_remote_source] = stop - first + np.searchsorted(remote_nodes[src_type], src[is_remote_source])
         rows.append(row)
-    return ghosts, rows
+    return remote_nodes, rows
 
 
 def read_offsets(book: h5py.File) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -1,12 +1,12 @@
 """The neighbors of all nodes of a rank in one snapshot, and sums over them that reach other ranks.
 
-n nodes of this rank (*own* rows), g *ghosts*: nodes of other ranks, or, by part, of other parts, that have edges to
-them, whose rows a halo exchange brings while the own rows are added up. What depends on ghosts being remote must not
-depend on the number of ranks. E edges from own rows or from ghosts, e edges of a snapshot, D columns.
+n nodes of this rank (*own* rows), g *remote nodes*: nodes of other ranks, or, by part, of other parts, that have edges
+to them, whose rows a halo exchange brings while the own rows are added up. What depends on remote nodes being remote
+must not depend on the number of ranks. E edges from own rows or from remote nodes, e edges of a snapshot, D columns.
 
-Boundary node sampling (Wan et al., BNS-GCN, 2022): a training step sees a random share of the ghosts. A ghost is taken
-or left for all ranks that would see it, by its row id: its owner and its users know without asking, and the choice is
-the same on any number of ranks. Messages of the ghosts that are taken are divided by the share.
+Boundary node sampling (Wan et al., BNS-GCN, 2022): a training step sees a random share of the remote nodes. A remote
+node is taken or left for all ranks that would see it, by its row id: its owner and its users know without asking, and
+the choice is the same on any number of ranks. Messages of the remote nodes that are taken are divided by the share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.halo import RankHalo
 from hpcgnn.comm.route import Route
-from hpcgnn.graph.book import find_ghosts, is_remote
+from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
 from hpcgnn.snapshots.graph import WEIGHT, SnapshotEdges, SnapshotPartition
@@ -30,7 +30,7 @@ from hpcgnn.snapshots.graph import WEIGHT, SnapshotEdges, SnapshotPartition
 # 2 L / 2 - I of Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN),
 # 2018, along the direction of the neighborhood's edges; of in-edges it is the neighbors' weighted mean.
 GCN, CHEBYSHEV, WALK, MEAN, SUM = "gcn", "chebyshev", "walk", "mean", "sum"
-RESOLUTION = 1 << 24  # of the share of ghosts that a step sees
+RESOLUTION = 1 << 24  # of the share of remote nodes that a step sees
 SNAPSHOT_BITS = 16  # of the step in a random key: the number of the snapshot; above it is the step
 STEP_NUMBERS = 1 << SNAPSHOT_BITS  # as many steps of an epoch, and snapshots, are told apart
 
@@ -60,30 +60,30 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A sparse matrix over the nodes: the lists of edges from own rows, and factors [E, 1] of these and of the ghosts'
-    edges, None: all 1."""
+    """A sparse matrix over the nodes: the lists of edges from own rows, and factors [E, 1] of these and of the remote
+    nodes' edges, None: all 1."""
 
     lists: EdgeLists
     own: torch.Tensor | None
-    ghost: torch.Tensor | None
+    remote: torch.Tensor | None
 
 
 @dataclass(slots=True)
 class Neighborhood:
-    """The in-neighbors of a rank's nodes. own: edges from own rows; ghost: edges from ghosts; degree [n] and
-    ghost_degree [g]: sums of the weights of the in-edges in the whole snapshot; looped [n] and ghost_looped [g]: bool,
-    nodes that have an edge to themselves; route: brings the ghosts' rows, None on one rank whose ghosts are of other
-    ranks; ghost_row [g] flat row ids; signed: some weight is below 0, on any rank."""
+    """The in-neighbors of a rank's nodes. own: edges from own rows; remote: edges from remote nodes; degree [n]
+    and remote_degree [g]: sums of the weights of the in-edges in the whole snapshot; looped [n] and remote_looped [g]:
+    bool, nodes that have an edge to themselves; route: brings the remote nodes' rows, None on one rank whose remote
+    nodes are of other ranks; remote_row [g] flat row ids; signed: some weight is below 0, on any rank."""
 
     num_nodes: int
     own: Edges
-    ghost: Edges
+    remote: Edges
     degree: torch.Tensor
-    ghost_degree: torch.Tensor
+    remote_degree: torch.Tensor
     looped: torch.Tensor
-    ghost_looped: torch.Tensor
+    remote_looped: torch.Tensor
     route: Route | None
-    ghost_row: np.ndarray
+    remote_row: np.ndarray
     signed: bool = False
     _operators: dict[str, Operator] = field(default_factory=dict, repr=False)
     _merged: EdgeLists | None = field(default=None, repr=False)
@@ -103,16 +103,16 @@ class Neighborhood:
 
     @property
     def merged(self) -> EdgeLists:
-        """All edges over [own rows | ghosts], of loops one at every node, the last of its list."""
+        """All edges over [own rows | remote nodes], of loops one at every node, the last of its list."""
         if self._merged is None:
-            own, ghost = self.own, self.ghost
+            own, remote = self.own, self.remote
             others = own.destination != own.lists.source
-            destination = torch.cat([own.destination[others], ghost.destination])
-            source = torch.cat([own.lists.source[others], ghost.lists.source + self.num_nodes])
+            destination = torch.cat([own.destination[others], remote.destination])
+            source = torch.cat([own.lists.source[others], remote.lists.source + self.num_nodes])
             count = torch.bincount(destination, minlength=self.num_nodes)
             indptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
             source = source[torch.argsort(destination, stable=True)]
-            self._merged = with_loops(EdgeLists(indptr, source, self.num_nodes + len(self.ghost_degree)))
+            self._merged = with_loops(EdgeLists(indptr, source, self.num_nodes + len(self.remote_degree)))
         return self._merged
 
 
@@ -120,19 +120,21 @@ def propagate(
     neighborhood: Neighborhood, halo: RankHalo | None, name: str, rows: torch.Tensor, exchange=None
 ) -> torch.Tensor:
     """Collective. Compute operator @ rows of all ranks, for this rank's nodes [n, D]; exchange: of the same rows, where
-    it was started before. Without a halo there are no ghosts."""
-    operator, edges = neighborhood.operator(name), neighborhood.ghost
+    it was started before. Without a halo there are no remote nodes."""
+    operator, edges = neighborhood.operator(name), neighborhood.remote
     if halo is not None and exchange is None:
         exchange = halo.start(rows)
-    # Own rows are added up while the ghosts' rows are under way.
+    # Own rows are added up while the remote nodes' rows are under way.
     total = segment_sum(rows, operator.lists, operator.own)
     if halo is None:
         return total
-    ghosts = halo.finish(exchange)
+    remote_nodes = halo.finish(exchange)
     if len(edges.lists) == 0:
-        return total + 0 * ghosts.sum() if ghosts.requires_grad else total  # every rank takes part in the backward pass
+        return (
+            total + 0 * remote_nodes.sum() if remote_nodes.requires_grad else total
+        )  # every rank takes part in the backward pass
     assert edges.rows is not None
-    return total.index_add(0, edges.rows, segment_sum(ghosts, edges.lists, operator.ghost))
+    return total.index_add(0, edges.rows, segment_sum(remote_nodes, edges.lists, operator.remote))
 
 
 def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
@@ -144,26 +146,26 @@ def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> 
 def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
     """Form the operator of a neighborhood, A its matrix of weights and D its in-degrees: sum A, mean and walk D^-1 A,
     chebyshev -D^-1/2 A D^-1/2, and gcn D^-1/2 A D^-1/2, there with a loop of weight 1 at every node that has none."""
-    own, ghost, lists, loop = neighborhood.own, neighborhood.ghost, neighborhood.own.lists, None
-    degree, ghost_degree = neighborhood.degree, neighborhood.ghost_degree
+    own, remote, lists, loop = neighborhood.own, neighborhood.remote, neighborhood.own.lists, None
+    degree, remote_degree = neighborhood.degree, neighborhood.remote_degree
     if name == SUM:
-        return Operator(lists, *(None if e.weight is None else e.weight.unsqueeze(1) for e in (own, ghost)))
+        return Operator(lists, *(None if e.weight is None else e.weight.unsqueeze(1) for e in (own, remote)))
     if name == GCN:
-        degree, ghost_degree = degree + ~neighborhood.looped, ghost_degree + ~neighborhood.ghost_looped
+        degree, remote_degree = degree + ~neighborhood.looped, remote_degree + ~neighborhood.remote_looped
     own_source: torch.Tensor | None = None
-    ghost_source: torch.Tensor | None = None
+    remote_source: torch.Tensor | None = None
     if name in (MEAN, WALK):
         target = _inverse(degree, -1.0)
     else:
         target = own_source = _inverse(degree, -0.5)
-        ghost_source = _inverse(ghost_degree, -0.5)
+        remote_source = _inverse(remote_degree, -0.5)
     if name == GCN:
         lists, loop = own.looped, ~neighborhood.looped * target * target
     if name == CHEBYSHEV:
         target = -target
-    ghost_target = target if ghost.rows is None else target[ghost.rows]
+    remote_target = target if remote.rows is None else target[remote.rows]
     own_factors = edge_factors(lists, target, own_source, own.weight, loop)
-    return Operator(lists, own_factors, edge_factors(ghost.lists, ghost_target, ghost_source, ghost.weight))
+    return Operator(lists, own_factors, edge_factors(remote.lists, remote_target, remote_source, remote.weight))
 
 
 def _inverse(values: torch.Tensor, power: float) -> torch.Tensor:
@@ -179,7 +181,7 @@ def _lists_on(device: torch.device, indptr: np.ndarray, source: np.ndarray, num_
 @dataclass(frozen=True, slots=True)
 class Builder:
     """Collective to build with. weighted: messages are multiplied by the edges' column weight, where there is one;
-    by_part: ghosts are nodes of other parts; signed: some weight is below 0, on any rank."""
+    by_part: remote nodes are nodes of other parts; signed: some weight is below 0, on any rank."""
 
     partition: SnapshotPartition
     channel: Channel
@@ -201,30 +203,30 @@ class Builder:
         degree = torch.from_numpy(np.bincount(edges.dst, summed, partition.num_nodes)).to(self.dtype)
         looped = torch.zeros(partition.num_nodes, dtype=torch.bool)
         looped[torch.from_numpy(edges.dst[edges.src == edges.dst + partition.first_id])] = True
-        remote = self._are_from_ghosts(edges)
-        (ids,), (source,) = find_ghosts(partition.book, partition.rank, [(0, edges.src, remote)])
-        route, ghost_degree, ghost_looped, ghost_row = None, degree[:0], looped[:0], ids[:0]
+        remote = self._are_from_remote_nodes(edges)
+        (ids,), (source,) = find_remote_nodes(partition.book, partition.rank, [(0, edges.src, remote)])
+        route, remote_degree, remote_looped, remote_row = None, degree[:0], looped[:0], ids[:0]
         if self.channel.size > 1 or self.by_part:
             route = Route.plan(partition.book, ids, self.channel)
-            ghost_degree, ghost_looped, flat_row = route.pull(degree, looped, torch.from_numpy(partition.flat_row))
-            ghost_row = flat_row.numpy()
+            remote_degree, remote_looped, flat_row = route.pull(degree, looped, torch.from_numpy(partition.flat_row))
+            remote_row = flat_row.numpy()
             route = route.to(device)
-        own, ghost = np.flatnonzero(~remote), np.flatnonzero(remote)
+        own, remote = np.flatnonzero(~remote), np.flatnonzero(remote)
         own_indptr = np.searchsorted(edges.dst[own], np.arange(partition.num_nodes + 1))
-        rows, counts = np.unique(edges.dst[ghost], return_counts=True)
-        ghost_indptr = np.concatenate([[0], np.cumsum(counts)])
+        rows, counts = np.unique(edges.dst[remote], return_counts=True)
+        remote_indptr = np.concatenate([[0], np.cumsum(counts)])
         own_lists = _lists_on(device, own_indptr, source[own], partition.num_nodes)
-        ghost_lists = _lists_on(device, ghost_indptr, source[ghost] - partition.num_nodes, len(ids))
-        weights = [None if weight is None else weight[torch.from_numpy(place)].to(device) for place in (own, ghost)]
+        remote_lists = _lists_on(device, remote_indptr, source[remote] - partition.num_nodes, len(ids))
+        weights = [None if weight is None else weight[torch.from_numpy(place)].to(device) for place in (own, remote)]
         return Neighborhood(
             partition.num_nodes, Edges(own_lists, weights[0]),
-            Edges(ghost_lists, weights[1], torch.from_numpy(rows).to(device)),
-            degree.to(device), ghost_degree.to(device), looped.to(device), ghost_looped.to(device), route, ghost_row,
+            Edges(remote_lists, weights[1], torch.from_numpy(rows).to(device)),
+            degree.to(device), remote_degree.to(device), looped.to(device), remote_looped.to(device), route, remote_row,
             self.signed,
         )  # fmt: skip
 
-    def _are_from_ghosts(self, edges: SnapshotEdges) -> np.ndarray:
-        """Return whether the source of each edge is a ghost, bool [e]."""
+    def _are_from_remote_nodes(self, edges: SnapshotEdges) -> np.ndarray:
+        """Return whether the source of each edge is a remote node, bool [e]."""
         book, first_id = self.partition.book, self.partition.first_id
         if self.by_part:
             return book.part_of(edges.src) != book.part_of(edges.dst + first_id)
@@ -243,21 +245,21 @@ def reversed_edges(edges: SnapshotEdges, partition: SnapshotPartition, channel: 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Boundary node sampling. share of the ghosts that is taken; flat_row [n] row ids of this rank's nodes."""
+    """Boundary node sampling. share of the remote nodes that is taken; flat_row [n] row ids of this rank's nodes."""
 
     share: float
     seed: int
     flat_row: np.ndarray
 
     def sample(self, whole: Neighborhood, epoch: int, step: int, number: int) -> Neighborhood:
-        """Sample the neighborhood in a snapshot as one step sees it: edges from the ghosts taken alone, their weights
-        divided by the share. No collective calls."""
+        """Sample the neighborhood in a snapshot as one step sees it: edges from the remote nodes taken alone, their
+        weights divided by the share. No collective calls."""
         random = Random(self.seed, Stream.BOUNDARY, (step << SNAPSHOT_BITS) + number, epoch)
         assert whole.route is not None
-        # The owner draws for the same row ids as the ranks that see its nodes as ghosts: both know the rows to send.
-        is_taken = self._take(random, whole.ghost_row)
+        # The owner draws for the same row ids as the ranks that see its nodes as remote: both know the rows to send.
+        is_taken = self._take(random, whole.remote_row)
         requested = self._take(random, self.flat_row[whole.route.requests.cpu().numpy()])
-        lists, weight = whole.ghost.lists, whole.ghost.weight
+        lists, weight = whole.remote.lists, whole.remote.weight
         mask = torch.from_numpy(is_taken).to(lists.source.device)
         taken = mask[lists.source]
         below = torch.cat([taken.new_zeros(1, dtype=torch.int64), taken.cumsum(0)])
@@ -266,9 +268,9 @@ class Boundary:
             weight = torch.ones_like(whole.degree[:1]).expand(len(lists.source))
         reduced = EdgeLists(below[lists.indptr], place, int(mask.sum()))
         return replace(
-            whole, ghost=Edges(reduced, weight[taken] / self.share, whole.ghost.rows),
-            ghost_degree=whole.ghost_degree[mask], ghost_looped=whole.ghost_looped[mask],
-            route=whole.route.restrict(is_taken, requested), ghost_row=whole.ghost_row[is_taken],
+            whole, remote=Edges(reduced, weight[taken] / self.share, whole.remote.rows),
+            remote_degree=whole.remote_degree[mask], remote_looped=whole.remote_looped[mask],
+            route=whole.route.restrict(is_taken, requested), remote_row=whole.remote_row[is_taken],
             _operators={}, _merged=None,
         )  # fmt: skip
 

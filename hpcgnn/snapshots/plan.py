@@ -86,8 +86,8 @@ class SnapshotPlanner:
         self, config: Any, builder: Builder, changed: np.ndarray, with_out: bool,
         want: Callable[[str, int, int], Any], share: tuple[int, int] = (0, 1), boundary: Boundary | None = None,
     ):  # fmt: skip
-        """share: number of this group, and of all groups that split time; boundary: samples the ghosts that training
-        sees, None: it sees all."""
+        """share: number of this group, and of all groups that split time; boundary: samples the remote nodes that
+        training sees, None: it sees all."""
         self._config, self._builder, self._with_out, self._want = config, builder, with_out, want
         (self._group, self._groups), self._boundary = share, boundary
         self._like = np.maximum.accumulate(np.where(changed, np.arange(len(changed)), 0))

@@ -246,7 +246,7 @@ class SnapshotTask(Task):
         self, pair: tuple[Neighborhood, Neighborhood | None], chain: HaloChain, stale: StaleRows | None = None
     ) -> Neighbors:
         """Bring to the device a snapshot's neighbors along in-edges and out-edges, with the halos that bring their
-        ghosts."""
+        remote nodes."""
         into, out = pair
         halos = [
             RankHalo(chain, side.route.over(self._channel), stale) if side is not None and side.route else None

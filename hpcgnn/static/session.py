@@ -203,7 +203,7 @@ class WholeLoader:
 
 
 def _all_features(graph: StaticGraph, whole: FullGraph) -> list[torch.Tensor | None]:
-    """Collective. Bring by type the features of [own nodes | ghosts]; the graph's tables become views of them."""
+    """Collective. Bring by type the features of [own nodes | remote nodes]; the graph's tables become views of them."""
     features: list[Any] = []
     for rows, route in zip(graph.rows, whole.routes, strict=True):
         features.append(None)
@@ -281,14 +281,14 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learned} parameters of learnable node embeddings, at the nodes' owners"] if learned else []),
-        *(_describe_samples(session) if sampled else _describe_ghosts(world, loader.whole)),
+        *(_describe_samples(session) if sampled else _describe_remote_nodes(world, loader.whole)),
     ]
 
 
-def _describe_ghosts(world: World, whole: FullGraph) -> list[str]:
+def _describe_remote_nodes(world: World, whole: FullGraph) -> list[str]:
     """Collective."""
-    outer, ghosts = (int(world.total(count)) for count in (whole.outer.num_nodes, sum(whole.num_ghosts)))
-    return [f"{outer} nodes have remote neighbors; {ghosts} remote nodes on all ranks together"]
+    outer, remote_nodes = (int(world.total(count)) for count in (whole.outer.num_nodes, sum(whole.num_remote)))
+    return [f"{outer} nodes have remote neighbors; {remote_nodes} remote nodes on all ranks together"]
 
 
 def _describe_samples(session: Session) -> list[str]:

@@ -1,14 +1,14 @@
-"""Passes over a whole static graph: a rank's share of it as blocks, every layer for all nodes, ghosts by halo exchange.
+"""Passes over a whole static graph: a rank's share of it as blocks, every layer for all nodes, remote nodes by halo
+exchange.
 
-n own nodes, g *ghosts*: nodes of other ranks with edges to own ones; s seeds; T node types; D width of a layer's rows.
-An own node is *outer* if an in-neighbor is a ghost, else *inner*; inner nodes with edges to outer ones are the
-*border*, the others *deep*. Stacked rows of the own nodes stand type by type, within a type deep, border, outer, each
-in order of global id. So one block computes the inner nodes from own rows as they lie, while another one's ghosts are
-on their way.
+n own nodes, g *remote nodes*: nodes of other ranks with edges to own ones; s seeds; T node types; D width of a layer's
+rows. An own node is *outer* if an in-neighbor is a remote node, else *inner*; inner nodes with edges to outer ones are
+the *border*, the others *deep*. Stacked rows of the own nodes stand type by type, within a type deep, border, outer,
+each in order of global id. So one block computes the inner nodes from own rows as they lie, while another one's remote
+nodes are on their way.
 
-Snapshots split the edges by their sources instead (own rows, then ghosts, added up): a sum over halves of the nodes
-takes 1.09 to 1.23 times as long there, and models of static graphs need all sources of a node in one block.
-"""
+Snapshots split the edges by their sources instead (own rows, then remote nodes, added up): a sum over halves of the
+nodes takes 1.09 to 1.23 times as long there, and models of static graphs need all sources of a node in one block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
-from hpcgnn.graph.book import find_ghosts, is_remote
+from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
@@ -39,8 +39,8 @@ DEEP, BORDER, OUTER = range(3)
 @dataclass(frozen=True, slots=True)
 class Half:
     """One of the two blocks of full-graph training: its destinations are the inner nodes, or the outer ones. source: by
-    type, the row of every source node in [own nodes in the partition's order | ghosts]; identity, degree: by type, of
-    the source nodes, as a Batch has them. All int64."""
+    type, the row of every source node in [own nodes in the partition's order | remote nodes]; identity, degree: by
+    type, of the source nodes, as a Batch has them. All int64."""
 
     block: Block
     source: tuple[torch.Tensor, ...]
@@ -60,23 +60,23 @@ class Half:
 @dataclass(frozen=True, slots=True)
 class FullGraph:
     """A rank's share of the graph. Its own nodes have two orders: the partition's, and the stacked one. counts [T]:
-    deep, border and outer nodes by type; num_ghosts [T]; place [n]: the stacked row of every row in the partition's
-    order; route: brings rows of all ghosts, type by type, from their owners' stacked rows; routes [T]: brings rows of
-    the ghosts of one type, from their owners' rows in the partition's order."""
+    deep, border and outer nodes by type; num_remote [T]; place [n]: the stacked row of every row in the partition's
+    order; route: brings rows of all remote nodes, type by type, from their owners' stacked rows; routes [T]: brings
+    rows of the remote nodes of one type, from their owners' rows in the partition's order."""
 
     inner: Half
     outer: Half
     counts: tuple[tuple[int, int, int], ...]
-    num_ghosts: tuple[int, ...]
+    num_remote: tuple[int, ...]
     place: torch.Tensor
     route: Route
     routes: tuple[Route, ...]
 
-    def outer_sources(self, rows: torch.Tensor, ghosts: torch.Tensor) -> torch.Tensor:
-        """Stack the source rows of the outer block from rows of own nodes [n, D] and ghosts [g, D]."""
+    def outer_sources(self, rows: torch.Tensor, remote_nodes: torch.Tensor) -> torch.Tensor:
+        """Stack the source rows of the outer block from rows of own nodes [n, D] and remote nodes [g, D]."""
         own, pieces = rows.split([count for counts in self.counts for count in counts]), []
-        for kind, ghosts_of_type in enumerate(ghosts.split(self.num_ghosts)):
-            pieces += [own[3 * kind + OUTER], own[3 * kind + BORDER], ghosts_of_type]
+        for kind, remote_of_type in enumerate(remote_nodes.split(self.num_remote)):
+            pieces += [own[3 * kind + OUTER], own[3 * kind + BORDER], remote_of_type]
         return torch.cat(pieces)
 
     def join(self, inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor:
@@ -93,12 +93,12 @@ def build_full_graph(partition: GraphPartition, channel: Channel, device: torch.
         for relation, edges in zip(relations, partition.edges, strict=True)
     ]
     sources = [
-        (relation.src_type, edges.src, is_ghost)
-        for relation, edges, is_ghost in zip(relations, partition.edges, remote, strict=True)
+        (relation.src_type, edges.src, is_remote_source)
+        for relation, edges, is_remote_source in zip(relations, partition.edges, remote, strict=True)
     ]
-    ghosts, source_rows = find_ghosts(book, rank, sources)
+    remote_nodes, source_rows = find_remote_nodes(book, rank, sources)
     orders = _order_nodes(partition, remote, source_rows)
-    routes = [Route.plan(book.of_type(kind), ids, channel) for kind, ids in enumerate(ghosts)]
+    routes = [Route.plan(book.of_type(kind), ids, channel) for kind, ids in enumerate(remote_nodes)]
     degrees, columns = partition.in_degree(), []
     for kind, route in enumerate(routes):
         nodes = partition.of_type(kind)
@@ -108,10 +108,10 @@ def build_full_graph(partition: GraphPartition, channel: Channel, device: torch.
     place = np.concatenate(
         [np.argsort(order.rows) + start for order, start in zip(orders, partition.type_start, strict=False)]
     )
-    route = Route.plan(book, np.concatenate(ghosts), channel)
+    route = Route.plan(book, np.concatenate(remote_nodes), channel)
     requests, served = (torch.from_numpy(place[rows.numpy()]) for rows in (route.requests, route.served))
     return FullGraph(
-        inner, outer, tuple(order.counts for order in orders), tuple(map(len, ghosts)),
+        inner, outer, tuple(order.counts for order in orders), tuple(map(len, remote_nodes)),
         torch.from_numpy(place).to(device), replace(route, requests=requests, served=served).to(device),
         tuple(route.to(device) for route in routes),
     )  # fmt: skip
@@ -128,14 +128,14 @@ class _Order:
 
 def _order_nodes(partition: GraphPartition, remote: list[np.ndarray], source_rows: list[np.ndarray]) -> list[_Order]:
     """Find the stacked order of the own nodes, by type; remote, source_rows [E]: by relation, whether an edge's source
-    is a ghost, and its row."""
+    is a remote node, and its row."""
     counts = np.diff(partition.type_start)
     outer, border = ([np.zeros(count, bool) for count in counts] for _ in range(2))
     relations = list(zip(partition.relations, partition.edges, remote, source_rows, strict=True))
-    for relation, edges, is_ghost, _ in relations:
-        outer[relation.dst_type][edges.dst[is_ghost]] = True
-    for relation, edges, is_ghost, source_row in relations:
-        border[relation.src_type][source_row[outer[relation.dst_type][edges.dst] & ~is_ghost]] = True
+    for relation, edges, is_remote_source, _ in relations:
+        outer[relation.dst_type][edges.dst[is_remote_source]] = True
+    for relation, edges, is_remote_source, source_row in relations:
+        border[relation.src_type][source_row[outer[relation.dst_type][edges.dst] & ~is_remote_source]] = True
     orders = []
     for is_outer, is_border in zip(outer, border, strict=True):
         group = np.where(is_outer, OUTER, np.where(is_border, BORDER, DEEP))
@@ -148,14 +148,14 @@ def _make_half(
     partition: GraphPartition, orders: list[_Order], source_rows: list[np.ndarray],
     columns: list[list[torch.Tensor]], outer: bool, device: torch.device,
 ) -> Half:  # fmt: skip
-    """Make one half of the graph; columns: by type, identity and degree of [own nodes | ghosts]."""
+    """Make one half of the graph; columns: by type, identity and degree of [own nodes | remote nodes]."""
     rows, sources, positions = [], [], []
     for order, (flat_row, _) in zip(orders, columns, strict=True):
         num_inner, num_deep, num_own = sum(order.counts[:OUTER]), order.counts[DEEP], len(order.rows)
         inner_rows, outer_rows = np.split(order.rows, [num_inner])
         rows.append(outer_rows if outer else inner_rows)
-        ghost_rows = np.arange(num_own, len(flat_row))
-        reached = [outer_rows, inner_rows[num_deep:], ghost_rows] if outer else [order.rows]
+        remote_rows = np.arange(num_own, len(flat_row))
+        reached = [outer_rows, inner_rows[num_deep:], remote_rows] if outer else [order.rows]
         sources.append(np.concatenate(reached))
         positions.append(np.empty(len(flat_row), np.int64))
         positions[-1][sources[-1]] = np.arange(len(sources[-1]))
@@ -192,7 +192,7 @@ class FullPlan:
 
 class FullGraphTask(Task):
     """Steps over the whole graph; ``train`` and ``rows`` are collective. features: by type, rows of [own nodes in the
-    partition's order | ghosts], None without; loss: a sum over seeds."""
+    partition's order | remote nodes], None without; loss: a sum over seeds."""
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
@@ -231,9 +231,8 @@ class FullGraphTask(Task):
         """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learned: by
         type, learnable embeddings of own nodes in the partition's order.
 
-        Inner nodes are computed while the outer ones' ghosts travel: in the first layer their embeddings alone, for
-        their features lie here.
-        """
+        Inner nodes are computed while the outer ones' remote nodes travel: in the first layer their embeddings alone,
+        for their features lie here."""
         graph, channel, step = self._graph, self._channel, self.model.step
         inner, outer = graph.inner.batch(key), graph.outer.batch(key)
         rows = torch.empty(0)
@@ -241,24 +240,24 @@ class FullGraphTask(Task):
             traveling = {0: (graph.route, rows)}
             if number == 0:  # sorted: every rank starts the exchanges of the types in one order
                 traveling = {kind: (graph.routes[kind], learned[kind]) for kind in sorted(learned)}
-            # Started before the inner nodes are computed, finished after them: the ghosts travel meanwhile.
+            # Started before the inner nodes are computed, finished after them: the remote nodes travel meanwhile.
             exchanges = {kind: chain.start(route.over(channel), own) for kind, (route, own) in traveling.items()}
             pieces = []
             if graph.inner.num_nodes or not graph.outer.num_nodes:
                 sources = rows if number else self._inputs(inner, graph.inner, learned)
                 pieces.append(step(number, inner, graph.inner.block, sources))
-            ghosts = {kind: chain.finish(exchange) for kind, exchange in exchanges.items()}
+            remote_nodes = {kind: chain.finish(exchange) for kind, exchange in exchanges.items()}
             if graph.outer.num_nodes and number == 0:
-                everyone = {kind: torch.cat([learned[kind], ghosts[kind]]) for kind in learned}
+                everyone = {kind: torch.cat([learned[kind], remote_nodes[kind]]) for kind in learned}
                 pieces.append(step(number, outer, graph.outer.block, self._inputs(outer, graph.outer, everyone)))
             elif graph.outer.num_nodes:
-                pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, ghosts[0])))
+                pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, remote_nodes[0])))
             rows = graph.join(*pieces) if len(pieces) == 2 else pieces[0]
         return rows
 
     def _inputs(self, batch: Batch, half: Half, learned: dict[int, torch.Tensor]) -> Rows:
-        """Form the source rows of a half's first layer; learned: by type, embeddings of own nodes, and of ghosts where
-        the half has any."""
+        """Form the source rows of a half's first layer; learned: by type, embeddings of own nodes, and of remote nodes
+        where the half has any."""
         inputs = []
         for kind, (table, source) in enumerate(zip(self.features, half.source, strict=True)):
             features = None if table is None else IndexedRows(table, source)

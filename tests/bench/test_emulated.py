@@ -42,7 +42,7 @@ def cached_config():
 
 
 def whole_config():
-    """The whole graph in every step: rows of ghosts are under way while inner nodes are computed."""
+    """The whole graph in every step: rows of remote nodes are under way while inner nodes are computed."""
     config = StaticConfig()
     config.train.full_graph = True
     return config

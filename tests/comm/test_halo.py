@@ -32,14 +32,14 @@ class Share:
         self.matrices[1] = 0
         ownership = BlockOwnership.even(NODES, world.size)
         self.first, self.last = int(ownership.starts[world.rank]), int(ownership.starts[world.rank + 1])
-        self.own, self.ghost, self.routes, channel = [], [], [], world.channel()
+        self.own, self.remote, self.routes, channel = [], [], [], world.channel()
         for matrix in self.matrices:
             mine = matrix[self.first : self.last]
             met = mine.any(0)
             met[self.first : self.last] = False
             ids = torch.nonzero(met).ravel().flip(0)
             self.own.append(mine[:, self.first : self.last])
-            self.ghost.append(mine[:, ids])
+            self.remote.append(mine[:, ids])
             self.routes.append(Route.plan(ownership, ids.numpy(), channel))
 
 
@@ -63,12 +63,12 @@ def dense(share, rows, weight):
 def spread(share, rows, weight, chain):
     """The same for this rank's rows; every layer computes its own part while the halo is on its way."""
     total, state = 0, rows
-    for own, ghost, route in zip(share.own, share.ghost, share.routes, strict=True):
+    for own, remote, route in zip(share.own, share.remote, share.routes, strict=True):
         for layer in weight:
             message = state @ layer
             exchange = chain.start(route, message)
             inner = own @ message
-            state = torch.tanh(inner + ghost @ chain.finish(exchange) + state)
+            state = torch.tanh(inner + remote @ chain.finish(exchange) + state)
         total = total + state
     return total
 
@@ -107,8 +107,8 @@ def test_exchanges_may_run_ahead(world):
     chain = HaloChain()
     ahead = [chain.start(route, mine) for route in share.routes]
     found = 0
-    for own, ghost, exchange in zip(share.own, share.ghost, ahead, strict=True):
-        found = found + torch.tanh(own @ mine + ghost @ chain.finish(exchange))
+    for own, remote, exchange in zip(share.own, share.remote, ahead, strict=True):
+        found = found + torch.tanh(own @ mine + remote @ chain.finish(exchange))
     chain.tie(found.pow(2).sum()).backward()
     assert torch.allclose(found, expected[share.first : share.last])
     assert torch.allclose(mine.grad, rows.grad[share.first : share.last])
@@ -118,10 +118,10 @@ def test_what_was_pulled_is_freed_with_the_last_that_uses_it(world):
     """At once: layers of a whole graph are large."""
     share, (rows, _) = Share(world), make_inputs()
     chain = HaloChain()
-    ghosts = chain.pull(share.routes[0], rows[share.first : share.last])
-    chain.tie(ghosts.sum()).backward()
-    held = weakref.ref(ghosts)
-    del ghosts
+    remote_nodes = chain.pull(share.routes[0], rows[share.first : share.last])
+    chain.tie(remote_nodes.sum()).backward()
+    held = weakref.ref(remote_nodes)
+    del remote_nodes
     assert held() is None
 
 
@@ -148,7 +148,7 @@ def test_without_gradients_nothing_is_chained(world):
     share, (rows, _) = Share(world), make_inputs()
     chain = HaloChain()
     with torch.no_grad():
-        ghosts = chain.pull(share.routes[0], rows[share.first : share.last])
+        remote_nodes = chain.pull(share.routes[0], rows[share.first : share.last])
     loss = torch.ones((), requires_grad=True)
     assert chain.tie(loss) is loss
-    assert ghosts.shape == (share.routes[0].num_wanted, WIDTH)
+    assert remote_nodes.shape == (share.routes[0].num_wanted, WIDTH)

@@ -20,7 +20,7 @@ from hpcgnn.comm import exchange
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import MOST_ROWS, Route, narrow_rows
 from hpcgnn.graph import directory
-from hpcgnn.graph.book import BlockOwnership, Book, find_ghosts, is_remote
+from hpcgnn.graph.book import BlockOwnership, Book, find_remote_nodes, is_remote
 from hpcgnn.graph.directory import bounds_of_least, spill, surplus_moves
 from hpcgnn.native import Random, Relabel, Stream
 from hpcgnn.native.random import MOST_CHOICES
@@ -85,9 +85,11 @@ def test_owners_and_rows_of_nodes(drawn):
             starts = book.of_type(kind).starts
             assert np.array_equal(is_remote(book, rank, kind, inside), owners != rank)
             assert np.array_equal(rows[owners == rank], inside[owners == rank] - starts[rank])
-            ghosts, (numbers,) = find_ghosts(book, rank, [(kind, inside, owners != rank)])
+            remote_nodes, (numbers,) = find_remote_nodes(book, rank, [(kind, inside, owners != rank)])
             own = int(starts[rank + 1] - starts[rank])
-            assert [ghosts[kind][at - own] if at >= own else at + starts[rank] for at in numbers] == inside.tolist()
+            assert [
+                remote_nodes[kind][at - own] if at >= own else at + starts[rank] for at in numbers
+            ] == inside.tolist()
 
 
 @pytest.mark.serial

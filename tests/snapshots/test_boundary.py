@@ -1,4 +1,4 @@
-"""Boundary node sampling: what is left of the ghosts, and that it is right on average."""
+"""Boundary node sampling: what is left of the remote nodes, and that it is right on average."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hpcgnn.snapshots.graph import open_snapshot_partition
 from hpcgnn.snapshots.neighborhood import Boundary, Builder, propagate
 
 
-class Ghosts:
+class RemoteNodes:
     """A halo that pulls without gradient."""
 
     def __init__(self, route):
@@ -30,13 +30,13 @@ def share(comm, mpi_tmp_path):
 
 
 def test_both_sides_choose_the_same(share):
-    """Rows that are brought are those of the ghosts that are left."""
+    """Rows that are brought are those of the remote nodes that are left."""
     partition, builder = share
     block = builder.build(5)
     taken = Boundary(0.5, 3, partition.flat_row).sample(block, 1, 2, 5)
     (rows,) = taken.route.pull(torch.from_numpy(partition.flat_row))
-    assert np.array_equal(rows.numpy(), taken.ghost_row)
-    assert len(taken.ghost_degree) == len(taken.ghost_row)
+    assert np.array_equal(rows.numpy(), taken.remote_row)
+    assert len(taken.remote_degree) == len(taken.remote_row)
 
 
 def test_messages_are_right_on_average(share):
@@ -44,11 +44,11 @@ def test_messages_are_right_on_average(share):
     partition, builder = share
     block, boundary = builder.build(5), Boundary(0.5, 3, partition.flat_row)
     rows = torch.from_numpy(np.sin(partition.flat_row)).unsqueeze(1).double()
-    whole = propagate(block, Ghosts(block.route), "gcn", rows)
+    whole = propagate(block, RemoteNodes(block.route), "gcn", rows)
     draws = []
     for step in range(400):
         taken = boundary.sample(block, 0, step, 5)
-        draws.append(propagate(taken, Ghosts(taken.route), "gcn", rows))
+        draws.append(propagate(taken, RemoteNodes(taken.route), "gcn", rows))
     draws = torch.stack(draws)
     error = (draws.mean(0) - whole).abs()
     assert (error <= 5 * draws.std(0) / 20 + 1e-12).all()

@@ -169,16 +169,19 @@ def test_what_travels_is_what_the_partition_says(comm, mpi_tmp_path, make):
     passes, expected = 2 + 2 + 1, 0  # two epochs forward and backward, one validation
     for share, relations in zip(shares, edges, strict=True):
         sources = np.unique(np.concatenate([src for src, _ in relations]))
-        ghosts = sources[share.book.locate(sources)[0] != share.rank]
+        remote_nodes = sources[share.book.locate(sources)[0] != share.rank]
         base = share.book.type_base()
-        learned = sum(int(((ghosts >= base[kind]) & (ghosts < base[kind + 1])).sum()) for kind in session.memory.tables)
-        expected += passes * (2 * len(ghosts) + learned) * 8 * 8  # hidden numbers of 8 bytes
+        learned = sum(
+            int(((remote_nodes >= base[kind]) & (remote_nodes < base[kind + 1])).sum())
+            for kind in session.memory.tables
+        )
+        expected += passes * (2 * len(remote_nodes) + learned) * 8 * 8  # hidden numbers of 8 bytes
     assert session.world.total(session.sent_bytes() - before) == expected
     assert expected > 0
 
 
 def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
-    """Both halves together have every edge once, the inner one none from a ghost; outer nodes see the border."""
+    """Both halves together have every edge once, the inner one none from a remote node; outer nodes see the border."""
     parts = make_static_parts(comm, ring, mpi_tmp_path, method="metis")
     session = open_graph_session(comm, parts, static_config(train__full_graph=True))
     graph, (share,) = session.loaders["train"].whole, [open_graph_partition(parts, comm.rank, comm.size)]
@@ -208,15 +211,15 @@ def test_nodes_are_inner_or_outer_and_keep_their_edges(comm, mpi_tmp_path):
 def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     session = open_graph_session(comm, parts, static_config(train__full_graph=True))
-    for rows, table, ghosts in zip(
-        session.graph.rows, session.task.features, session.loaders["train"].whole.num_ghosts, strict=True
+    for rows, table, remote_nodes in zip(
+        session.graph.rows, session.task.features, session.loaders["train"].whole.num_remote, strict=True
     ):
         if table is None:
             assert "feature" not in rows.tables
             continue
         storage, own = table.untyped_storage(), rows.tables["feature"].untyped_storage()
         assert storage.data_ptr() == own.data_ptr()
-        assert len(table) == len(rows.tables["feature"]) + ghosts
+        assert len(table) == len(rows.tables["feature"]) + remote_nodes
     assert all(len(edges.src) == 0 for edges in session.partition.edges)
 
 

@@ -26,7 +26,7 @@ AT_ONCE = 1 << 18  # nodes that all ranks look at in a round
 CELLS = 1 << 17  # of a table of ties to parts in memory together
 
 
-class Ghosts:
+class RemoteNodes:
     """Collective to create. The parts of a block's neighbors: asked for once, then brought up to date by one exchange.
 
     graph: of this rank's block, its neighbors numbered as in the whole graph.
@@ -64,7 +64,7 @@ class BlockLoads:
         return team.sum(sums) * self.unit
 
 
-def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
+def rebalance_blocks(remote_nodes: RemoteNodes, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
     """Collective. Move nodes out of parts that are over their limits; returns the part [n] int32.
 
     weights [n, C]. Every rank proposes the moves that lessen the overload (the sum of the squares of what parts have
@@ -73,13 +73,13 @@ def rebalance_blocks(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, num_
     than it should, and pass other nodes on. The result is the same however the nodes are dealt to ranks. Where no move
     helps, nodes that weigh much of what a part may have are exchanged.
     """
-    total = ghosts.team.sum(weights.sum(axis=0))
+    total = remote_nodes.team.sum(weights.sum(axis=0))
     weights, means = weights[:, total > 0], total[total > 0] / num_parts
     part = part.copy()
-    allowed = allowed_loads(ghosts.team, part, weights, means, num_parts)
+    allowed = allowed_loads(remote_nodes.team, part, weights, means, num_parts)
     for _ in range(EXCHANGES):
-        loads = move_nodes(ghosts, part, weights, allowed)
-        if (loads <= allowed.limit).all() or not exchange_nodes(ghosts.team, part, weights, loads, allowed):
+        loads = move_nodes(remote_nodes, part, weights, allowed)
+        if (loads <= allowed.limit).all() or not exchange_nodes(remote_nodes.team, part, weights, loads, allowed):
             break
     return part
 
@@ -98,24 +98,24 @@ def allowed_loads(team: Team, part: np.ndarray, weights: np.ndarray, means: np.n
     return BlockLoads(1 / (TARGET * means), load_limits(parts, shares, everyone, num_parts, TARGET) / TARGET, giant)
 
 
-def move_nodes(ghosts: Ghosts, part: np.ndarray, weights: np.ndarray, allowed: BlockLoads) -> np.ndarray:
+def move_nodes(remote_nodes: RemoteNodes, part: np.ndarray, weights: np.ndarray, allowed: BlockLoads) -> np.ndarray:
     """Collective. Move nodes in rounds until no part has too much; part [n] changes in place. Returns the loads [P, C]
     of weights [n, C]."""
-    shares, ties = weights * allowed.unit, int(ghosts.team.sum(np.array([ghosts.graph.weight.sum()]))[0])
+    shares, ties = weights * allowed.unit, int(remote_nodes.team.sum(np.array([remote_nodes.graph.weight.sum()]))[0])
     penalty = PENALTY * max(1, ties) / 2 / len(allowed.limit)
-    loads = allowed.of(ghosts.team, part, weights)
+    loads = allowed.of(remote_nodes.team, part, weights)
     for number in range(ROUNDS):
         if (loads <= allowed.limit).all():
             break
         excess = loads - (allowed.limit - SLACK)
-        nodes = whose_turn(ghosts, part, shares, excess > 0, allowed.fixed, number)
-        moves = np.concatenate(ghosts.team.everyone(propose(ghosts, part, nodes, shares, excess, penalty)))
+        nodes = whose_turn(remote_nodes, part, shares, excess > 0, allowed.fixed, number)
+        moves = np.concatenate(remote_nodes.team.everyone(propose(remote_nodes, part, nodes, shares, excess, penalty)))
         moves = accept(moves, excess, penalty)
         if not len(moves) and number > LASTING:
             break
-        in_block = (moves["node"] >= ghosts.first) & (moves["node"] < ghosts.first + len(part))
-        part[moves["node"][in_block] - ghosts.first] = moves["goal"][in_block]
-        loads, penalty = allowed.of(ghosts.team, part, weights), penalty * RISE
+        in_block = (moves["node"] >= remote_nodes.first) & (moves["node"] < remote_nodes.first + len(part))
+        part[moves["node"][in_block] - remote_nodes.first] = moves["goal"][in_block]
+        loads, penalty = allowed.of(remote_nodes.team, part, weights), penalty * RISE
     return loads
 
 
@@ -133,37 +133,42 @@ def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.
 
 
 def whose_turn(
-    ghosts: Ghosts, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
+    remote_nodes: RemoteNodes, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
 ) -> np.ndarray:
     """Collective. Choose the nodes of this rank's block that may leave their part in a round, as it has too much (mask
     [P, C]) of what they weigh; where they are many, one in so many."""
     nodes = np.flatnonzero((over[part] & (shares > 0)).any(axis=1) & ~fixed)
-    turns = max(1, int(ghosts.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
-    return nodes[(nodes + ghosts.first) % turns == number % turns]
+    turns = max(1, int(remote_nodes.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
+    return nodes[(nodes + remote_nodes.first) % turns == number % turns]
 
 
 def propose(
-    ghosts: Ghosts, part: np.ndarray, nodes: np.ndarray, shares: np.ndarray, excess: np.ndarray, penalty: float
+    remote_nodes: RemoteNodes,
+    part: np.ndarray,
+    nodes: np.ndarray,
+    shares: np.ndarray,
+    excess: np.ndarray,
+    penalty: float,
 ) -> np.ndarray:
     """Collective. Propose the best moves of nodes of this rank's block, records sorted by cost and node: cost, loss (of
     cut), node, heavy, goal, share [C]. shares [n, C]; excess [P, C]: loads less their limits."""
     names = [("cost", "f8"), ("loss", "f8"), ("node", "i8"), ("heavy", "i4"), ("goal", "i4")]
     kinds = [*names, ("share", "f8", (shares.shape[1],))]
-    around, num_parts = ghosts.neighbor_parts(part), len(excess)
+    around, num_parts = remote_nodes.neighbor_parts(part), len(excess)
     proposals, part_keys = [np.empty(0, kinds)], splitmix64(np.arange(num_parts, dtype=np.uint64))
     for start in range(0, len(nodes), max(1, CELLS // num_parts)):
         chunk = nodes[start : start + max(1, CELLS // num_parts)]
-        ties, here = part_ties_of(ghosts.graph, around, chunk, num_parts), np.arange(len(chunk))
+        ties, here = part_ties_of(remote_nodes.graph, around, chunk, num_parts), np.arange(len(chunk))
         loss = ties[here, part[chunk]][:, None] - ties
         change = added_overload(excess, shares[chunk], part[chunk])
         cost = loss + penalty * change
         cost[change >= 0] = 0
         # The lightest part is the best for all: some take another, or it would be full at once.
-        keys = splitmix64((chunk + ghosts.first).astype(np.uint64))[:, None] ^ part_keys
+        keys = splitmix64((chunk + remote_nodes.first).astype(np.uint64))[:, None] ^ part_keys
         preference = 0.5 + (keys >> np.uint64(40)) * 2.0**-25  # from 0.5 to 1, the same on any rank
         goal = np.argmin(np.minimum(cost, 0) * preference, axis=1)
         moves = np.zeros(len(chunk), kinds)
-        moves["node"], moves["heavy"], moves["goal"] = chunk + ghosts.first, part[chunk], goal
+        moves["node"], moves["heavy"], moves["goal"] = chunk + remote_nodes.first, part[chunk], goal
         moves["cost"], moves["loss"], moves["share"] = cost[here, goal], loss[here, goal], shares[chunk]
         proposals.append(moves[moves["cost"] < 0])
     return best(np.concatenate(proposals))[:CANDIDATES]
@@ -218,8 +223,8 @@ def part_ties_of(graph: PairGraph, around: np.ndarray, nodes: np.ndarray, num_pa
     return ties.reshape(len(nodes), num_parts)
 
 
-def order_blocks(ghosts: Ghosts, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
+def order_blocks(remote_nodes: RemoteNodes, part: np.ndarray, num_parts: int, seed: int) -> np.ndarray:
     """Collective. Renumber parts [n] so that consecutive ones are near."""
-    own = np.repeat(part, ghosts.graph.degrees())
-    ties = part_ties(own, ghosts.neighbor_parts(part), ghosts.graph.weight, num_parts)
-    return new_numbers(ghosts.team.sum(ties), seed)[part]
+    own = np.repeat(part, remote_nodes.graph.degrees())
+    ties = part_ties(own, remote_nodes.neighbor_parts(part), remote_nodes.graph.weight, num_parts)
+    return new_numbers(remote_nodes.team.sum(ties), seed)[part]

@@ -24,7 +24,7 @@ from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term
 @dataclass(slots=True)
 class Neighbors:
     """The neighbors of all nodes in one snapshot: ``into`` along in-edges, ``out`` along out-edges where the model asks
-    for them, each with its halo (None: no ghosts)."""
+    for them, each with its halo (None: no remote nodes)."""
 
     into: Neighborhood
     halo: RankHalo | None = None
@@ -39,8 +39,8 @@ class Neighbors:
     def attend(self, rows: torch.Tensor, exchange, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Collective. Sum rows [n, k, H], whose exchange was started, over neighbors by attention."""
         if self.halo is not None:
-            ghosts = self.halo.finish(exchange)
-            rows = torch.cat([rows, ghosts.view(len(ghosts), *rows.shape[1:])])
+            remote_nodes = self.halo.finish(exchange)
+            rows = torch.cat([rows, remote_nodes.view(len(remote_nodes), *rows.shape[1:])])
         columns = score_columns(source, target)
         scores = product(rows.reshape(-1, len(columns)), columns).view(*rows.shape[:-1], columns.shape[1])
         return attend(rows, scores, self.into.merged)

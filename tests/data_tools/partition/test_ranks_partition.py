@@ -19,7 +19,7 @@ from data_tools.partition import quality as part_quality
 from data_tools.partition.blocks import NodeBlocks
 from data_tools.partition.command import partition
 from data_tools.partition.methods.rebalance import TARGET
-from data_tools.partition.methods.rebalance_blocks import Ghosts, allowed_loads, rebalance_blocks
+from data_tools.partition.methods.rebalance_blocks import RemoteNodes, allowed_loads, rebalance_blocks
 from data_tools.partition.pair_graph import build_pair_graph
 from data_tools.partition.weights import node_weights
 from data_tools.synthesize import main
@@ -239,8 +239,8 @@ def rebalanced(team, source, part, weights, num_parts):
     """Collective. Part per node [N] after rebalancing by the ranks of a team."""
     blocks = NodeBlocks.even(team, source.num_nodes)
     own = slice(blocks.own.start, blocks.own.stop)
-    ghosts = Ghosts(blocks, build_pair_graph(source, blocks))
-    return np.concatenate(team.everyone(rebalance_blocks(ghosts, part[own], weights[own], num_parts)))
+    remote_nodes = RemoteNodes(blocks, build_pair_graph(source, blocks))
+    return np.concatenate(team.everyone(rebalance_blocks(remote_nodes, part[own], weights[own], num_parts)))
 
 
 def test_nodes_are_exchanged_where_no_move_helps(team, mpi_tmp_path):

@@ -33,7 +33,7 @@ def random_graph(seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     users = np.array([f"user-{'é' * (i % 3)}{i * 7919 % 1000}" for i in range(USERS)])
     items = rng.choice(2**50, ITEMS, replace=False)
-    named = np.append(users, ["ghost", "phantom-with-a-long-name"])
+    named = np.append(users, ["remote node", "phantom-with-a-long-name"])
     numbered = np.append(items, [5, 6])
     # Ids of dangling ends are rare.
     u = named[rng.choice(USERS + 2, EDGES, p=np.r_[np.full(USERS, 0.98 / USERS), 0.01, 0.01])]
@@ -161,7 +161,7 @@ def test_dangling_ids_are_kept_as_nodes(tmp_path, buckets):
     assert "user: 2 nodes added that only edges name" in summary.notes
     found = contents(tmp_path / "graph.h5")
     label = dict(zip(found["nodes/user/id"]["values"][1], found["nodes/user/label"]["values"][1], strict=True))
-    assert label[b"ghost"] == -1
+    assert label[b"remote node"] == -1
     assert label[graph["users"][0].encode()] == graph["kind"][0]
 
 

@@ -82,7 +82,7 @@ def test_options_of_another_version(sets, tmp_path):
 
 
 def test_parts_that_cannot_be_read_hold_nothing(sets, tmp_path):
-    """Neither columns, nor ghosts, nor edges between parts."""
+    """Neither columns, nor remote nodes, nor edges between parts."""
     shutil.copytree(sets / "snapshots", tmp_path / "snapshots")
     view, findings = open_book(tmp_path / "snapshots"), Findings(unusable={0, 1})
     assert column_types(view, view.relations[0], None, findings) == []
