@@ -119,6 +119,19 @@ def read_columns(spec: FileSpec, parsers: list[Callable[[Raw, str, int], np.ndar
     return [np.concatenate(arrays or [np.empty(0, np.int64)]) for arrays in pieces]
 
 
+def unpack_tar(archive: tarfile.TarFile, folder: pathlib.Path | str) -> None:
+    """Unpack files and folders below a folder. Raises TarError for members of other kinds, or that lie elsewhere."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    # Python 3.10 and 3.11 have the filter in their later releases only.
+    for member in archive:
+        parts = pathlib.PurePosixPath(member.name).parts
+        if not (member.isfile() or member.isdir()) or ".." in parts or parts[:1] == ("/",):
+            raise tarfile.TarError(f"{member.name} is no file or folder below the archive's")
+    archive.extractall(folder)
+
+
 @contextlib.contextmanager
 def unpacked(path: pathlib.Path, scratch: pathlib.Path | None) -> Iterator[list[pathlib.Path]]:
     """List the files of a folder or an archive, in order of their names (day2 before day10). An archive is unpacked in
@@ -138,7 +151,7 @@ def unpacked(path: pathlib.Path, scratch: pathlib.Path | None) -> Iterator[list[
             else:
                 with tarfile.open(path) as archive:
                     check_unpacked(path, folder, (member.size for member in archive))
-                    archive.extractall(folder, filter="data")
+                    unpack_tar(archive, folder)
         except FileFormatError:
             raise
         except (EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:

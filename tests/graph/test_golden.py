@@ -26,6 +26,7 @@ from safetensors import safe_open
 
 from data_tools import convert, inspect
 from data_tools.partition import command as partition
+from data_tools.snapshots.text import unpack_tar
 from data_tools.verify.command import verify
 from hpcgnn import evaluate, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -85,7 +86,7 @@ def golden(tmp_path_factory, fresh):
     def unpack(name: str) -> Path:
         if not (root / name).exists():
             with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
-                archive.extractall(root / name, filter="data")
+                unpack_tar(archive, root / name)
             for kind in files.KINDS:
                 if (root / name / f"run-{kind}").exists():
                     shutil.copy(fresh / f"run-{kind}" / "config.yaml", root / name / f"run-{kind}")

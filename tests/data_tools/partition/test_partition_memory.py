@@ -79,7 +79,7 @@ def test_a_limit_is_kept(graphs, tmp_path):
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(graphs, tmp_path, capsys):
     arguments = [str(graphs / "static.h5"), str(tmp_path / "p"), "--parts", "4"]
-    refused = start(graphs / "static.h5", tmp_path / "p", "metis", more=180).stderr
+    refused = start(graphs / "static.h5", tmp_path / "p", "metis", more=210).stderr
     assert re.search(r"method metis takes about .* are allowed; choose --method ldg", refused)
     with pytest.raises(ValueError, match="raise --memory"):
         main([*arguments, "--memory", "1MiB", "--method", "ldg"])

@@ -12,6 +12,7 @@ from convert_sources import contents, refused
 from places import TESTS
 
 from data_tools.convert import main
+from data_tools.snapshots.text import unpack_tar
 from data_tools.source.formats.dgl_files import read_graph, read_tensors
 from hpcgnn.graph.files import FileFormatError
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.serial
 def parts(tmp_path):
     """A folder with what DGL wrote."""
     with tarfile.open(TESTS / "dgl_parts.tar.xz") as archive:
-        archive.extractall(tmp_path / "dgl", filter="data")
+        unpack_tar(archive, tmp_path / "dgl")
     return tmp_path / "dgl"
 
 
