@@ -120,7 +120,10 @@ def _sizes(path: str) -> dict[str, int]:
     """Count nodes and edges, and snapshots where there are some, of a partition set."""
     with files.reading(files.book_path(path), files.BOOK, "partition again") as book:
         counted = {"nodes": files.node_types(book), "edges": files.relations(book)}
-        sizes = {what: sum(int(book[what][name].attrs[f"num_{what}"]) for name in counted[what]) for what in counted}
+        sizes = {
+            f"num_{what}": sum(int(book[what][name].attrs[f"num_{what}"]) for name in names)
+            for what, names in counted.items()
+        }
         return sizes | ({"snapshots": int(book.attrs["num_snapshots"])} if "num_snapshots" in book.attrs else {})
 
 
