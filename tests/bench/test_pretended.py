@@ -158,7 +158,7 @@ def test_memory_takes_the_sizes_of_a_set(tmp_path):
     small = ["--kind=snapshots", "--model.hidden=4", "--ranks=3", f"--data.path={parts}", f"--out={out}"]
     assert run([["bench", "memory", *small]]) == 0
     found = json.loads(out.read_text())["options"]
-    assert [found[name] for name in ("nodes", "edges", "snapshots")] == [120, 600, 7]
+    assert [found[name] for name in ("num_nodes", "num_edges", "snapshots")] == [120, 600, 7]
 
 
 @pytest.mark.launcher
