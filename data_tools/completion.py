@@ -9,7 +9,7 @@ Needs shtab (`pip install shtab`).
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -32,12 +32,10 @@ def parser_of(command: str) -> argparse.ArgumentParser:
         return parser
     package = f"{'data_tools' if command in TOOLS else 'hpcgnn'}.{command}"
     for part in PARTS:
-        try:
+        if importlib.util.find_spec(package + part):
             module = importlib.import_module(package + part)
-        except ModuleNotFoundError:
-            continue
-        if hasattr(module, "make_parser"):
-            return module.make_parser()
+            if hasattr(module, "make_parser"):
+                return module.make_parser()
     raise AssertionError(f"{package} has no make_parser")
 
 

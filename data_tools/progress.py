@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pathlib
 import sys
 import threading
 import time
 from typing import TextIO
 
-from hpcgnn.comm.launch import is_on_terminal, launched_rank
+from hpcgnn.comm.launch import ERASE, is_on_terminal, launched_rank
 
 QUIET_SECONDS = 3.0  # before the first line
 LINE_SECONDS = {True: 1.0, False: 60.0}  # between lines, on a terminal or in a log
-ERASE = "\r\033[K"
 
 
 class ProgressLine:
@@ -27,7 +25,7 @@ class ProgressLine:
         self._on_terminal, self._is_drawn = is_on_terminal(self._stream), False
         self._thread: threading.Thread | None = None
         self._output = contextlib.ExitStack()
-        if not int(os.environ.get(launched_rank(), "0")):
+        if launched_rank() == 0:
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
     def __enter__(self) -> ProgressLine:

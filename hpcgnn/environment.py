@@ -7,6 +7,7 @@ it was; a program may call ``set_defaults`` before it imports torch and mpi4py.
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 VARIABLES = {
@@ -24,6 +25,8 @@ VARIABLES = {
     "OMPI_MCA_osc": "^ucx",
 }
 
+MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)")  # Python's option -m, after others or not
+
 
 def set_defaults() -> None:
     """Set the variables that are unset; values that the user has set stay."""
@@ -33,7 +36,12 @@ def set_defaults() -> None:
 
 def is_command() -> bool:
     """Whether this process was started as ``python -m hpcgnn...``, whose modules load torch as they are imported."""
-    words = sys.orig_argv[1:]
-    if "-m" not in words:
-        return False
-    return words[words.index("-m") + 1].split(".")[0] == "hpcgnn"
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if found := MODULE.fullmatch(word):
+            return (found[1] or next(words, "")).split(".")[0] == "hpcgnn"
+        if not word.startswith("-") or word.startswith("-c"):
+            return False  # a program, whose options follow
+        if word in ("-W", "-X"):
+            next(words, "")
+    return False

@@ -29,6 +29,9 @@ RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every",
              "memory.placement", "memory.replicate_mib", "memory.hot_ratio", "data.check_hash", "data.path",
              "data.stage_to", "features.cache_ratio", "features.cache_policy")  # fmt: skip
 LONGER = ("train.epochs", "train.early_stopping_patience")  # of these, keys that decide when a run ends
+# Keys that are fixed for a run, although what it computes does not depend on them.
+SAME = ("sampling.plan_on", "memory.update_at", "features.storage", "features.device_ratio", "model.low_memory",
+        "eval.negatives_per_pass", "eval.nodes_per_pass", "train.train_metrics")  # fmt: skip
 TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
 ENTRY = re.compile(r"^(\w+): (.*)")
 
@@ -58,7 +61,8 @@ class Key:
     @property
     def changes_answer(self) -> bool:
         """Whether what a run computes depends on it, apart from rounding."""
-        return self.name in LONGER or (not self.is_resumable and self.section != "output")
+        is_free = self.is_resumable or self.section == "output" or self.name in SAME
+        return self.name in LONGER or not is_free
 
     @property
     def words(self) -> str:

@@ -35,7 +35,8 @@ key changes what a run computes; a key with *no* changes speed, memory or files 
 COMMANDS_HEAD = """# Commands
 
 `hpcgnn COMMAND` runs each of these, in the order of work. `python -m hpcgnn.COMMAND`, or `python -m data_tools.COMMAND`
-for the commands before `train`, is the same program. Commands that may run under a launcher say so in their help.
+for the commands before `train`, is the same program. The commands `partition`, `verify`, `stage`, `train`, `evaluate`,
+`predict`, `bench` and `info` also run under `mpirun` or `srun`.
 """
 SPECS = """# Graph specs: the language of `hpcgnn convert`
 

@@ -45,8 +45,7 @@ TWINS = {
     "neighbor": r"\b[Nn]eighbour",
     "normalize": r"\b(?:normalis|initialis|serialis|generalis|recognis|organis|optimis|minimis|maximis|relabell)",
     "behavior": r"\b(?:[Bb]ehaviour|[Cc]olour|[Ff]avour|[Cc]entre\b|[Ll]abell|[Mm]odell|[Aa]rtefact|learnt\b)",
-    "early stopping": r"\bpatience\b(?<!early_stopping_patience)",
-    "machine": r"\bcompute nodes? of the graph\b",
+    "early stopping": r"\bpatience\b",
 }
 
 
@@ -138,11 +137,11 @@ def twins(piece: Piece) -> list[str]:
 class Count:
     """Counts over some pieces."""
 
-    words: int = 0
-    sentences: int = 0
-    long: int = 0
-    long_cells: int = 0
-    idioms: Counter[str] | None = None
+    words: int
+    sentences: int
+    long: int
+    long_cells: int
+    idioms: Counter[str]
 
     @classmethod
     def of(cls, found: list[Piece]) -> Count:
@@ -163,11 +162,11 @@ class Count:
 
     def per_thousand(self, idiom: str) -> float:
         """How often an idiom stands in 1,000 words."""
-        return 1000 * (self.idioms or {}).get(idiom, 0) / max(self.words, 1)
+        return 1000 * self.idioms[idiom] / max(self.words, 1)
 
     def row(self) -> str:
         """Write a line of the table."""
-        found = " ".join(f"{1000 * (self.idioms or {}).get(name, 0) / max(self.words, 1):5.2f}" for name in IDIOMS)
+        found = " ".join(f"{self.per_thousand(name):5.2f}" for name in IDIOMS)
         return f"{self.words:7}{self.sentences:7}{100 * self.long_share:7.1f}%{self.long_cells:7}  {found}"
 
 

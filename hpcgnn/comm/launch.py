@@ -19,6 +19,7 @@ LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JS
 TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
 # Processes between a rank and the terminal that forward what the rank prints: of Open MPI, MPICH and Intel MPI.
 FORWARDERS = re.compile(r"mpirun|mpiexec|prterun|prted|orterun|orted|hydra")
+ERASE = "\r\033[K"  # takes the line of a terminal away
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
 
@@ -31,9 +32,9 @@ def launched_tasks() -> tuple[str, int]:
     return variable, tasks
 
 
-def launched_rank() -> str:
-    """Return the variable that holds this process's number among the tasks, "" without a launcher."""
-    return next((name for name in LAUNCHER_RANKS if os.environ.get(name, "").isdigit()), "")
+def launched_rank() -> int:
+    """Return this process's number among the tasks, 0 without a launcher."""
+    return _number(next((name for name in LAUNCHER_RANKS if name in os.environ), ""))
 
 
 def _number(variable: str) -> int:

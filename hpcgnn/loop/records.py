@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from hpcgnn.comm.launch import is_on_terminal
+from hpcgnn.comm.launch import ERASE, is_on_terminal
 from hpcgnn.comm.together import together
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.loggers import Logger, open_loggers
@@ -26,7 +26,6 @@ from hpcgnn.loop.settings import TrainConfig
 
 REDRAW_SECONDS = 0.1
 BAR_WIDTH = 16
-ERASE = "\r\033[K"
 
 
 class StepProgress:
@@ -47,9 +46,10 @@ class StepProgress:
     def step(self, done: int, loss: float) -> None:
         """Show that ``done`` steps of the epoch are done; loss: of the newest one."""
         now = time.monotonic()
-        filled = BAR_WIDTH * done // max(1, self._num_steps)
-        bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
-        self._draw(f"epoch {self._epoch} {bar} {self._text(done, loss, now)}", now)
+        if self._is_due(now):
+            filled = BAR_WIDTH * done // max(1, self._num_steps)
+            bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
+            self._draw(f"epoch {self._epoch} {bar} {self._text(done, loss, now)}", now)
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
             self.end()
@@ -59,18 +59,22 @@ class StepProgress:
         """Show that ``steps`` steps of scoring a split are done."""
         now = time.monotonic()
         text = f"{split}: {steps} steps of scoring, {steps / max(now - self._began, 1e-9):.1f} steps/s"
-        self._draw(text, now)
+        if self._is_due(now):
+            self._draw(text, now)
         if self._log_seconds and now - self._logged >= self._log_seconds:
             self._logged = now
             self.end()
             self._log(text)
 
+    def _is_due(self, now: float) -> bool:
+        """Whether a line is to be drawn: at most ten times a second."""
+        return self._has_bar and now - self._drawn >= REDRAW_SECONDS
+
     def _draw(self, line: str, now: float) -> None:
-        """Draw a line over the one before, at most ten times a second."""
-        if self._has_bar and now - self._drawn >= REDRAW_SECONDS:
-            self._drawn = now
-            self._stream.write(ERASE + line[: shutil.get_terminal_size().columns - 1])
-            self._stream.flush()
+        """Draw a line over the one before."""
+        self._drawn = now
+        self._stream.write(ERASE + line[: shutil.get_terminal_size().columns - 1])
+        self._stream.flush()
 
     def end(self) -> None:
         """Erase the bar, to make room for other lines."""

@@ -65,7 +65,9 @@ def test_a_choice_of_windows_stays(monkeypatch, value):
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     assert set_in("-m", "hpcgnn.train", "--help") == (value or "^ucx")
+    assert set_in("-X", "dev", "-um", "hpcgnn.train") == (value or "^ucx")
     assert set_in("-m", "other.train") == set_in("loop.py") == str(value)
+    assert set_in("loop.py", "-m", "hpcgnn.train") == set_in("loop.py", "-m") == str(value)
 
 
 @pytest.mark.serial

@@ -10,6 +10,7 @@ import pytest
 
 from data_tools import progress
 from data_tools.progress import ERASE, ProgressLine
+from hpcgnn.comm.launch import LAUNCHER_RANKS
 
 pytestmark = pytest.mark.serial
 LINE = r"\d+ s, [\d,]+ MiB read, [\d,]+ MiB written"
@@ -26,7 +27,7 @@ class Terminal(io.StringIO):
 def fast(monkeypatch):
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(progress, "LINE_SECONDS", {True: 0.02, False: 0.02})
-    for variable in progress.launched_rank.__globals__["LAUNCHER_RANKS"]:
+    for variable in LAUNCHER_RANKS:
         monkeypatch.delenv(variable, raising=False)
 
 

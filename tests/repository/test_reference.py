@@ -66,6 +66,7 @@ def test_keys_that_a_resumed_run_may_change_are_marked():
             assert found[name][3:5] == ["no", "yes"]
         else:
             assert found[name][3] == "yes"
+    assert [found[name][3:5] for name in ("memory.update_at", "eval.nodes_per_pass")] == [["no", "no"]] * 2
 
 
 def test_every_entry_of_specs_and_every_metric_has_a_row():
