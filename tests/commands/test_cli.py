@@ -66,6 +66,23 @@ def test_a_reader_that_leaves_is_no_error(words):
         started.wait()
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cuda", "--cpu"], "exclude each other"), (["--nope"], "unknown argument --nope"),
+        (["--cuda"], "--cuda needs nvcc to compile the CUDA kernels"),
+    ],
+)  # fmt: skip
+def test_set_up_refuses_before_it_installs(words, message):
+    """In place of a build for another device than the one that was named."""
+    variables = clean_environment() | {"CUDACXX": "/nowhere/nvcc"}
+    ended = start("bash", REPOSITORY / "jobs" / "setup.sh", *words, env=variables)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "installing" not in ended.stderr
+
+
 COMPLETED = {
     "hpcgnn tra": "train", "hpcgnn train --train.early": "--train.early_stopping_patience",
     "hpcgnn train --model.readout mi": "mixer", "hpcgnn train --model.kind evolve": "evolvegcn_h evolvegcn_o",
