@@ -64,7 +64,7 @@ class TrainConfig:
         train_metrics: Also report metrics of training, from the scores that the loss was computed from.
         log_every: Number of steps between two step lines in metrics.jsonl; 0: no step lines.
         log_seconds: Seconds between two log lines about the progress of an epoch; 0: none.
-        progress: Progress bar on stderr: "on", "off", or "auto": on if stderr of rank 0 is a terminal.
+        progress: Progress bar on stderr: "on", "off", or "auto": on if stderr, or the stderr of mpirun, is a terminal.
         loggers: Programs for which the numbers of metrics.jsonl are also written to the run folder: tensorboard, wandb
             (Weights & Biases) or mlflow. Each needs its package (`pip install tensorboard`).
         profile: Steps that torch's profiler traces on every rank, such as 10-19, counted from 0 at the start of the
