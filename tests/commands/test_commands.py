@@ -120,4 +120,4 @@ def test_steps_use_memory_again(mpirun, tmp_path):
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict", "info", "bench"])
 def test_every_command_has_help(mpirun, command):
     result = mpirun(1, "-m", f"hpcgnn.{command}", "--help")
-    assert f"hpcgnn.{command}" in result.stdout
+    assert f"usage: hpcgnn {command}" in result.stdout
