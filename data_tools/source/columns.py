@@ -16,8 +16,9 @@ import numpy as np
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import ColumnSpec, FileSpec, TableFile
 from data_tools.source.formats.arrays import Sparse
+from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.table import Table
-from data_tools.source.formats.values import Place, Raw, Reference, RowError, parse_numbers, parse_times
+from data_tools.source.formats.values import Place, Raw, Reference, RowError, parse_numbers, parse_times, single
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
 from data_tools.source.spool import Spool
@@ -152,13 +153,17 @@ def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row
 class OrderedTimes:
     """Parses times and refuses the first that is smaller than the one before it."""
 
-    def __init__(self, scale: float, check: bool):
-        self._scale = scale
+    def __init__(self, scale: float, check: bool, dates: Dates):
+        self._scale, self._dates = scale, dates
         self._check = check
         self._last: int | None = None
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        times = parse_times(raw, file, first_row, self._scale)
+        part, place = single(raw, file, first_row)
+        if self._dates.covers(part):
+            times = self._dates.parse(part, place, self._scale)
+        else:
+            times = parse_times(raw, file, first_row, self._scale)
         if self._check and len(times):
             before = np.concatenate([times[:1] if self._last is None else [self._last], times[:-1]])
             if len(bad := np.flatnonzero(times < before)):

@@ -11,6 +11,7 @@ from data_tools.source.classes import Classes
 from data_tools.source.columns import Field, OrderedTimes, column_fields, number_classes, read_fields, read_table
 from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import ColumnSpec, FileColumn
+from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.values import Reference, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
@@ -162,7 +163,8 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
         *column_fields(edge.columns, edge.file),
     ]
     if edge.time is not None:
-        fields.append(Field("time", files[0], edge.time, OrderedTimes(edge.time_scale, not edge.sort)))
+        times = OrderedTimes(edge.time_scale, not edge.sort, Dates(edge.dates, edge.zone))
+        fields.append(Field("time", files[0], edge.time, times))
     if edge.types is not None:
         fields.append(Field("types", files[0], edge.types, Classes()))
     origin = Origin()

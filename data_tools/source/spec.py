@@ -31,6 +31,7 @@ A spec is a YAML file; the presets are just such files::
         src: u
         dst: i
         time: ts
+        dates: iso                # times are dates: iso, or a format of strptime; timestamps need none
         time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
         sort: false               # sort by time (stable) instead of refusing an unsorted source
         duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error
@@ -68,6 +69,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from data_tools.source.file_spec import ColumnSpec, FileColumn, FileSpec, TableFile
+from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.formats.text_stream import TextSource
 from data_tools.source.formats.values import Reference
@@ -131,6 +133,9 @@ class EdgeSpec:
         dst: Column of the destination nodes.
         time: Column of the times; a graph has times for all relations or for none.
         time_scale: Factor from the source's times to the stored integers; a product that is no integer is refused.
+        dates: Form of times that are dates: iso (ISO 8601), or a format of strptime such as %d.%m.%Y %H:%M. The time
+            is then in seconds since 1970. Columns of the type timestamp or date need no form.
+        zone: Time zone of dates that name none, such as Europe/Berlin.
         sort: Sort by time (stable) instead of refusing an unsorted source.
         duplicates: Edges with the same source, destination, time and relation. drop: keep the first one.
         self_loops: Edges from a node to itself.
@@ -149,6 +154,8 @@ class EdgeSpec:
     dst: Reference
     time: Reference | None = None
     time_scale: float = 1
+    dates: str = ""
+    zone: str = "UTC"
     sort: bool = False
     duplicates: Policy = "keep"
     self_loops: Policy = "keep"
@@ -161,6 +168,7 @@ class EdgeSpec:
 
     def __post_init__(self):
         source, _, destination = split_relation(self.relation)
+        Dates(self.dates, self.zone)
         if not self.time_scale > 0:
             raise ValueError(f"time_scale: {self.time_scale} is not positive")
         if self.undirected and source != destination:

@@ -1,0 +1,111 @@
+"""Turns dates into times: integers in seconds since 1970 in UTC, times the scale of the spec."""
+
+from __future__ import annotations
+
+import datetime
+import zoneinfo
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_tools.source.formats.values import Place, to_arrow, to_text
+from hpcgnn.graph.files import FileFormatError
+
+ISO = "iso"
+NANO = 10**9  # nanoseconds of a second
+DAYS = pa.types.is_date
+FIRST, LAST = "1677-09-21", "2262-04-11"  # of what nanoseconds in int64 can say
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """How dates are written. form: ``iso``, a format of strptime, or empty for columns of the type timestamp or date
+    alone; zone: of dates that name none."""
+
+    form: str = ""
+    zone: str = "UTC"
+
+    def __post_init__(self):
+        try:
+            zoneinfo.ZoneInfo(self.zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"zone: no time zone {self.zone!r}; such as UTC or Europe/Berlin") from error
+        if self.form and self.form != ISO and "%" not in self.form:
+            raise ValueError(f"dates: {self.form!r} is neither iso nor a format such as %d.%m.%Y %H:%M")
+
+    def covers(self, part: pa.Array | np.ndarray) -> bool:
+        """Whether a column has dates."""
+        if isinstance(part, np.ndarray):
+            return part.dtype.kind == "M" or bool(self.form)
+        return bool(self.form) or pa.types.is_timestamp(part.type) or DAYS(part.type)
+
+    def parse(self, part: pa.Array | np.ndarray, place: Place, scale: float) -> np.ndarray:
+        """Parse times [n] as int64: seconds since 1970 * scale. Raises FileFormatError for what is no date, and for
+        one that falls between two times of the scale."""
+        column = to_arrow(part)
+        typed = pa.types.is_timestamp(column.type) or DAYS(column.type)
+        nanoseconds = self._typed(column, place) if typed else self._text(to_text(column, place), place)
+        seconds, rest = np.divmod(nanoseconds, NANO)
+        if float(scale).is_integer() and scale <= NANO:
+            stored, between = np.divmod(rest * int(scale), NANO)
+            stored += seconds * int(scale)
+        else:
+            exact = (seconds + rest / NANO) * scale
+            stored = np.round(exact).astype(np.int64)
+            between = (np.abs(exact - stored) > 1e-6).astype(np.int64)
+        if len(bad := np.flatnonzero(between)):
+            raise place.error(
+                bad[0], f"the date {np.datetime64(int(nanoseconds[bad[0]]), 'ns')} falls between two times; declare a "
+                "time_scale, such as 1000 for milliseconds"
+            )  # fmt: skip
+        return stored
+
+    def _typed(self, column: pa.Array, place: Place) -> np.ndarray:
+        """Make nanoseconds [n] of Arrow's timestamps and dates."""
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            raise place.error(int(np.argmax(missing)), "the date is missing; mend or remove the row")
+        has_zone = pa.types.is_timestamp(column.type) and column.type.tz is not None
+        try:
+            column = column.cast(pa.timestamp("ns", column.type.tz if has_zone else None))
+        except pa.ArrowInvalid as error:
+            raise FileFormatError(f"{place.file}: column {place.column}: dates from {FIRST} to {LAST} only") from error
+        return self._in_utc(column, place) if not has_zone else column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+    def _in_utc(self, column: pa.Array, place: Place) -> np.ndarray:
+        """Make nanoseconds [n] in UTC of timestamps in the zone. An hour that occurs twice is the earlier one."""
+        try:
+            placed = pc.assume_timezone(column, self.zone, ambiguous="earliest", nonexistent="raise")
+        except pa.ArrowInvalid as error:
+            raise FileFormatError(
+                f"{place.file}: column {place.column}: a date does not exist in {self.zone} ({error})"
+            ) from error
+        return placed.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+    def _text(self, column: pa.Array, place: Place) -> np.ndarray:
+        """Make nanoseconds [n] of text."""
+        column = pc.utf8_trim_whitespace(pc.fill_null(column, ""))
+        if self.form == ISO:
+            for zone in (None, "UTC"):  # dates without a zone, or all with one
+                try:
+                    found = column.cast(pa.timestamp("ns", zone))
+                except pa.ArrowInvalid:
+                    continue
+                return self._typed(found, place)
+        return np.array([self._one(word, place, row) for row, word in enumerate(column.to_pylist())], np.int64)
+
+    def _one(self, word: str, place: Place, row: int) -> int:
+        """Parse a date, in nanoseconds; slower than Arrow, by the formats that Arrow lacks, and names what is wrong."""
+        try:
+            if self.form == ISO:
+                found = datetime.datetime.fromisoformat(word.replace("Z", "+00:00"))
+            else:
+                found = datetime.datetime.strptime(word, self.form)
+        except ValueError:
+            what = "in ISO 8601, such as 2026-11-28T18:00:00" if self.form == ISO else f"of the form {self.form}"
+            raise place.error(row, f"{word!r} is no date {what}; mend or remove the row") from None
+        found = found if found.tzinfo else found.replace(tzinfo=zoneinfo.ZoneInfo(self.zone))
+        past = found - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+        return (past.days * 86400 + past.seconds) * NANO + past.microseconds * 1000

@@ -1,0 +1,97 @@
+"""Dates become seconds since 1970, as Python's datetime has them, in any form, type and zone."""
+
+from __future__ import annotations
+
+import datetime
+import zoneinfo
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_tools.convert import main
+from data_tools.source.formats.dates import Dates
+from data_tools.source.formats.values import Place
+from hpcgnn.graph.files import FileFormatError
+
+pytestmark = pytest.mark.serial
+PLACE = Place("events.csv", "time", 0)
+UTC = datetime.timezone.utc
+MOMENTS = st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1))
+UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # microseconds of each
+
+
+@given(moments=st.lists(MOMENTS, min_size=1, max_size=5))
+def test_dates_are_those_of_datetime(moments):
+    """ISO text with and without a zone, another form, and Arrow's types, in microseconds."""
+    first, micro = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+    expected = [(moment - first) // micro for moment in moments]
+    text = {
+        "iso": [m.isoformat() for m in moments], "zoned": [m.replace(tzinfo=UTC).isoformat() for m in moments],
+        "%d.%m.%Y %H:%M:%S.%f": [m.strftime("%d.%m.%Y %H:%M:%S.%f") for m in moments],
+    }  # fmt: skip
+    for form, words in text.items():
+        found = Dates("iso" if form == "zoned" else form).parse(pa.array(words), PLACE, 10**6)
+        assert found.tolist() == expected, form
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("us", "America/New_York")):
+        assert Dates().parse(pa.array(moments, kind), PLACE, 10**6).tolist() == expected
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "UTC"])
+def test_the_zone_of_dates_that_name_none(zone):
+    moment = datetime.datetime(2026, 7, 1, 12)
+    expected = int(moment.replace(tzinfo=zoneinfo.ZoneInfo(zone)).timestamp())
+    for form, column in (("iso", ["2026-07-01T12:00:00"]), ("%d.%m.%Y %Hh", ["01.07.2026 12h"])):
+        assert Dates(form, zone).parse(pa.array(column), PLACE, 1).tolist() == [expected]
+    assert Dates(zone=zone).parse(pa.array([moment]), PLACE, 1).tolist() == [expected]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_dates_in_parquet(tmp_path, unit):
+    moments = [datetime.datetime(2024, 1, 1, tzinfo=UTC), datetime.datetime(2024, 1, 1, 0, 0, 1, tzinfo=UTC)]
+    table = {"src": [1, 2], "dst": [2, 3], "time": pa.array(moments, pa.timestamp(unit, "UTC"))}
+    pa.parquet.write_table(pa.table(table), tmp_path / "events.parquet")
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.parquet", str(tmp_path / "graph.h5")]
+    assert main(command) == 0
+    with h5py.File(tmp_path / "graph.h5") as file:
+        assert file["edges/node.to.node/time"][:].tolist() == [1704067200, 1704067201]
+
+
+def test_dates_in_csv(tmp_path):
+    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,2024-01-01\n2,3,2024-01-01 00:00:00.25\n")
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", "--set", "dates=iso"]
+    assert main([*command, str(tmp_path / "graph.h5")]) == 2  # a quarter of a second
+    assert main([*command, "--set", "time_scale=1000", str(tmp_path / "graph.h5")]) == 0
+    with h5py.File(tmp_path / "graph.h5") as file:
+        assert file["edges/node.to.node/time"][:].tolist() == [1704067200000, 1704067200250]
+
+
+@pytest.mark.parametrize(
+    ("dates", "column", "message"),
+    [
+        (Dates("iso"), ["2024-01-01", "soon"], "row 2: 'soon' is no date in ISO 8601"),
+        (Dates("iso"), ["2024-01-01", ""], "row 2: '' is no date"),
+        (Dates("%d.%m.%Y"), ["1.1.2024", "2024-01-01"], "row 2: .* of the form %d.%m.%Y"),
+        (Dates("iso"), ["2024-01-01T00:00:00.5"], "row 1: .* falls between two times; declare a time_scale"),
+        (Dates(), [datetime.datetime(2024, 1, 1), None], "row 2: the date is missing"),
+        (Dates(zone="Europe/Berlin"), [datetime.datetime(2024, 3, 31, 2, 30)], "does not exist in Europe/Berlin"),
+    ],
+)
+def test_what_is_no_date_is_refused(dates, column, message):
+    with pytest.raises(FileFormatError, match=message):
+        dates.parse(pa.array(column), PLACE, 1)
+
+
+@pytest.mark.parametrize(("form", "zone"), [("day", "UTC"), ("iso", "Mars/Olympus")])
+def test_forms_and_zones_that_are_none(form, zone):
+    with pytest.raises(ValueError, match=r"neither iso nor a format|no time zone"):
+        Dates(form, zone)
+
+
+def test_times_of_other_columns_stay_numbers():
+    assert not Dates().covers(np.array([1, 2]))
+    assert not Dates().covers(pa.array(["1", "2"]))
