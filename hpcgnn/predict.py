@@ -36,6 +36,15 @@ def make_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--snapshots", type=int, default=1, help="number of last snapshots to write outputs of; snapshot graphs only"
     )
+    parser.add_argument(
+        "--top_k", type=int, default=0,
+        help="number of best destinations to write for each source; 0: none; runs on links of static graphs only",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sources", type=str, default="",
+        help="CSV file of the sources of --top_k: column src, and rel where there are edge types; default: all nodes",
+    )  # fmt: skip
+    parser.add_argument("--new_only", action="store_true", help="leave out destinations that a source has an edge to")
     parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
     parser.add_argument(
         "--out", type=str, required=True,

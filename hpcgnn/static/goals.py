@@ -186,7 +186,7 @@ class LinkGoal(StaticGoal):
         negatives = ((place.node_type, place.column) for place in self._replaced)
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
         self.complete = self._make_negatives(partition, channel)
-        self._candidates = self._make_candidates(partition, channel)
+        self.candidates = self._make_candidates(partition, channel)
 
     def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
@@ -241,7 +241,7 @@ class LinkGoal(StaticGoal):
         self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split, a batch at a time."""
-        if self._candidates:
+        if self.candidates:
             return self._rank(outputs, batches, model.decoder, graph, between)
         collected = self.collector()
         for step in range(batches.num_steps):
@@ -273,7 +273,7 @@ class LinkGoal(StaticGoal):
             seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
             columns = np.ascontiguousarray(channel.everyone(torch.from_numpy(ends_and_types)).numpy().T)
-            for end, candidates in self._candidates.items():
+            for end, candidates in self.candidates.items():
                 query, answer, types = columns[1 - end], columns[end], columns[2]
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)

@@ -22,6 +22,11 @@ from hpcgnn.loop.question_file import find_nodes, id_column, read_rows
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
+from hpcgnn.static.step import DESTINATION
+from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.ranking import Candidates
+
+QUERIES_AT_ONCE = 1 << 14  # sources whose rows, and answers, all ranks hold at once
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -33,8 +38,17 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         raise ValueError("--nodes is for runs on temporal graphs; this one answers for all nodes: leave it out")
     if config.task.kind != LINK and arguments.pairs:
         raise ValueError("--pairs is for runs that learned links; this one predicts labels of all nodes: leave it out")
-    if config.task.kind == LINK and bool(arguments.pairs) == arguments.embeddings:
-        raise ValueError("this run learned links: give --pairs, to score pairs of nodes, or else --embeddings")
+    asked = [bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]
+    if config.task.kind == LINK and sum(asked) != 1:
+        raise ValueError(
+            "this run learned links: give one of --pairs, to score pairs of nodes, --top_k and --embeddings"
+        )
+    if arguments.top_k < 0 or (config.task.kind != LINK and arguments.top_k):
+        raise ValueError("--top_k is a number above 0, of runs that learned links")
+    if (arguments.sources or arguments.new_only) and not arguments.top_k:
+        raise ValueError("--sources and --new_only are for --top_k: leave them out")
+    if arguments.new_only:  # what is known is looked up as this ranking does
+        config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
@@ -43,10 +57,12 @@ def answer(session: Session, arguments: Namespace) -> None:
     embeddings of all nodes that the learned relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
-        types = session.goal.num_edge_types if config.task.is_typed else 1
-        words = session.partition.words.get(f"edges/{session.goal.learned.name}/rel", [])
+        types, words = edge_types_of(session)
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
+    elif arguments.top_k:
+        answers = best_answers(session, arguments.top_k, arguments.sources, arguments.new_only)
+        answer_with(arguments.out, answers, "best destinations", world)
     elif config.task.kind == LINK:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
     else:
@@ -137,12 +153,14 @@ class AskedEdges:
     rel_text: list[str] | None = None
 
 
-def read_pairs(path: str, edge_types: int = 1, words: list[str] | Any = ()) -> AskedEdges:
-    """Read a CSV with columns src, dst and, where there are several edge types, rel: by word, where the types were made
-    of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file and row for a missing
-    column, or for what is no edge type."""
-    rows = read_rows(path, ("src", "dst", "rel") if edge_types > 1 else ("src", "dst"))
-    src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
+def read_pairs(
+    path: str, edge_types: int = 1, words: list[str] | Any = (), ends: tuple[str, ...] = ("src", "dst")
+) -> AskedEdges:
+    """Read a CSV with columns src, dst (some of them, ``ends``) and, where there are several edge types, rel: by word,
+    where the types were made of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file
+    and row for a missing column, or for what is no edge type."""
+    rows = read_rows(path, (*ends, "rel") if edge_types > 1 else ends)
+    src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
     if edge_types == 1:
         return AskedEdges(path, src, dst)
     numbers = {str(number): number for number in range(edge_types)}
@@ -186,3 +204,107 @@ def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
     if pairs.rel is not None:
         columns["rel"] = (rel if pairs.rel_text is None else id_column(pairs.rel_text))[own]
     return AnswerColumns(own, count, columns | {"score": np.concatenate(scores)})
+
+
+def edge_types_of(session: Session) -> tuple[int, list[str]]:
+    """Return the number of edge types that the decoder tells apart, and their names, where the graph has them."""
+    goal = session.goal
+    names = list(session.partition.words.get(f"edges/{goal.learned.name}/rel", []))
+    return (goal.num_edge_types, names) if session.config.task.is_typed else (1, [])
+
+
+@torch.no_grad()
+def best_answers(session: Session, count: int, sources: str = "", new_only: bool = False) -> AnswerColumns:
+    """Collective. Find the ``count`` destinations of all nodes that score highest for each source, as exact evaluation
+    scores them: src, rel where there are edge types, place from 1, dst and score. sources: CSV of the sources, and
+    their edge types; empty: all nodes, with the only edge type. new_only: without the destinations that a source has an
+    edge to, in any split; the run is open with eval.ranking filtered then. Of equal scores the destination that the
+    graph file has first comes first.
+
+    Raises DistributedError for sources that the graph does not have.
+    """
+    partition, world, learned = session.partition, session.world, session.goal.learned
+    query, edge_type, names, rel_text = _sources(session, sources)
+    kind, book, nothing = learned.dst_type, partition.book, np.empty(0, np.int64)
+    candidates = session.goal.candidates.get(DESTINATION) if new_only else None
+    if candidates is None:
+        unknown = KnownAnswers(book.of_type(kind), world.rank, nothing, nothing, nothing)
+        candidates = Candidates(unknown, int(np.diff(book.of_type(kind).starts).max(initial=1)), reverse=False)
+    outputs, decoder = infer(session), session.model.decoder
+    own = partition.of_type(kind)
+    row_id = partition.flat_row[own] - book.type_base()[kind]
+    columns: list[dict[str, np.ndarray]] = []
+    for begin in range(0, len(query), QUERIES_AT_ONCE):
+        world.working("best destinations", begin)
+        part = slice(begin, begin + QUERIES_AT_ONCE)
+        ids, place = np.unique(query[part], return_inverse=True)
+        (rows,) = Route.plan(book, ids, session.graph.channel).to(outputs.device).pull(outputs)
+        rows = rows[torch.from_numpy(place)]
+        best = candidates.best(
+            decoder, outputs[own], rows, query[part], edge_type[part], row_id, count, session.graph.channel
+        )
+        mine = best[best["number"] % world.size == world.rank]
+        columns.append({"number": mine["number"] + begin, "score": mine["score"], "node": mine["node"],
+                        "place": _places(mine["number"])})  # fmt: skip
+    return _best_columns(session, columns, names, rel_text, count)
+
+
+def _sources(session: Session, path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Collective. Return the sources (global ids) and edge types that answers are wanted for, on all ranks alike, and
+    their names and edge types as text."""
+    partition, world, learned = session.partition, session.world, session.goal.learned
+    types, words = edge_types_of(session)
+    ids = _ids(partition, learned.src_type)
+    if not path:
+        with together(world, "find the sources"):
+            if types > 1:
+                raise ValueError("--top_k needs --sources, a CSV with the columns src and rel: this run has edge types")
+        rows = partition.flat_row[partition.of_type(learned.src_type)] - partition.book.type_base()[learned.src_type]
+        pieces = world.allgather((rows, partition.global_ids(learned.src_type), text(ids)))
+        row, query, names = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        order = np.argsort(row)
+        return query[order], np.zeros(len(query), np.int64), names[order], None
+    asked = on_first_rank(world, "read the sources", lambda: read_pairs(path, types, words, ends=("src",)))
+    known = OriginalIds(partition.book, partition.types[learned.src_type], ids, world)
+    kinds = [partition.types[learned.src_type]] * len(asked.src)
+    query = find_nodes(path, "src", asked.src, kinds, lambda _: known, world)
+    edge_type = np.zeros(len(query), np.int64) if asked.rel is None else asked.rel
+    return query, edge_type, id_column(asked.src), None if asked.rel_text is None else id_column(asked.rel_text)
+
+
+def _places(number: np.ndarray) -> np.ndarray:
+    """Number the entries of each query from 1; number [m], increasing."""
+    _, first, size = np.unique(number, return_index=True, return_counts=True)
+    return np.arange(len(number)) - np.repeat(first, size) + 1
+
+
+def _best_columns(session: Session, pieces: list[dict], names: np.ndarray, rel_text, count: int) -> AnswerColumns:
+    """Collective. Name the destinations, and put the answers of a rank into columns; a source may have fewer answers
+    than ``count``."""
+    world, kind = session.world, session.goal.learned.dst_type
+    found = {name: np.concatenate([piece[name] for piece in pieces] or [np.empty(0, np.int64)])
+             for name in ("number", "score", "node", "place")}  # fmt: skip
+    sizes = world.reduce_array(np.bincount(found["number"], minlength=len(names)))
+    row = (np.cumsum(sizes) - sizes)[found["number"]] + found["place"] - 1
+    columns = {"src": names[found["number"]]}
+    if rel_text is not None:
+        columns["rel"] = rel_text[found["number"]]
+    ids = names_of_nodes(session, kind, found["node"])
+    return AnswerColumns(
+        row, int(sizes.sum()), columns | {"place": found["place"], "dst": ids, "score": found["score"]}
+    )
+
+
+def names_of_nodes(session: Session, kind: int, node: np.ndarray) -> np.ndarray:
+    """Collective. Fetch the original ids of nodes [n] of a type, global ids, from their owners."""
+    ids = _ids(session.partition, kind)
+    is_text = ids.dtype.kind == "S"
+    width = session.world.reduce_array(np.array([ids.dtype.itemsize if is_text else 0]), "max")[0]
+    if is_text:
+        table = torch.from_numpy(ids.astype(f"S{width}").view(np.uint8).reshape(len(ids), width).copy())
+    else:
+        table = torch.from_numpy(ids.astype(np.int64))
+    wanted, place = np.unique(node, return_inverse=True)
+    (rows,) = Route.plan(session.partition.book.of_type(kind), wanted, session.graph.channel).pull(table)
+    found = np.ascontiguousarray(rows.numpy())
+    return text(found.reshape(-1).view(f"S{width}"))[place] if is_text else found[place]

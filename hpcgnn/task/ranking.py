@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
 
 SCORES = 1 << 24  # of a rank at once
+BEST = np.dtype([("number", np.int64), ("score", np.float64), ("row_id", np.int64), ("node", np.int64)])
 
 
 class Candidates:
@@ -49,6 +51,40 @@ class Candidates:
             ranks[part] = self._count_better(score.float().cpu().numpy(), keys, number.ravel(), answer[part], world)
         return ranks
 
+    def best(
+        self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, row_id, count: int,
+        channel: Channel,
+    ) -> np.ndarray:  # fmt: skip
+        """Collective. Find the ``count`` candidates of all ranks that score highest for each query, known answers left
+        out: a structured array of number (of the query), score (float32), row_id and node (counted over all ranks, from
+        0), by query and from the highest score on; of equal scores the lower row_id comes first. Alike on all ranks.
+
+        embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
+        """
+        found = []
+        for at in range(0, len(query), self._chunk):
+            part = slice(at, at + self._chunk)
+            relation = torch.from_numpy(edge_type[part]).to(rows.device)
+            score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float().cpu().numpy()
+            score[self._known.of(query[part], edge_type[part])] = -np.inf
+            found.append(self._highest(score, row_id, count, at))
+        own = np.concatenate(found) if found else np.empty(0, BEST)
+        sent = torch.from_numpy(own.view(np.int64).reshape(-1, BEST.itemsize // 8).copy())
+        every = channel.everyone(sent).numpy().reshape(-1).view(BEST)
+        return _first_of_each(every, count)
+
+    def _highest(self, score: np.ndarray, row_id: np.ndarray, count: int, first: int) -> np.ndarray:
+        """Choose this rank's highest scores of each query; ``first``: number of the first query."""
+        if score.shape[1] > count:
+            least = -np.partition(-score, count - 1, axis=1)[:, count - 1 : count]
+            chosen = np.nonzero((score >= least) & (score > -np.inf))
+        else:
+            chosen = np.nonzero(score > -np.inf)
+        found = np.empty(len(chosen[0]), BEST)
+        found["number"], found["score"] = chosen[0] + first, score[chosen]
+        found["row_id"], found["node"] = row_id[chosen[1]], chosen[1] + self._known.first
+        return _first_of_each(found, count)
+
     def _count_better(self, score: np.ndarray, keys, number, answer, world: World) -> np.ndarray:
         """Collective. Rank answers [S] from scores [Q, c] of this rank's candidates for Q different pairs of a query
         and an edge type, ``keys`` [Q, 2]; number [S]: which of these an answer belongs to."""
@@ -66,3 +102,11 @@ class Candidates:
         counts[here] -= score[number[here], place[here]] == own_score[here]
         counts, unusable = world.reduce_array(np.stack([counts, ~is_finite[number]]))
         return np.where(unusable > 0, math.nan, 1 + 0.5 * counts)
+
+
+def _first_of_each(found: np.ndarray, count: int) -> np.ndarray:
+    """Sort entries of ``BEST`` by query, score and row, and keep the first ``count`` of each query."""
+    found = found[np.lexsort((found["row_id"], -found["score"], found["number"]))]
+    _, first, size = np.unique(found["number"], return_index=True, return_counts=True)
+    place = np.arange(len(found)) - np.repeat(first, size)
+    return found[place < count]

@@ -20,7 +20,7 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import AskedEdges, embed_ends, read_pairs, score_pairs
+from hpcgnn.static.predict import AskedEdges, best_answers, embed_ends, read_pairs, score_pairs
 
 CASES = {
     "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
@@ -202,7 +202,7 @@ def test_a_run_on_links_says_what_it_answers(comm, mpi_tmp_path, options):
     config = KINDS["static"].config.from_dict({"task": {"kind": "link"}})
     on_rank_0(comm, lambda: configuration.save(config, {}, mpi_tmp_path / "config.yaml"))
     ended = run_caught("predict", str(mpi_tmp_path), *options, f"--out={mpi_tmp_path / 'x.csv'}")
-    assert ended is None or "give --pairs, to score pairs of nodes, or else --embeddings" in ended.stderr
+    assert ended is None or "give one of --pairs, to score pairs of nodes, --top_k and --embeddings" in ended.stderr
     assert ended is None or ended.returncode == 2
 
 
@@ -228,3 +228,44 @@ def test_the_command_answers(comm, mpi_tmp_path, what):
         else:
             assert heading == ["node", "type", *(f"embedding_{place}" for place in range(4))]
             assert len(rows) == 70
+
+
+@pytest.mark.parametrize("new_only", [False, True])
+@pytest.mark.parametrize("case", ["typed", "two node types"])
+def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, new_only):
+    """Of every destination, scored as a pair: sorted by score, known ones left out where asked."""
+    make, changes = CASES[case]
+    parts = make_static_parts(comm, named(make), mpi_tmp_path)
+    ranking = {"eval__ranking": "filtered"} if new_only else {}
+    session = open_graph_session(comm, parts, link_config(**changes, **ranking))
+    name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)
+    edges, partition, learned = relation_rows(parts, name), session.partition, session.goal.learned
+    sizes = np.diff(partition.book.type_base())[[learned.src_type, learned.dst_type]]
+    source, destination = partition.types[learned.src_type], partition.types[learned.dst_type]
+    asked_rows, rels = np.arange(min(9, sizes[0])), (edges["rel"][:9] if typed else np.zeros(9, np.int64))
+    names = [f"{source} {(7 * row) % sizes[0]}" for row in asked_rows]
+    given = mpi_tmp_path / "sources.csv"
+    lines = ["src,rel" if typed else "src", *(f"{n},{r}" if typed else n for n, r in zip(names, rels, strict=False))]
+    on_rank_0(comm, lambda: given.write_text("\n".join(lines) + "\n") and None)
+    answers = best_answers(session, 5, str(given), new_only)
+    table = {column: answers.slab(column, 0, session.world) for column in answers.columns}
+    ends = [f"{destination} {(7 * row) % sizes[1]}" for row in range(sizes[1])]
+    pairs = AskedEdges("", [n for n in names for _ in ends], ends * len(names),
+                       np.repeat(rels[: len(names)], len(ends)) if typed else None)  # fmt: skip
+    scores = score_pairs(session, pairs).slab("score", 0, session.world)
+    if comm.rank:
+        return
+    at = 0
+    for number, row in enumerate(asked_rows):
+        score = scores[number * len(ends) : (number + 1) * len(ends)].astype(np.float32)
+        if new_only:
+            same = edges["rel"] == rels[number] if typed else slice(None)
+            score[edges["dst"][same][edges["src"][same] == row]] = -np.inf
+        order = [place for place in np.lexsort((np.arange(len(ends)), -score)) if score[place] > -np.inf][:5]
+        found = slice(at, at + len(order))
+        at += len(order)
+        assert table["dst"][found].tolist() == [ends[place] for place in order]
+        assert table["src"][found].tolist() == [names[number]] * len(order)
+        assert table["place"][found].tolist() == list(range(1, len(order) + 1))
+        np.testing.assert_allclose(table["score"][found], score[order], rtol=1e-6)
+    assert at == len(table["score"])
