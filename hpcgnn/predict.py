@@ -38,11 +38,15 @@ def make_parser() -> jsonargparse.ArgumentParser:
     )
     parser.add_argument(
         "--top_k", type=int, default=0,
-        help="number of best destinations to write for each source; 0: none; runs on links of static graphs only",
+        help="number of best answers to write for each query; 0: none; runs on links of static graphs only",
     )  # fmt: skip
     parser.add_argument(
         "--sources", type=str, default="",
         help="CSV file of the sources of --top_k: column src, and rel where there are edge types; default: all nodes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--destinations", type=str, default="",
+        help="CSV file of destinations, column dst, in place of --sources: --top_k then finds their best sources",
     )  # fmt: skip
     parser.add_argument("--new_only", action="store_true", help="leave out destinations that a source has an edge to")
     parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")

@@ -6,8 +6,7 @@ Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pai
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,18 +14,15 @@ import torch
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
-from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.question_file import find_nodes, id_column, read_rows
+from hpcgnn.loop.question_file import find_nodes, id_column
 from hpcgnn.loop.session import Session
+from hpcgnn.static.best import best_answers
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
-from hpcgnn.static.step import DESTINATION
-from hpcgnn.task.known_edges import KnownAnswers
-from hpcgnn.task.ranking import Candidates
-
-QUERIES_AT_ONCE = 1 << 14  # sources whose rows, and answers, all ranks hold at once
+from hpcgnn.static.predict_ids import AskedEdges, edge_types_of, original_ids, read_pairs
+from hpcgnn.static.step import DESTINATION, SOURCE
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -45,8 +41,10 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         )
     if arguments.top_k < 0 or (config.task.kind != LINK and arguments.top_k):
         raise ValueError("--top_k is a number above 0, of runs that learned links")
-    if (arguments.sources or arguments.new_only) and not arguments.top_k:
-        raise ValueError("--sources and --new_only are for --top_k: leave them out")
+    if (arguments.sources or arguments.destinations or arguments.new_only) and not arguments.top_k:
+        raise ValueError("--sources, --destinations and --new_only are for --top_k: leave them out")
+    if arguments.sources and arguments.destinations:
+        raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
@@ -61,8 +59,9 @@ def answer(session: Session, arguments: Namespace) -> None:
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
     elif arguments.top_k:
-        answers = best_answers(session, arguments.top_k, arguments.sources, arguments.new_only)
-        answer_with(arguments.out, answers, "best destinations", world)
+        path, end = arguments.destinations or arguments.sources, SOURCE if arguments.destinations else DESTINATION
+        answers = best_answers(session, arguments.top_k, path, end, arguments.new_only)
+        answer_with(arguments.out, answers, f"best {'destinations' if end == DESTINATION else 'sources'}", world)
     elif config.task.kind == LINK:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
     else:
@@ -81,7 +80,7 @@ def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
     classes = values.argmax(dim=1).cpu().numpy()
     if embeddings:
         name, values = "embedding", last_rows(session, hops=embedding_hops(session))[nodes]
-    columns = {"node": text(_ids(partition, kind))}
+    columns = {"node": text(original_ids(partition, kind))}
     if not session.goal.several:
         columns |= _class_columns(classes, partition.words.get(f"nodes/{partition.types[kind]}/label", []))
     columns |= {name: values.cpu().numpy()}
@@ -126,7 +125,7 @@ def embed_ends(session: Session) -> AnswerColumns:
     for kind in kinds:
         rows.append(partition.flat_row[partition.of_type(kind)] - base[kind] + total)
         total += int(base[kind + 1] - base[kind])
-    columns = {"node": np.concatenate([text(_ids(partition, kind)) for kind in kinds])}
+    columns = {"node": np.concatenate([text(original_ids(partition, kind)) for kind in kinds])}
     if len(kinds) > 1:
         columns["type"] = np.repeat(np.array(partition.types)[kinds], list(map(len, rows)))
     columns["embedding"] = np.concatenate([outputs[partition.of_type(kind)].cpu().numpy() for kind in kinds])
@@ -135,54 +134,13 @@ def embed_ends(session: Session) -> AnswerColumns:
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-def _ids(partition: GraphPartition, kind: int) -> np.ndarray:
-    """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
-    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
-    return partition.columns[kind].get("id", row)
-
-
-@dataclass(slots=True)
-class AskedEdges:
-    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
-    rel_text, as the file has them."""
-
-    path: str
-    src: list[str]
-    dst: list[str]
-    rel: np.ndarray | None = None
-    rel_text: list[str] | None = None
-
-
-def read_pairs(
-    path: str, edge_types: int = 1, words: list[str] | Any = (), ends: tuple[str, ...] = ("src", "dst")
-) -> AskedEdges:
-    """Read a CSV with columns src, dst (some of them, ``ends``) and, where there are several edge types, rel: by word,
-    where the types were made of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file
-    and row for a missing column, or for what is no edge type."""
-    rows = read_rows(path, (*ends, "rel") if edge_types > 1 else ends)
-    src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
-    if edge_types == 1:
-        return AskedEdges(path, src, dst)
-    numbers = {str(number): number for number in range(edge_types)}
-    numbers |= {word: number for number, word in enumerate(words)}
-    rel = [row["rel"].strip() for row in rows]
-    for number, kind in enumerate(rel, 1):
-        if kind not in numbers:
-            by_word = f", or by name, such as {words[0]}" if words else ""
-            raise ValueError(
-                f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
-                f"{by_word}"
-            )
-    return AskedEdges(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
-
-
 @torch.no_grad()
 def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
     """Collective. Compute what the decoder says of each pair, as exact evaluation does for edges (score [m])."""
     partition, world, learned, count = session.partition, session.world, session.goal.learned, len(pairs.src)
 
     def ids_of(kind: str) -> OriginalIds:
-        return OriginalIds(partition.book, kind, _ids(partition, partition.type_of(kind)), world)
+        return OriginalIds(partition.book, kind, original_ids(partition, partition.type_of(kind)), world)
 
     src, dst = (
         find_nodes(pairs.path, name, names, [partition.types[kind]] * count, ids_of, world)
@@ -204,107 +162,3 @@ def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
     if pairs.rel is not None:
         columns["rel"] = (rel if pairs.rel_text is None else id_column(pairs.rel_text))[own]
     return AnswerColumns(own, count, columns | {"score": np.concatenate(scores)})
-
-
-def edge_types_of(session: Session) -> tuple[int, list[str]]:
-    """Return the number of edge types that the decoder tells apart, and their names, where the graph has them."""
-    goal = session.goal
-    names = list(session.partition.words.get(f"edges/{goal.learned.name}/rel", []))
-    return (goal.num_edge_types, names) if session.config.task.is_typed else (1, [])
-
-
-@torch.no_grad()
-def best_answers(session: Session, count: int, sources: str = "", new_only: bool = False) -> AnswerColumns:
-    """Collective. Find the ``count`` destinations of all nodes that score highest for each source, as exact evaluation
-    scores them: src, rel where there are edge types, place from 1, dst and score. sources: CSV of the sources, and
-    their edge types; empty: all nodes, with the only edge type. new_only: without the destinations that a source has an
-    edge to, in any split; the run is open with eval.ranking filtered then. Of equal scores the destination that the
-    graph file has first comes first.
-
-    Raises DistributedError for sources that the graph does not have.
-    """
-    partition, world, learned = session.partition, session.world, session.goal.learned
-    query, edge_type, names, rel_text = _sources(session, sources)
-    kind, book, nothing = learned.dst_type, partition.book, np.empty(0, np.int64)
-    candidates = session.goal.candidates.get(DESTINATION) if new_only else None
-    if candidates is None:
-        unknown = KnownAnswers(book.of_type(kind), world.rank, nothing, nothing, nothing)
-        candidates = Candidates(unknown, int(np.diff(book.of_type(kind).starts).max(initial=1)), reverse=False)
-    outputs, decoder = infer(session), session.model.decoder
-    own = partition.of_type(kind)
-    row_id = partition.flat_row[own] - book.type_base()[kind]
-    columns: list[dict[str, np.ndarray]] = []
-    for begin in range(0, len(query), QUERIES_AT_ONCE):
-        world.working("best destinations", begin)
-        part = slice(begin, begin + QUERIES_AT_ONCE)
-        ids, place = np.unique(query[part], return_inverse=True)
-        (rows,) = Route.plan(book, ids, session.graph.channel).to(outputs.device).pull(outputs)
-        rows = rows[torch.from_numpy(place)]
-        best = candidates.best(
-            decoder, outputs[own], rows, query[part], edge_type[part], row_id, count, session.graph.channel
-        )
-        mine = best[best["number"] % world.size == world.rank]
-        columns.append({"number": mine["number"] + begin, "score": mine["score"], "node": mine["node"],
-                        "place": _places(mine["number"])})  # fmt: skip
-    return _best_columns(session, columns, names, rel_text, count)
-
-
-def _sources(session: Session, path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Collective. Return the sources (global ids) and edge types that answers are wanted for, on all ranks alike, and
-    their names and edge types as text."""
-    partition, world, learned = session.partition, session.world, session.goal.learned
-    types, words = edge_types_of(session)
-    ids = _ids(partition, learned.src_type)
-    if not path:
-        with together(world, "find the sources"):
-            if types > 1:
-                raise ValueError("--top_k needs --sources, a CSV with the columns src and rel: this run has edge types")
-        rows = partition.flat_row[partition.of_type(learned.src_type)] - partition.book.type_base()[learned.src_type]
-        pieces = world.allgather((rows, partition.global_ids(learned.src_type), text(ids)))
-        row, query, names = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        order = np.argsort(row)
-        return query[order], np.zeros(len(query), np.int64), names[order], None
-    asked = on_first_rank(world, "read the sources", lambda: read_pairs(path, types, words, ends=("src",)))
-    known = OriginalIds(partition.book, partition.types[learned.src_type], ids, world)
-    kinds = [partition.types[learned.src_type]] * len(asked.src)
-    query = find_nodes(path, "src", asked.src, kinds, lambda _: known, world)
-    edge_type = np.zeros(len(query), np.int64) if asked.rel is None else asked.rel
-    return query, edge_type, id_column(asked.src), None if asked.rel_text is None else id_column(asked.rel_text)
-
-
-def _places(number: np.ndarray) -> np.ndarray:
-    """Number the entries of each query from 1; number [m], increasing."""
-    _, first, size = np.unique(number, return_index=True, return_counts=True)
-    return np.arange(len(number)) - np.repeat(first, size) + 1
-
-
-def _best_columns(session: Session, pieces: list[dict], names: np.ndarray, rel_text, count: int) -> AnswerColumns:
-    """Collective. Name the destinations, and put the answers of a rank into columns; a source may have fewer answers
-    than ``count``."""
-    world, kind = session.world, session.goal.learned.dst_type
-    found = {name: np.concatenate([piece[name] for piece in pieces] or [np.empty(0, np.int64)])
-             for name in ("number", "score", "node", "place")}  # fmt: skip
-    sizes = world.reduce_array(np.bincount(found["number"], minlength=len(names)))
-    row = (np.cumsum(sizes) - sizes)[found["number"]] + found["place"] - 1
-    columns = {"src": names[found["number"]]}
-    if rel_text is not None:
-        columns["rel"] = rel_text[found["number"]]
-    ids = names_of_nodes(session, kind, found["node"])
-    return AnswerColumns(
-        row, int(sizes.sum()), columns | {"place": found["place"], "dst": ids, "score": found["score"]}
-    )
-
-
-def names_of_nodes(session: Session, kind: int, node: np.ndarray) -> np.ndarray:
-    """Collective. Fetch the original ids of nodes [n] of a type, global ids, from their owners."""
-    ids = _ids(session.partition, kind)
-    is_text = ids.dtype.kind == "S"
-    width = session.world.reduce_array(np.array([ids.dtype.itemsize if is_text else 0]), "max")[0]
-    if is_text:
-        table = torch.from_numpy(ids.astype(f"S{width}").view(np.uint8).reshape(len(ids), width).copy())
-    else:
-        table = torch.from_numpy(ids.astype(np.int64))
-    wanted, place = np.unique(node, return_inverse=True)
-    (rows,) = Route.plan(session.partition.book.of_type(kind), wanted, session.graph.channel).pull(table)
-    found = np.ascontiguousarray(rows.numpy())
-    return text(found.reshape(-1).view(f"S{width}"))[place] if is_text else found[place]

@@ -65,24 +65,28 @@ class Candidates:
         for at in range(0, len(query), self._chunk):
             part = slice(at, at + self._chunk)
             relation = torch.from_numpy(edge_type[part]).to(rows.device)
-            score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float().cpu().numpy()
-            score[self._known.of(query[part], edge_type[part])] = -np.inf
+            score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float()
+            places = (
+                torch.from_numpy(array).to(score.device) for array in self._known.of(query[part], edge_type[part])
+            )
+            score[tuple(places)] = -math.inf
             found.append(self._highest(score, row_id, count, at))
         own = np.concatenate(found) if found else np.empty(0, BEST)
         sent = torch.from_numpy(own.view(np.int64).reshape(-1, BEST.itemsize // 8).copy())
         every = channel.everyone(sent).numpy().reshape(-1).view(BEST)
         return _first_of_each(every, count)
 
-    def _highest(self, score: np.ndarray, row_id: np.ndarray, count: int, first: int) -> np.ndarray:
-        """Choose this rank's highest scores of each query; ``first``: number of the first query."""
+    def _highest(self, score: torch.Tensor, row_id: np.ndarray, count: int, first: int) -> np.ndarray:
+        """Choose this rank's highest scores [q, c] of each query; ``first``: number of the first query."""
+        least = torch.full((len(score), 1), -math.inf, device=score.device)
         if score.shape[1] > count:
-            least = -np.partition(-score, count - 1, axis=1)[:, count - 1 : count]
-            chosen = np.nonzero((score >= least) & (score > -np.inf))
-        else:
-            chosen = np.nonzero(score > -np.inf)
+            least = torch.topk(score, count, sorted=False).values.amin(dim=1, keepdim=True)
+        # All that reach the last of the best: which of equal scores are kept must not depend on the rank.
+        chosen = ((score >= least) & (score > -math.inf)).nonzero(as_tuple=True)
         found = np.empty(len(chosen[0]), BEST)
-        found["number"], found["score"] = chosen[0] + first, score[chosen]
-        found["row_id"], found["node"] = row_id[chosen[1]], chosen[1] + self._known.first
+        number, place = (part.cpu().numpy() for part in chosen)
+        found["number"], found["score"] = number + first, score[chosen].cpu().numpy()
+        found["row_id"], found["node"] = row_id[place], place + self._known.first
         return _first_of_each(found, count)
 
     def _count_better(self, score: np.ndarray, keys, number, answer, world: World) -> np.ndarray:

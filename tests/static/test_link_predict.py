@@ -19,8 +19,10 @@ from training_runs import on_rank_0
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
+from hpcgnn.static.best import best_answers
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import AskedEdges, best_answers, embed_ends, read_pairs, score_pairs
+from hpcgnn.static.predict import AskedEdges, embed_ends, read_pairs, score_pairs
+from hpcgnn.static.step import DESTINATION, SOURCE
 
 CASES = {
     "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
@@ -206,7 +208,7 @@ def test_a_run_on_links_says_what_it_answers(comm, mpi_tmp_path, options):
     assert ended is None or ended.returncode == 2
 
 
-@pytest.mark.parametrize("what", ["--pairs", "--embeddings"])
+@pytest.mark.parametrize("what", ["--pairs", "--embeddings", "--top_k"])
 def test_the_command_answers(comm, mpi_tmp_path, what):
     """From a run folder to a file, by rank or by all nodes."""
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
@@ -215,7 +217,7 @@ def test_the_command_answers(comm, mpi_tmp_path, what):
     train = ["--kind=static", "--task.kind=link", f"--task.relation={BUYS}", "--train.epochs=1", "--model.layers=1",
              "--sampling.fanouts=[3]", "--model.hidden=4", "--comm.threads=1", f"--data.path={parts}",
              f"--output.dir={mpi_tmp_path / 'run'}"]  # fmt: skip
-    question = [f"--pairs={pairs}"] if what == "--pairs" else ["--embeddings"]
+    question = {"--pairs": [f"--pairs={pairs}"], "--top_k": ["--top_k=3", "--new_only"]}.get(what, ["--embeddings"])
     for command in (["train", *train], ["predict", str(mpi_tmp_path / "run"), *question, f"--out={out}"]):
         ended = run_caught(*command)
         assert ended is None or ended.returncode == 0, ended.stderr
@@ -225,47 +227,51 @@ def test_the_command_answers(comm, mpi_tmp_path, what):
         if what == "--pairs":
             assert heading == ["src", "dst", "score"]
             assert [row[:2] for row in rows] == [["user 3", "item 4"], ["user 5", "item 0"]]
+        elif what == "--top_k":
+            assert heading == ["src", "place", "dst", "score"]
+            users = [f"user {7 * user % 40}" for user in range(40)]
+            assert [row[:2] for row in rows] == [[user, str(place)] for user in users for place in (1, 2, 3)]
         else:
             assert heading == ["node", "type", *(f"embedding_{place}" for place in range(4))]
             assert len(rows) == 70
 
 
 @pytest.mark.parametrize("new_only", [False, True])
-@pytest.mark.parametrize("case", ["typed", "two node types"])
-def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, new_only):
-    """Of every destination, scored as a pair: sorted by score, known ones left out where asked."""
+@pytest.mark.parametrize("end", [DESTINATION, SOURCE])
+@pytest.mark.parametrize("case", ["typed", "both directions count", "two node types"])
+def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_only):
+    """Of all nodes, each scored as a pair: sorted by score, known ones left out where asked."""
     make, changes = CASES[case]
     parts = make_static_parts(comm, named(make), mpi_tmp_path)
     ranking = {"eval__ranking": "filtered"} if new_only else {}
     session = open_graph_session(comm, parts, link_config(**changes, **ranking))
     name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)
     edges, partition, learned = relation_rows(parts, name), session.partition, session.goal.learned
-    sizes = np.diff(partition.book.type_base())[[learned.src_type, learned.dst_type]]
-    source, destination = partition.types[learned.src_type], partition.types[learned.dst_type]
-    asked_rows, rels = np.arange(min(9, sizes[0])), (edges["rel"][:9] if typed else np.zeros(9, np.int64))
-    names = [f"{source} {(7 * row) % sizes[0]}" for row in asked_rows]
-    given = mpi_tmp_path / "sources.csv"
-    lines = ["src,rel" if typed else "src", *(f"{n},{r}" if typed else n for n, r in zip(names, rels, strict=False))]
+    kinds, column = [learned.src_type, learned.dst_type], ("src", "dst")
+    sizes = np.diff(partition.book.type_base())[kinds]
+    names = [[f"{partition.types[kind]} {(7 * row) % size}" for row in range(size)] for kind, size in
+             zip(kinds, sizes, strict=True)]  # fmt: skip
+    asked, found = names[1 - end][:9], names[end]
+    rels = edges["rel"][:9] if typed else np.zeros(9, np.int64)
+    lines = [f"{column[1 - end]},rel", *(f"{query},{rel}" for query, rel in zip(asked, rels, strict=True))]
+    given = mpi_tmp_path / "queries.csv"
     on_rank_0(comm, lambda: given.write_text("\n".join(lines) + "\n") and None)
-    answers = best_answers(session, 5, str(given), new_only)
+    answers = best_answers(session, 5, str(given), end, new_only)
     table = {column: answers.slab(column, 0, session.world) for column in answers.columns}
-    ends = [f"{destination} {(7 * row) % sizes[1]}" for row in range(sizes[1])]
-    pairs = AskedEdges("", [n for n in names for _ in ends], ends * len(names),
-                       np.repeat(rels[: len(names)], len(ends)) if typed else None)  # fmt: skip
+    sides = [[query for query in asked for _ in found], found * 9]
+    src, dst = sides if end == DESTINATION else sides[::-1]
+    pairs = AskedEdges("", src, dst, np.repeat(rels, len(found)) if typed else None)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     if comm.rank:
         return
-    at = 0
-    for number, row in enumerate(asked_rows):
-        score = scores[number * len(ends) : (number + 1) * len(ends)].astype(np.float32)
+    expected = []
+    for number in range(9):
+        score = scores[number * len(found) : (number + 1) * len(found)].astype(np.float32)
         if new_only:
-            same = edges["rel"] == rels[number] if typed else slice(None)
-            score[edges["dst"][same][edges["src"][same] == row]] = -np.inf
-        order = [place for place in np.lexsort((np.arange(len(ends)), -score)) if score[place] > -np.inf][:5]
-        found = slice(at, at + len(order))
-        at += len(order)
-        assert table["dst"][found].tolist() == [ends[place] for place in order]
-        assert table["src"][found].tolist() == [names[number]] * len(order)
-        assert table["place"][found].tolist() == list(range(1, len(order) + 1))
-        np.testing.assert_allclose(table["score"][found], score[order], rtol=1e-6)
-    assert at == len(table["score"])
+            same = (edges["rel"] == rels[number]) if typed else np.full(len(edges["src"]), True)
+            score[edges[column[end]][same & (edges[column[1 - end]] == number)]] = -np.inf
+        best = [place for place in np.lexsort((np.arange(len(found)), -score)) if score[place] > -np.inf][:5]
+        expected += [(asked[number], order, found[place], score[place]) for order, place in enumerate(best, 1)]
+    shown = [table[name].tolist() for name in (column[1 - end], "place", column[end])]
+    assert list(zip(*shown, strict=True)) == [row[:3] for row in expected]
+    np.testing.assert_allclose(table["score"], [row[3] for row in expected], rtol=1e-6)
