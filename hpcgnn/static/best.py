@@ -100,7 +100,7 @@ def _queries(session: Session, path: str, end: int) -> Queries:
     node = find_nodes(path, column, names, [partition.types[kind]] * len(names), lambda _: known, world)
     if asked.rel is None:
         return Queries(node, np.zeros(len(node), np.int64), id_column(names))
-    return Queries(node, asked.rel, id_column(names), id_column(asked.rel_text))
+    return Queries(node, asked.rel, id_column(names), id_column(asked.rel_text or []))
 
 
 def _columns(session: Session, queries: Queries, best: np.ndarray, end: int) -> AnswerColumns:
