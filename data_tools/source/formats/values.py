@@ -18,7 +18,7 @@ from hpcgnn.graph.files import FileFormatError
 # From here on, a float64 may stand for several integers.
 EXACT_FLOAT = 2**53
 TIME_TOLERANCE = 1e-6
-DATES = "dates must be made seconds first, such as by datetime.fromisoformat(date).timestamp() in Python"
+DATES = "dates are declared: dates: iso in a spec, --set dates=iso with the preset csv-temporal"
 WORDS = "; words that name classes are numbered with classes: true in a spec"
 Reference = int | str | list  # a column by name or position, an array, a range of columns, or several columns
 LONGEST_NAME = 1024  # bytes; ids of text are stored with the width of the longest

@@ -38,7 +38,7 @@ BAD_ROWS = {
     "nan id": ("1,nan,1\n2,3,2\n", ["column 'dst', row 1: nan is not an integer", "(line 2)"]),
     "empty time": ("1,2,3\n1,2,\n", ["column 'time', row 2: '' is not a time", "(line 3)"]),
     "time of 2^63": ("1,2,9223372036854775808\n", ["column 'time', row 1: the time 9.223372036854776e+18", "(line 2)"]),
-    "date": ("1,2,2024-01-01\n", ["column 'time', row 1: '2024-01-01' is not a time", "made seconds", "(line 2)"]),
+    "date": ("1,2,2024-01-01\n", ["column 'time', row 1: '2024-01-01' is not a time", "--set dates=iso", "(line 2)"]),
     "NaN time": ("1,2,3\n1,2,nan\n", ["'time'", "row 2", "nan"]),
     "fraction of a time": ("1,2,3\n1,2,3.5\n", ["'time'", "row 2", "3.5", "time_scale"]),
     "short row": ("1,2,3\n1,2\n", ["row 2", "2 fields instead of 3"]),
@@ -293,7 +293,7 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
     [
         ("src;dst;time\n1;2;3\n", "is ';' the delimiter? A spec (--spec) says so"),
         ("user_id,item_id,timestamp\n1,2,3\n", "a spec (--spec) says which column is what"),
-        ("src,dst,time\n1,2,2024-01-01T00:00:00\n", "dates must be made seconds first"),
+        ("src,dst,time\n1,2,2024-01-01T00:00:00\n", "--set dates=iso"),
     ],
 )
 def test_what_is_often_wrong_has_its_remedy(tmp_path, capsys, text, words):
