@@ -238,7 +238,10 @@ def check_resumable(old: Sections, new: Sections) -> None:
     if old.KIND != new.KIND:
         raise ValueError(f"the run to resume is on a {old.KIND} graph, not a {new.KIND} one")
     if changed := _changed(old.to_dict(), new, old.train):
-        raise ValueError(f"these keys cannot change when a run is resumed: {changed}. Start a new run instead")
+        raise ValueError(
+            f"these keys cannot change when a run is resumed: {changed}. Start a new run instead, such as "
+            "with the weights of this one: --init RUN"
+        )
 
 
 def check_recorded(recorded: dict[str, Any], config: Sections, path: Path, checkpoint: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.snapshots import predict as snapshot_answers
@@ -65,10 +66,13 @@ def kind_of(config: Sections) -> Kind:
     return KINDS[config.KIND]
 
 
-def open_session(config: Sections, path: str, world: World, watchdog: Watchdog, servers: Any = None) -> Session:
-    """Collective. Open the session of a run; servers: its sampling servers, if there are any."""
+def open_session(
+    config: Sections, path: str, world: World, watchdog: Watchdog, servers: Any = None, trained: Schema | None = None
+) -> Session:
+    """Collective. Open the session of a run; servers: its sampling servers, if there are any; trained: what the model
+    that is to be loaded needs of a graph."""
     further = () if servers is None else (servers,)
-    return kind_of(config).open(config, path, world, watchdog, *further)
+    return kind_of(config).open(config, path, world, watchdog, *further, trained=trained)
 
 
 def make_built_in(config: Sections, parts: Path) -> None:

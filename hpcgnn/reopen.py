@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
-from hpcgnn.loop.checkpoint_writer import load
+from hpcgnn.loop.checkpoint_writer import load, load_elsewhere
 from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 
@@ -28,7 +30,11 @@ def command_parser(program: str, description: str) -> jsonargparse.ArgumentParse
 
     parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
     parser.add_argument("run", type=str, help="run folder to read")
-    parser.add_argument("--data.path", type=str, default="", help="partition set of the same graph; empty: the run's")
+    parser.add_argument(
+        "--data.path", type=str, default="",
+        help="partition set to use: of the run's graph, or of another graph with the same node types, relations and "
+        "columns; empty: the run's",
+    )  # fmt: skip
     parser.add_argument(
         "--data.stage_to",
         type=str,
@@ -59,10 +65,10 @@ def open_run(
     folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None,
     stage_to: str = "",
 ) -> Iterator[tuple[Session, Progress]]:  # fmt: skip
-    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set of its graph;
-    ``change``, ``stage_to``: see ``open_session``."""
+    """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set, of its graph or
+    of one with the same schema; ``change``, ``stage_to``: see ``open_session``."""
     with open_session(folder, path, comm, world, change, stage_to) as session:
-        yield session, load_best(session, folder)
+        yield session, load_best(session, folder, path)
 
 
 @contextmanager
@@ -70,33 +76,52 @@ def open_session(
     folder: str, path: str, comm: CommConfig, world: World, change: Callable[[Any], Any] | None = None,
     stage_to: str = "",
 ) -> Iterator[Session]:  # fmt: skip
-    """Collective. A session as a run had it, without its weights; with ``change``, of the configuration that this makes
-    of the run's. stage_to: where parts are copied to first; empty: nowhere, wherever the run did, which may have been a
-    job's own disk."""
+    """Collective. A session as a run had it, without its weights, on the graph at ``path`` (empty: the run's); with
+    ``change``, of the configuration that this makes of the run's. stage_to: where parts are copied to first; empty:
+    nowhere, wherever the run did, which may have been a job's own disk."""
 
-    def read() -> Sections:
+    def read() -> tuple[Sections, Schema | None]:
         config = configuration.load(Path(folder) / "config.yaml")
         config.train.cuda_graphs = False  # of training steps, and there are none
         config.data.stage_to = stage_to
-        return change(config) if change else config
+        best = checkpoint.find_best(Path(folder) / "checkpoints")
+        trained = checkpoint.recorded_schema(best) if best else None
+        return change(config) if change else config, trained
 
     with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
         watchdog.at("open the run")
-        config = on_first_rank(world, "open the run", read)
+        config, trained = on_first_rank(world, "open the run", read)
     world = World(comm)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
-        session = kinds.open_session(config, path or data_path(config, Path(folder)), world, watchdog)
+        opened = path or data_path(config, Path(folder))
+        session = kinds.open_session(config, opened, world, watchdog, trained=trained)
         yield session
         world.barrier()
         session.close()
     world.close()
 
 
-def load_best(session: Session, folder: str) -> Progress:
-    """Collective. Weights and node memory of a run's best epoch, into a session."""
-    best = on_first_rank(session.world, "open the run", lambda: _find_best(Path(folder), session.config))
+def load_best(session: Session, folder: str, path: str = "") -> Progress:
+    """Collective. Weights and node memory of a run's best epoch, into a session that was opened on the graph at
+    ``path``; on another graph than the run's, memory is formed from its own edges, and learnable rows follow original
+    ids."""
+
+    def find() -> tuple[Path, str, Progress]:
+        best = _find_best(Path(folder), session.config)
+        manifest = checkpoint.read_manifest(best, checkpoint.NO_FILES)
+        return best, manifest["graph"], checkpoint.progress_of(best, manifest)
+
+    best, graph, progress = on_first_rank(session.world, "open the run", find)
     try:
-        return load(session, best).progress
+        if graph == session.partition.graph_hash:
+            return load(session, best).progress
+        carried = load_elsewhere(session, best, data_path(session.config, Path(folder)))
+        if session.world.rank == 0:
+            print(
+                "\n".join(["note: this is another graph than the run's", *filter(None, [str(carried)])]),
+                file=sys.stderr,
+            )
+        return progress
     except DistributedError as error:
         problem = checkpoint.find_damage(best, session.world)
         if problem is None:

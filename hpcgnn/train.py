@@ -11,6 +11,7 @@ import datetime
 import itertools
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,7 @@ def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resum
 def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
     """Read the configuration, the run folder, and whether to resume. Raises ValueError."""
     argv = [f"--train.profile={PROFILED}" if argument == "--profile" else argument for argument in argv]
+    argv = [re.sub("^--init(?==|$)", "--train.init", argument) for argument in argv]
     argv = expand_recipe(argv)  # here already, as a resumed run's own file comes before it
     resume = _option(argv, "--resume")
     if resume is None:
@@ -192,6 +194,7 @@ def make_parser(kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
     """Make the parser of the command line, of runs on a kind of graph."""
     parser = configuration.parser("hpcgnn train", __doc__, kind)
     parser.add_argument("--resume", type=str, default="", help="run folder to resume; empty: start a new run")
+    parser.add_argument("--init", type=str, default="", help="run folder to start from; short form of --train.init")
     parser.add_argument("--profile", action="store_true", help=f"short form of --train.profile {PROFILED}")
     return parser
 

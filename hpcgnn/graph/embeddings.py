@@ -127,6 +127,11 @@ class EmbeddingStore(NodeRowStore):
         self.tables, self._first_row = tables, first_row
         self.shared: MachineColumns | None = None
 
+    @property
+    def num_learned(self) -> int | None:
+        """Number of this rank's embeddings of all types; None without any."""
+        return sum(len(table.weight) for table in self.tables.values()) if self.tables else None
+
     def lie_in(self, shared: MachineColumns) -> None:
         """Collective. Move the rows into memory that ranks share, which has a column for every table."""
         for table, own in zip(self.tables.values(), shared.own, strict=True):
@@ -163,13 +168,14 @@ class EmbeddingStore(NodeRowStore):
         return {} if first is None else {name: column[:0] for name, column in first.columns().items()}
 
     def put(self, saved: SavedRows) -> None:
-        """Set some of this rank's rows."""
+        """Set the columns that are there of some of this rank's rows."""
         rows = saved.rows.cpu()
         for kind, table in self.tables.items():
             place = rows - int(self._first_row[kind])
             is_of_type = (place >= 0) & (place < len(table.weight))
-            for name, column in table.columns().items():
-                column[place[is_of_type]] = saved.columns[name][is_of_type.to(column.device)]
+            columns = table.columns()
+            for name, values in saved.columns.items():
+                columns[name][place[is_of_type]] = values[is_of_type.to(values.device)]
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
         """Raise ValueError: no write of embeddings ever waits, so none is saved."""

@@ -44,6 +44,12 @@ class NodeRowStore(Protocol):
     """Rows of nodes that the run loop saves and restores. The methods that have a body here are those of a store
     without waiting writes and without copies at other ranks."""
 
+    @property
+    def num_learned(self) -> int | None:
+        """Number of this rank's rows that are learned, so that each belongs to its node; None, on all ranks, where no
+        node has any."""
+        return None
+
     def reset(self) -> None:
         """Start anew, where an epoch does not continue the one before."""
         return

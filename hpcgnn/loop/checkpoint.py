@@ -33,14 +33,19 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import files
+from hpcgnn.graph.book import Book
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.directory import NodeDirectory
 from hpcgnn.graph.saved_rows import NodeRowStore, RowOwner, SavedRows
+from hpcgnn.loop.schema import Schema
 
 FORMAT, VERSION = "hpcgnn-checkpoint", 2
 BEST = "best-"  # the names of best checkpoints begin with it
 STATE = "state.safetensors"
-CONFIG = "config"  # in the metadata of STATE: the run's configuration, as JSON
+CONFIG, SCHEMA = (
+    "config",
+    "schema",
+)  # in the metadata of STATE, as JSON: the run's configuration, and its graph's schema
 MANIFEST = "manifest.json"
 SCORES, OLD_SCORES = "scores-", "scores."  # how the names of files of training scores begin, and of tensors before
 SEAL = "manifest.sha256"  # as sha256sum writes it; checkpoints of earlier versions have none
@@ -99,6 +104,29 @@ def recorded_config(folder: Path) -> tuple[str, dict[str, Any]]:
             if isinstance(recorded, dict) and all(isinstance(keys, dict | str) for keys in recorded.values()):
                 return path.name, recorded
     return "", {}
+
+
+def recorded_schema(path: Path) -> Schema | None:
+    """Read what a checkpoint's model needs of a graph; None where an earlier version wrote it. Raises ValueError for a
+    damaged checkpoint."""
+    text = _metadata(path).get(SCHEMA)
+    return None if text is None else Schema.from_json(text)
+
+
+def task_and_data(path: Path) -> tuple[str, str]:
+    """Read what kind of task a checkpoint's run has, and the partition set of its graph; the built-in graph lies in the
+    run folder. Raises ValueError for a damaged checkpoint."""
+    config = decode_json(_metadata(path).get(CONFIG, "{}"))
+    sections = [config.get(name, {}) for name in ("task", "data")]
+    return sections[0].get("kind", ""), sections[1].get("path") or str(path.parents[1] / "data" / "parts")
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path / STATE, "pt") as state:
+            return state.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{_damaged(path / STATE)}: {error}") from error
 
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:
@@ -281,6 +309,7 @@ def check_files(path: Path, entries: list[dict]) -> None:
             raise ValueError(_damaged(name))
 
 
+WEIGHT = "weight"  # the column of learned rows; further ones are the state of their optimizer
 MODEL, BUFFER = "model.", "buffer."  # how the names of weights and of a model's buffers begin
 
 
@@ -328,11 +357,12 @@ def load_state(path: Path, graph: str, share: slice = slice(None)) -> tuple[Stat
         if kind in ("memory", "write"):
             tables.setdefault(int(rest.split("-")[0]) if kind == "write" else 0, []).append(entry)
     memory = [tables[number] for number in sorted(tables)]
-    return State(_progress(path, manifest["progress"]), _load_file(path, state)), memory
+    return State(progress_of(path, manifest), _load_file(path, state)), memory
 
 
-def _progress(path: Path, values: dict) -> Progress:
-    names = {field.name for field in fields(Progress)}
+def progress_of(path: Path, manifest: dict) -> Progress:
+    """Read the progress that a manifest has. Raises ValueError for that of another version."""
+    values, names = manifest["progress"], {field.name for field in fields(Progress)}
     if values.keys() != names:
         strange = ", ".join(sorted(values.keys() ^ names))
         raise ValueError(f"{path}: written by another version of hpcgnn ({strange}); resume with that version")
@@ -366,7 +396,9 @@ def load_memory(
     """Collective. Read node memory and waiting writes from the files of any number of ranks: each file is read once,
     and its rows are sent to their owners."""
     memory.reset()
-    reader = _SavedRowReader(path, memory.prototype(), partition, world, channel)
+    ids = partition.book.local_to_global(world.rank)
+    directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
+    reader = _SavedRowReader(path, memory.prototype(), partition.book, directory, world, channel)
     table, *writes = entries
     for saved in reader.read(table):
         memory.put(saved)
@@ -375,13 +407,31 @@ def load_memory(
         memory.put_write(list(reader.read(write)), channel)
 
 
-class _SavedRowReader:
-    """Collective to create. Reads rows of nodes, which files have by flat row id; ``like``: their columns."""
+def carry_rows(
+    path: Path, entries: list[dict], memory: NodeRowStore, book: Book, directory: NodeDirectory, world: World,
+    channel: Channel,
+) -> int:  # fmt: skip
+    """Collective. Read the learned rows of nodes of another graph, whose ``directory`` has by flat row id the global
+    ids of the same nodes here, -1 for those that are not; returns the number of rows that this rank got."""
+    like = {WEIGHT: memory.prototype()[WEIGHT]}
+    reader, count = _SavedRowReader(path, like, book, directory, world, channel), 0
+    for saved in reader.read(entries):
+        memory.put(saved)
+        count += len(saved.rows)
+    memory.share(channel)
+    return count
 
-    def __init__(self, path: Path, like: dict[str, torch.Tensor], partition: RowOwner, world: World, channel: Channel):
-        self._path, self._like, self._book, self._world, self._channel = path, like, partition.book, world, channel
-        ids = partition.book.local_to_global(world.rank)
-        self._directory = NodeDirectory(world, channel, partition.flat_row, ids, partition.book.num_nodes)
+
+class _SavedRowReader:
+    """Reads rows of nodes, which files have by flat row id; ``like``: their columns; directory: the nodes of the graph
+    that the files are of, with global ids of ``book``, -1 for nodes that it does not have."""
+
+    def __init__(
+        self, path: Path, like: dict[str, torch.Tensor], book: Book, directory: NodeDirectory, world: World,
+        channel: Channel,
+    ):  # fmt: skip
+        self._path, self._like, self._book, self._world, self._channel = path, like, book, world, channel
+        self._directory = directory
 
     def read(self, entries: list[dict]) -> Iterator[SavedRows]:
         """Collective. Read the rows of this rank's nodes, from as many files at a time as there are ranks."""
@@ -392,11 +442,12 @@ class _SavedRowReader:
             with together(self._world, "read checkpoint"):
                 content = self._read_file(entry) if entry else {}
             rows = content["flat_row"].numpy() if entry else np.empty(0, np.int64)
-            route = Route.plan(self._book, self._directory.lookup(rows), self._channel)
-            columns = {}
+            ids = self._directory.lookup(rows)
+            is_here = ids >= 0
+            route, columns = Route.plan(self._book, ids[is_here], self._channel), {}
             for name, table in self._like.items():
                 values = content[name] if entry else torch.empty((0, *table.shape[1:]), dtype=table.dtype)
-                columns[name] = route.push(values.to(table.dtype)).to(device)
+                columns[name] = route.push(values[torch.from_numpy(is_here)].to(table.dtype)).to(device)
             yield SavedRows(route.requests.to(device), columns)
 
     def _read_file(self, entry: dict) -> dict[str, torch.Tensor]:
@@ -405,6 +456,6 @@ class _SavedRowReader:
         rows = content.get("flat_row", torch.empty(0))
         sound = rows.dtype == torch.int64 and rows.ndim == 1 and self._like.keys() <= content.keys()
         sound = sound and all(content[name].shape == (len(rows), *like.shape[1:]) for name, like in self._like.items())
-        if not sound or not ((rows >= 0) & (rows < self._book.num_nodes)).all():
+        if not sound or not ((rows >= 0) & (rows < self._directory.size)).all():
             raise ValueError(f"{self._path / entry['name']}: not the node memory of the configured model and graph")
         return content

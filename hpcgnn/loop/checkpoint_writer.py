@@ -25,6 +25,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph import durable, files
+from hpcgnn.graph.directory import NodeDirectory
+from hpcgnn.graph.names import find_by_name, read_names
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import (
@@ -41,6 +43,7 @@ from hpcgnn.loop.checkpoint import (
     step_checkpoints,
 )
 from hpcgnn.loop.same_model import check_model
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session
 from hpcgnn.native.dispatch import download
 
@@ -60,14 +63,17 @@ class _CheckpointJob:
 
 class CheckpointWriter:
     """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph;
-    config: that of the run, which a resumed one is compared with.
+    config: that of the run, which a resumed one is compared with; schema: what the model needs of a graph.
 
     A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
     checkpoints are left as they are, those that wait are given up.
     """
 
-    def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog, config: dict[str, Any]):
-        self._metadata = {checkpoint.CONFIG: json.dumps(config)}
+    def __init__(
+        self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog, config: dict[str, Any],
+        schema: Schema | None = None,
+    ):  # fmt: skip
+        self._metadata = {checkpoint.CONFIG: json.dumps(config), checkpoint.SCHEMA: (schema or Schema()).to_json()}
         self._folder, self._graph, self._keep, self._world, self._watchdog = folder, graph, keep, world, watchdog
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._jobs: list[_CheckpointJob] = []
@@ -225,7 +231,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-HEAD = "decoder."
+HEADS = ("decoder.", "head.")  # how the names of the weights of a task begin
 
 
 def load(session: Session, path: Path) -> State:
@@ -244,6 +250,63 @@ def load(session: Session, path: Path) -> State:
     session.task.restore_state(state.tensors)
     check_model(session.model, session.world, session.config.model.class_path)
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Nodes of this graph with learnable rows, and those of them whose rows a model trained on another graph brought,
+    on all ranks; both 0 for a model without such rows."""
+
+    nodes: int = 0
+    found: int = 0
+
+    def __str__(self) -> str:
+        if not self.nodes:
+            return ""
+        return f"{self.found} of {self.nodes} nodes were in the graph of the run, the others have new rows"
+
+
+def load_elsewhere(session: Session, path: Path, trained_on: str) -> Carried:
+    """Collective. Load the weights of a checkpoint into a session on another graph, bring the learnable rows of the
+    nodes that both graphs have, by original ids, and form node memory anew.
+
+    trained_on: partition set of the run's graph, read where the model has learnable rows. Raises DistributedError for
+    weights that do not fit, and for a set of another graph.
+    """
+    with together(session.world, "read checkpoint"):
+        tensors = checkpoint.load_tensors(path)
+        _set_weights(session.model, checkpoint.named(tensors, checkpoint.MODEL), path)
+        _set_buffers(session.model, checkpoint.named(tensors, checkpoint.BUFFER), path)
+    check_model(session.model, session.world, session.config.model.class_path)
+    session.memory.reset()
+    carried = _carry(session, path, trained_on)
+    if session.rebuild is not None:
+        session.rebuild(session)
+    return carried
+
+
+def _carry(session: Session, path: Path, trained_on: str) -> Carried:
+    """Collective. Bring the learnable rows of a checkpoint, if the session has any."""
+    learned, kind = session.memory.num_learned, session.config.KIND
+    if learned is None:
+        return Carried()
+    world, partition, channel = session.world, session.partition, session.graph.channel
+    with together(world, "read the nodes of the run's graph"):
+        manifest = checkpoint.read_manifest(path, checkpoint.NO_FILES)
+        graph, rows, names = read_names(trained_on, world.rank, world.size, kind)
+        if graph != manifest["graph"]:
+            raise ValueError(
+                f"{trained_on}: holds another graph than the run was trained on, whose nodes its learnable rows are "
+                "of: keep that partition set"
+            )
+        own_names = read_names(session.path, world.rank, world.size, kind)[2]
+    ids = find_by_name(own_names, partition.book.local_to_global(world.rank), names, world, channel)
+    total = int(world.reduce_array(np.array([rows.max(initial=-1)]), "max")[0]) + 1
+    directory = NodeDirectory(world, channel, rows, ids, max(1, total))
+    entries = [entry for entry in manifest["files"] if entry["name"].startswith("memory-")]
+    count = checkpoint.carry_rows(path, entries, session.memory, partition.book, directory, world, channel)
+    found, nodes = world.reduce_array(np.array([count, learned], np.int64))
+    return Carried(int(nodes), int(found))
 
 
 def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
@@ -278,30 +341,37 @@ def _first(weights: set[tuple]) -> str:
 
 
 def initialize(session: Session, folder: Path) -> str:
-    """Collective. Load the best weights of a finished run into all of the model but its head; says what was done.
+    """Collective. Start training from the best weights of a finished run, and from its learnable rows, by original
+    ids; the head stays new where the run learned something else. Describes what was done.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.
     """
-    with together(session.world, "read task.init"):
+    with together(session.world, "read train.init"):
         best = checkpoint.find_best(folder / "checkpoints")
         if best is None:
-            raise ValueError(f"task.init {folder}: no best checkpoint there: name the folder of a finished run")
-        tensors, freeze = checkpoint.load_tensors(best), session.config.task.freeze
-        new = _copy_weights(session.model, checkpoint.named(tensors, checkpoint.MODEL), best, freeze)
+            raise ValueError(f"train.init {folder}: no best checkpoint there: name the folder of a finished run")
+        tensors, freeze = checkpoint.load_tensors(best), getattr(session.config.task, "freeze", False)
+        kind, trained_on = checkpoint.task_and_data(best)
+        with_head = kind == session.config.task.kind and session.schema.has_outputs_of(checkpoint.recorded_schema(best))
+        new = _copy_weights(session.model, checkpoint.named(tensors, checkpoint.MODEL), best, freeze, with_head)
         stored = checkpoint.named(tensors, checkpoint.BUFFER)
         for name, buffer in checkpoint.buffers_of(session.model).items():
-            if not name.startswith(HEAD) and name in stored and stored[name].shape == buffer.shape:
+            if (with_head or not name.startswith(HEADS)) and name in stored and stored[name].shape == buffer.shape:
                 buffer.copy_(stored[name])
     check_model(session.model, session.world, session.config.model.class_path)
-    return f"weights from {best}; new: {', '.join(new)}"
+    carried = str(_carry(session, best, trained_on))
+    return "; ".join([f"weights from {best}", *([f"new: {', '.join(new)}"] if new else []), *filter(None, [carried])])
 
 
-def _copy_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path, complete: bool) -> list[str]:
-    """Copy the weights that fit by name and shape; returns the names of the others, the head as one."""
+def _copy_weights(
+    model: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path, complete: bool, with_head: bool
+) -> list[str]:
+    """Copy the weights that fit by name and shape; returns the names of the others, the head as one. complete: all but
+    the head must fit; with_head: the head's weights are copied, too."""
     parameters = dict(model.named_parameters())
-    body = [name for name in parameters if not name.startswith(HEAD)]
-    fitting = [name for name in body if name in weights and weights[name].shape == parameters[name].shape]
-    others = [name for name in body if name not in fitting]
+    taken = [name for name in parameters if with_head or not name.startswith(HEADS)]
+    fitting = [name for name in taken if name in weights and weights[name].shape == parameters[name].shape]
+    others = [name for name in parameters if name not in fitting and not name.startswith(HEADS)]
     if not fitting:
         raise ValueError(f"{path}: none of its weights fits the configured model: use the model section of that run")
     if complete and others:
@@ -311,4 +381,5 @@ def _copy_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path
         )
     for name in fitting:
         parameters[name].data.copy_(weights[name])
-    return [*others, HEAD.rstrip(".")]
+    is_new = any(name.startswith(HEADS) and name not in fitting for name in parameters)
+    return [*others, *(["head"] if is_new else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import generator_states, refuse_draws
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native.products import choose_products
@@ -113,9 +114,10 @@ class Session:
     roots: name of what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, returns
     None where ``stop`` says so; forgets: whether every split is scored from new memory; renew: rebuilds memory by the
     current weights, after training and before a split is scored (None: memory stays as training left it), collective,
-    returns False where ``stop`` says so; initial_run: folder of the run whose weights a new one starts with, empty:
-    none; check_training: checks, before training, data that only evaluation will read, collective, raises
-    DistributedError; more_metrics: further metrics of a split, by name, collective.
+    returns False where ``stop`` says so; check_training: checks, before training, data that only evaluation will read,
+    collective, raises DistributedError; more_metrics: further metrics of a split, by name, collective; schema: what the
+    model needs of a graph; path: the partition set; rebuild: forms memory up to the end of training from nothing, by
+    the current weights, collective, for a model that was trained on another graph (None: there is none to form).
     """
 
     config: Any
@@ -136,9 +138,11 @@ class Session:
     exact: Callable[[Session, str, Callable[[], bool]], Collected | None] | None = None
     forgets: bool = False
     renew: Callable[[Session, Callable[[], bool]], bool] | None = None
-    initial_run: str = ""
     check_training: Callable[[], None] = do_nothing
     more_metrics: Callable[[Session, str], dict[str, float]] = no_metrics
+    schema: Schema = field(default_factory=Schema)
+    path: str = ""
+    rebuild: Callable[[Session], Any] | None = None
 
     @property
     def partition(self) -> Any:

@@ -49,6 +49,8 @@ class TrainConfig:
             group of an epoch may be shorter.
         parallel_epochs: Number of epochs trained at once, step by step, with gradients averaged for one optimizer step;
             must divide epochs. Ranks form as many groups as divide both this and their number. Temporal graphs only.
+        init: Folder of a finished run whose best weights training starts with; learnable node embeddings follow the
+            original ids of nodes. The head is new where the task is another one. Empty: random weights.
         seed: Seed of all random numbers, below 2^56.
         precision: Data type of weights and node memory: "float32" or "float64".
         matmul: Precision of products of rows with weights: "float32", "tf32" (inputs rounded to 10 bits of mantissa) or
@@ -91,6 +93,7 @@ class TrainConfig:
     clip_grad_norm: float = 0.0
     accumulate_steps: int = 1
     parallel_epochs: int = 1
+    init: str = ""
     seed: int = 0
     precision: Literal["float32", "float64"] = "float32"
     matmul: Literal["float32", "tf32", "bf16"] = "float32"
@@ -215,6 +218,7 @@ class Sections:
         """Make the paths of inputs absolute, as a run may be resumed from another folder, and read what stands for the
         content of those that are part of the run's identity. Raises ValueError for one that is missing."""
         self.data.path = self.data.path and os.path.abspath(self.data.path)
+        self.train.init = self.train.init and os.path.abspath(self.train.init)
 
     def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> Sections:
         """Return the configuration with another protocol of evaluation. Raises ValueError where the kind has no

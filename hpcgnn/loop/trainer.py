@@ -55,7 +55,7 @@ class Trainer:
         self._run_folder, self._folder, self._watchdog = folder, folder / "checkpoints", session.watchdog
         keep, graph = session.config.output.keep, session.partition.graph_hash
         config = session.config.to_dict()
-        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog, config)
+        self._writer = CheckpointWriter(self._folder, graph, keep, self.world, self._watchdog, config, session.schema)
         self.optimizer = FlatOptimizer(self._config, session.model, self.world, num_steps)
         self.flat, self.progress = self.optimizer.flat, Progress()
         self._scores = TrainScores(self.world, *session.goal.train_measure())  # of the epoch so far
@@ -72,9 +72,9 @@ class Trainer:
     # beginning and end
 
     def start(self) -> None:
-        """Start a new run, with the weights of another run where ``task.init`` names one."""
-        if self.session.initial_run:
-            self.log(initialize(self.session, Path(self.session.initial_run)))
+        """Start a new run, with the weights of another run where ``train.init`` names one."""
+        if self._config.init:
+            self.log(initialize(self.session, Path(self._config.init)))
 
     def resume(self) -> None:
         """Continue from the newest checkpoint; a run without one starts anew."""

@@ -37,12 +37,14 @@ class SnapshotGoal(Goal):
     planning: the channel that ``want`` uses, channel: the one that ``score`` uses.
 
     Kinds of tasks fill in: roots [S] int64: number of training predictions made from every snapshot, on all ranks;
-    last: the last snapshot that predictions can be made from; restarts: state is reset at the start of every split.
+    last: the last snapshot that predictions can be made from; restarts: state is reset at the start of every split;
+    num_edge_types: of the links that a typed decoder scores, else 0.
     """
 
     roots: np.ndarray
     last: int
     restarts = False
+    num_edge_types = 0
 
     def splits(self, data: Any, first: int, named: dict[str, tuple[int, int]], horizon: int) -> dict[str, range]:
         """Return the ranges of input snapshots by split, from ``first`` on: with the graph's own splits, ``horizon``

@@ -16,6 +16,7 @@ from hpcgnn.comm.group import unwatched
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.decode import decode_json
+from hpcgnn.graph.names import renumber
 from hpcgnn.graph.partition import FEATURES, GraphPartition, open_graph_partition
 from hpcgnn.graph.splits import SPLITS
 
@@ -39,9 +40,10 @@ class SnapshotEdges:
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: columns [n, ...]
     of the nodes that are the same in all snapshots, features among them. scales: by series, the number that its values
-    were divided by; names: by column of nodes, the names of its classes; splits: first and last snapshot of the splits
-    that the graph names; counts_degrees: whether the series ``degree`` was counted here; all_sources [m]: global ids of
-    the sources of all rows of edges; unread: columns of the edges that were left in the file."""
+    were divided by; names, edge_names: by column of nodes or edges, the names of its classes; splits: first and last
+    snapshot of the splits that the graph names; counts_degrees: whether the series ``degree`` was counted here;
+    least_edge_types: number of edge types that a typed decoder has at least; all_sources [m]: global ids of the sources
+    of all rows of edges; unread: columns of the edges that were left in the file."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
@@ -66,7 +68,10 @@ class SnapshotPartition:
         self._dst, self._edges = edges.dst, edges
         self.unread = partition.unread[0]
         self.all_sources = edges.src
-        self.counts_degrees = False
+        self.counts_degrees, self.least_edge_types = False, 0
+        self.edge_names = {
+            column.rpartition("/")[2]: words for column, words in partition.words.items() if column.startswith("edges/")
+        }
         self._first, self._last = (_checked_stamps(edges.columns.get(name), name) for name in STAMPS)
         self._by_first = np.argsort(self._first, kind="stable")
         self._starts = np.searchsorted(self._first[self._by_first], np.arange(num_snapshots + 1))
@@ -82,6 +87,13 @@ class SnapshotPartition:
             has = ", ".join((*self.edge_columns, *self.unread)) or "none"
             raise ValueError(f"{name}: no such column of edges; the graph has {has}")
         return self._edges.columns[name]
+
+    def renumber_edges(self, name: str, trained: list[str]) -> None:
+        """Number a column of edges that was made of words as those of ``trained``; without such a column nothing
+        changes. Raises ValueError for a word that is not in ``trained``."""
+        if name in self._edges.columns:
+            names = self.edge_names.get(name, [])
+            self._edges.columns[name] = renumber(self._edges.columns[name], names, trained, f"column {name} of edges:")
 
     def check_weights(self) -> None:
         """Raise ValueError for edges whose column weight is no number from 0 on, by whose sums one can divide."""

@@ -210,15 +210,15 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
         self._loss = make_loss(task)
         self.last = partition.num_snapshots - 1 - horizon
-        self._types = _count_types(partition, world) if task.is_typed else 0
-        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self._types, planning)
+        self.num_edge_types = _count_types(partition, world) if task.is_typed else 0
+        edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
         drawn = task.negative_ends == BOTH, task.strict, config.train.seed
         self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind)
         self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Add the decoder that scores links to the model."""
-        sizes = DecoderSizes(self.num_outputs, self._types, self._task.temperature)
+        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, self._task.temperature)
         self._decoder = model.decoder = DECODERS[self._task.decoder].make(sizes)
         return model
 
@@ -274,4 +274,4 @@ def _count_types(partition: SnapshotPartition, world: World) -> int:
         types = partition.edge_column(TYPE)
         if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
             raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")
-    return 1 + max(world.allgather(int(types.max(initial=0))))
+    return max(partition.least_edge_types, 1 + max(world.allgather(int(types.max(initial=0)))))

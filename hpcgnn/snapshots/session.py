@@ -16,6 +16,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.same_model import share_model
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import GRAPH, SnapshotGoal
@@ -26,11 +27,14 @@ from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
+from hpcgnn.snapshots.schema import adapt, make_schema, needs_of
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
 from hpcgnn.task.config import LINK
 
 
-def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watchdog) -> Session:
+def open_session(
+    config: SnapshotConfig, path: str, world: World, watchdog: Watchdog, trained: Schema | None = None
+) -> Session:
     """Collective. Open the session of a run; ``world``: the ranks that hold the graph, with ``comm.time_groups`` a
     group of the job's, which predicts from some snapshots of every step."""
     sampling, train = config.sampling, config.train
@@ -41,13 +45,18 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
     )  # fmt: skip
     partition, channel = graph.partition, world.channel(polite=world.plans_ahead(sampling.prefetch) > 0)
     with together(world, "open the partition set"):
+        config = config if trained is None else adapt(config, partition, trained)
         inputs = SnapshotInputs(config.inputs, partition, config.task.target, dtype, world.device)
+        needs = needs_of(config, partition, inputs.width)
+        if trained is not None:
+            trained.refuse(Schema(needs))
     with together(world, "read the task"):
         make_goal: Any = GOALS[config.task.kind].make
         goal = make_goal(config, partition, world, channel, graph.channel)
     with together(world, "split the snapshots"):
         first = inputs.first + max(0, sampling.window_size - 1)
         splits = goal.splits(config.data, first, partition.splits, config.task.horizon)
+    schema = trained or make_schema(config, partition, goal, needs)
     model, memory = _build_model(config, graph, goal, inputs.width, dtype)
     loader = SnapshotLoader(
         graph, "train", splits["train"], train.batch_size, goal.want, goal.roots, sampling=sampling,
@@ -63,9 +72,11 @@ def open_session(config: SnapshotConfig, path: str, world: World, watchdog: Watc
         overlap=config.comm.overlap,
     )  # fmt: skip
     carries = not sampling.window_size and bool(model.node_state or model.shared_state())
+    renew = _renew if carries and not goal.restarts else None
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, _describe,
-        world.job, "predictions", forgets=goal.restarts, renew=_renew if carries and not goal.restarts else None,
+        world.job, "predictions", forgets=goal.restarts, renew=renew, schema=schema, path=path,
+        rebuild=None if renew is None else lambda session: renew(session, lambda: False),
     )  # fmt: skip
 
 

@@ -39,6 +39,11 @@ class SequenceRows(NodeRowStore):
         self.saved_shared: dict[str, torch.Tensor] = {}
         self.reset()
 
+    @property
+    def num_learned(self) -> int | None:
+        """Number of this rank's learnable embeddings; None without any."""
+        return None if self.learned is None else len(self.identity)
+
     def reset(self) -> None:
         """Forget the state."""
         self.state = {name: self._like.new_zeros(len(self.identity), width) for name, width in self._widths.items()}
@@ -76,9 +81,10 @@ class SequenceRows(NodeRowStore):
         return {name: column[:0] for name, column in self._columns().items()}
 
     def put(self, saved: SavedRows) -> None:
-        """Set some of this rank's rows."""
-        for name, column in self._columns().items():
-            column[saved.rows.to(column.device)] = saved.columns[name]
+        """Set the columns that are there of some of this rank's rows."""
+        columns = self._columns()
+        for name, values in saved.columns.items():
+            columns[name][saved.rows.to(values.device)] = values
         self.fresh = False
 
     def put_shared(self, shared: dict[str, torch.Tensor]) -> None:

@@ -347,22 +347,25 @@ class LinksToLearn:
 
 
 def make_goal(
-    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
 ) -> tuple[StaticGoal, GraphPartition]:
-    """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages."""
+    """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages; edge_types: the
+    least number of types that links have, besides those of the graph."""
     if config.task.kind == NODE:
         return NodeGoal(config, partition, world, channel), partition
-    links = links_to_learn(config, partition, world, channel)
+    links = links_to_learn(config, partition, world, channel, edge_types)
     return LinkGoal(config, links, partition, world, channel), links.messages
 
 
-def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> LinksToLearn:
-    """Collective. Read what ``task`` says of links from the graph."""
+def links_to_learn(
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
+) -> LinksToLearn:
+    """Collective. Read what ``task`` says of links from the graph; edge_types: the least number of types."""
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")
         types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
-    edge_types = max(world.allgather(types))
+    edge_types = max(edge_types, *world.allgather(types))
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
     seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel)
     messages, left_out = seeds.partition, seeds.edges

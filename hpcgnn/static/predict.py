@@ -22,6 +22,7 @@ from hpcgnn.static.best import best_answers
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
 from hpcgnn.static.predict_ids import AskedEdges, edge_types_of, original_ids, read_pairs
+from hpcgnn.static.schema import CLASSES
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 
@@ -82,7 +83,7 @@ def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
         name, values = "embedding", last_rows(session, hops=embedding_hops(session))[nodes]
     columns = {"node": text(original_ids(partition, kind))}
     if not session.goal.several:
-        columns |= _class_columns(classes, partition.words.get(f"nodes/{partition.types[kind]}/label", []))
+        columns |= _class_columns(classes, session.schema.values[CLASSES])
     columns |= {name: values.cpu().numpy()}
     row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)

@@ -10,6 +10,7 @@ import numpy as np
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.question_file import read_rows
 from hpcgnn.loop.session import Session
+from hpcgnn.static.schema import NAMES
 
 
 def original_ids(partition: GraphPartition, kind: int) -> np.ndarray:
@@ -55,6 +56,5 @@ def read_pairs(
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:
     """Return the number of edge types that the decoder tells apart, and their names, where the graph has them."""
-    goal = session.goal
-    names = list(session.partition.words.get(f"edges/{goal.learned.name}/rel", []))
-    return (goal.num_edge_types, names) if session.config.task.is_typed else (1, [])
+    names = list(session.schema.values[NAMES])
+    return (session.goal.num_edge_types, names) if session.config.task.is_typed else (1, [])

@@ -21,6 +21,7 @@ from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import LINK, StaticConfig
@@ -37,15 +38,18 @@ from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.sampling.neighbors import check_weights
 from hpcgnn.static.sampling.replica import WEIGHT
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
+from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
 from hpcgnn.task.goal import Collected
 
 
 def open_session(
-    config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
-) -> Session:
+    config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None,
+    trained: Schema | None = None,
+) -> Session:  # fmt: skip
     """Collective. Open the session of a run: over the whole graph in every step, or over mini-batches, which
-    ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference."""
+    ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference. trained:
+    what the model that is to be loaded needs of a graph."""
     timers, plan_timers, dtype = prepare(config.train, world)
     channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
     partition = open_partition(
@@ -53,7 +57,13 @@ def open_session(
         edges=samplers is None or exact or config.task.kind == LINK,
     )  # fmt: skip
     describe = partial(_describe, _describe_columns(config, partition))
-    goal, partition = make_goal(config, partition, world, channel)
+    needs, edge_types = needs_of(config, partition), 0
+    if trained is not None:
+        with together(world, "compare the graph with the model's"):
+            config = adapt(config, partition, trained)
+        edge_types = trained.values.get(EDGE_TYPES, 0)
+    goal, partition = make_goal(config, partition, world, channel, edge_types)
+    schema = trained or make_schema(config, partition, goal, needs)
     if config.train.full_graph:
         exact, whole = True, build_full_graph(partition, channel, world.device)
     if whole is not None or not (samplers is None or exact):
@@ -81,7 +91,7 @@ def open_session(
         task.use_graphs(lambda step: StepGraphs(step, timers))
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, describe,
-        world, "seeds", _exact_scores if exact else None,
+        world, "seeds", _exact_scores if exact else None, schema=schema, path=path,
     )  # fmt: skip
 
 

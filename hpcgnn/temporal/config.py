@@ -314,8 +314,7 @@ class TemporalTaskConfig(TaskConfig):
             or "all" nodes. Link prediction only.
         balance_classes: Weigh classes by n / (classes * n_c), where n_c of the n training labels are of class c.
             Classification only.
-        freeze: Train only the head; all other weights keep their values from task.init.
-        init: Folder of a finished run whose best weights the model starts with, except the head; empty: random weights.
+        freeze: Train only the head; all other weights keep their values from train.init.
     """
 
     has_events = True
@@ -326,7 +325,6 @@ class TemporalTaskConfig(TaskConfig):
     negative_pool: Literal["destinations", "all"] = "destinations"
     balance_classes: bool = False
     freeze: bool = False
-    init: str = ""
 
     def __post_init__(self):
         super().__post_init__()
@@ -334,8 +332,6 @@ class TemporalTaskConfig(TaskConfig):
             raise ValueError(f"task.negatives must be at least 1, got {self.negatives}")
         if self.is_typed:
             raise ValueError(f"task.decoder {self.decoder} has weights by edge type, and events have none: use another")
-        if self.freeze and not self.init:
-            raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with task.init")
         if self.balance_classes and "class_weights" not in LOSSES[self.loss].options:
             raise ValueError(f"task.balance_classes: task.loss {self.loss} does not weigh classes; leave it out")
         if self.class_weights and self.balance_classes:
@@ -380,6 +376,8 @@ class TemporalConfig(Sections):
             raise ValueError(
                 "sampling.random_chunks > 1 changes the steps of an epoch, train.accumulate_steps counts them: use one"
             )
+        if self.task.freeze and not self.train.init:
+            raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with train.init")
         if self.task.has_labels:
             _check_labels(self)
         if not self.model.class_path:
@@ -412,7 +410,6 @@ class TemporalConfig(Sections):
         """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
         that is missing."""
         super().resolve_inputs()
-        self.task.init = self.task.init and os.path.abspath(self.task.init)
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
         self.eval.negatives_sha256 = self.eval.read_sha256()
 

@@ -19,7 +19,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import bounds_of_least
-from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.native.layers import is_supported
 from hpcgnn.native.memory import replace_memory
 from hpcgnn.temporal.graph import TemporalPartition
@@ -97,7 +97,7 @@ def split_mail(state: torch.Tensor | None, mail: torch.Tensor, width: int) -> tu
     return (mail[:, :width], mail[:, width:]) if state is None else (state, mail)
 
 
-class NodeMemory:
+class NodeMemory(NodeRowStore):
     """State, pending mails and their times for n nodes, and the writes that wait until reads may see them.
 
     ``layout``: which rows are of nodes that this rank owns, and which all ranks keep; None: n own ones. A replicated

@@ -17,6 +17,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.same_model import share_model
+from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.own_class import check_parts, named_errors
@@ -31,6 +32,7 @@ from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
+from hpcgnn.temporal.schema import OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
 
 # What would read a column of events that a run has no use for.
@@ -39,7 +41,9 @@ READERS = {
 }  # fmt: skip
 
 
-def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watchdog) -> Session:
+def open_session(
+    config: TemporalConfig, path: str, world: World, watchdog: Watchdog, trained: Schema | None = None
+) -> Session:
     """Collective. Open the session of a run.
 
     ``world``: the ranks that hold the graph and its node memory between them; with ``train.parallel_epochs`` a group of
@@ -47,8 +51,14 @@ def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watc
     """
     timers, plan_timers, dtype = prepare(config.train, world)
     graph = TemporalGraph(path, world, config.data, config.train.seed, _event_columns(config))
+    needs = needs_of(graph.partition)
+    if trained is not None:
+        with together(world, "compare the graph with the model's"):
+            config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph.partition, world)
-    model = _build_model(config, graph, goal, dtype)
+    scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
+    schema = trained or Schema(needs, {TIME_SCALE: scale, OUTPUTS: goal.num_outputs})
+    model = _build_model(config, graph, goal, dtype, scale)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes
     features = graph.features(dtype, memory.layout, is_replicated)
@@ -61,7 +71,7 @@ def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watc
     channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
     place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
-    loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
+    loaders, evaluated = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
     task = goal.task(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
         config.task.freeze, config.memory.staleness,
@@ -71,9 +81,20 @@ def open_session(config: TemporalConfig, path: str, world: World, watchdog: Watc
     check = partial(_check_evaluation, config, loaders, world) if goal.draws_negatives else do_nothing
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
-        partial(_describe, hot), world, initial_run=config.task.init,
-        check_training=check, more_metrics=_met_share,
+        partial(_describe, hot), world,
+        check_training=check, more_metrics=_met_share, schema=schema, path=path,
+        rebuild=partial(_rebuild, evaluated) if model.has_memory else None,
     )  # fmt: skip
+
+
+def _rebuild(evaluated: Callable[[], TemporalLoader], session: Session) -> None:
+    """Collective. Form node memory from the events of training, by the current weights."""
+    session.memory.reset()
+    with evaluated().plans(0, scored=False) as plans:
+        for plan in plans:
+            session.watchdog.at("replay the events of training", plan.step)
+            session.task.evaluate(plan)
+    session.memory.settle()
 
 
 def _event_columns(config: TemporalConfig) -> list[str]:
@@ -87,12 +108,14 @@ def _event_columns(config: TemporalConfig) -> list[str]:
     return [name for name, is_needed in needs.items() if is_needed]
 
 
-def _build_model(config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype) -> TemporalModel:
+def _build_model(
+    config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype, time_scale: float
+) -> TemporalModel:
     """Collective."""
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
     sizes = TemporalSizes(
-        partition.node_width, partition.edge_width, sampling.fanout(0), sampling.num_windows, _time_scale(graph),
+        partition.node_width, partition.edge_width, sampling.fanout(0), sampling.num_windows, time_scale,
         config.task.decoder, config.task.temperature,
     )  # fmt: skip
     with together(graph.world, "build the model"):
@@ -140,8 +163,9 @@ def _make_memory(
 def _make_loaders(
     config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
-) -> dict[str, TemporalLoader]:  # fmt: skip
-    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
+) -> tuple[dict[str, TemporalLoader], Callable[[], TemporalLoader]]:  # fmt: skip
+    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one; and what
+    makes a loader of the training events that plans as those of validation and test do."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
     settings, mailing = config.memory, None
     if model.has_memory:
@@ -179,9 +203,8 @@ def _make_loaders(
         negative_pool=config.task.negative_pool,
     )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
-    return {"train": train} | {
-        name: load(name, config.eval.batch_size or size, planning=evaluation) for name in SPLITS[1:]
-    }
+    loaders = {name: load(name, config.eval.batch_size or size, planning=evaluation) for name in SPLITS[1:]}
+    return {"train": train} | loaders, partial(load, "train", size, planning=evaluation)
 
 
 def _check_evaluation(config: TemporalConfig, loaders: dict[str, TemporalLoader], world: World) -> None:

@@ -149,7 +149,7 @@ def test_a_checkpoint_without_a_buffer_is_refused(comm, mpi_tmp_path, opened):
 
 @pytest.mark.parametrize("opened", ["temporal"], indirect=True)
 def test_weights_of_another_run_bring_their_buffers(comm, mpi_tmp_path, opened):
-    """``task.init`` takes those of the body."""
+    """``train.init`` takes those of the body."""
     session, folder = opened(train__epochs=1), mpi_tmp_path / "run"
     assert run(comm, session, folder, StopRequest())[0] == EXIT_DONE
     comm.barrier()

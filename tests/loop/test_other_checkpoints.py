@@ -187,12 +187,16 @@ def test_runs_without_a_best_epoch(tmp_path):
 
 def test_a_sound_checkpoint_that_does_not_fit_is_no_damage(tmp_path, written, monkeypatch):
     """It is told as it is."""
-    session = SimpleNamespace(world=World(CommConfig(device="cpu", threads=1)), config=TemporalConfig())
+    graph = checkpoint.read_manifest(written)["graph"]
+    session = SimpleNamespace(
+        world=World(CommConfig(device="cpu", threads=1)), config=TemporalConfig(),
+        partition=SimpleNamespace(graph_hash=graph),
+    )  # fmt: skip
 
     def refuse(session, path):
-        raise DistributedError("written for another graph", user_error=True)
+        raise DistributedError("the weights do not fit", user_error=True)
 
     monkeypatch.setattr(reopen, "_find_best", lambda folder, config: written)
     monkeypatch.setattr(reopen, "load", refuse)
-    with pytest.raises(DistributedError, match=r"^written for another graph$"):
+    with pytest.raises(DistributedError, match=r"^the weights do not fit$"):
         reopen.load_best(session, str(tmp_path))

@@ -38,7 +38,7 @@ CASES = {
     "stale": ({}, {"memory__staleness": 1}),
     "no memory": (RICH, {"memory__updater": "none"}),
     "replicated": (RICH, {"memory__placement": "replicated"}),
-    "frozen": (RICH, {"task__freeze": True, "task__init": "unused"}),
+    "frozen": (RICH, {"task__freeze": True, "train__init": "unused"}),
     "in the foreground": (RICH, {"sampling__prefetch": 0}),
 }
 

@@ -255,7 +255,7 @@ def test_the_lowest_error_is_best(comm, parts, mpi_tmp_path):
 def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
     """Frozen parts and training scores come from the checkpoint; the run that the weights came from may be gone."""
     changes = {"task__freeze": True, "train__train_metrics": True, "train__epochs": 2}
-    config = task_config("node", task__init=str(finished), **changes)
+    config = task_config("node", train__init=str(finished), **changes)
     whole = run_epoch(comm, parts("binary"), config)
     folder = mpi_tmp_path / "stopped"
     on_rank_0(comm, folder.mkdir)
@@ -264,7 +264,7 @@ def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
     train_steps(first, 0, 4)
     first._save(first.session.memory.saved())
     first.close()
-    config = task_config("node", task__init="/gone", **changes)
+    config = task_config("node", train__init="/gone", **changes)
     second = Trainer(open_session(comm, parts("binary", "other", 4), config), folder, first.log, StopRequest())
     second.resume()
     assert second.progress.step == 4
@@ -289,7 +289,7 @@ def finished(comm, parts, mpi_tmp_path) -> Path:
 @pytest.mark.parametrize("update_at", ["owner", "user"])
 def test_frozen_parts_stay_as_another_run_left_them(comm, parts, finished, update_at):
     before = checkpoint.load_weights(checkpoint.find_best(finished / "checkpoints"))
-    config = task_config("node", task__init=str(finished), task__freeze=True, memory__update_at=update_at)
+    config = task_config("node", train__init=str(finished), task__freeze=True, memory__update_at=update_at)
     found = run_epoch(comm, parts("binary"), config)
     for name, value in found.parameters.items():
         if not name.startswith("decoder."):
@@ -306,7 +306,7 @@ def test_frozen_parts_stay_as_another_run_left_them(comm, parts, finished, updat
 
 def test_all_weights_move_without_freeze(comm, parts, finished):
     before = checkpoint.load_weights(checkpoint.find_best(finished / "checkpoints"))
-    config = task_config("edge", task__init=str(finished))
+    config = task_config("edge", train__init=str(finished))
     start = run_epoch(comm, parts("binary"), config, steps=0).parameters
     end = run_epoch(comm, parts("binary"), config, steps=2).parameters
     body = [name for name in start if not name.startswith("decoder.")]
@@ -318,10 +318,10 @@ def test_all_weights_move_without_freeze(comm, parts, finished):
     ("changes", "message"),
     [({"memory__dim": 6, "task__freeze": True}, "do not fit, and task.freeze would leave them untrained"),
      ({"memory__dim": 7, "model__time_dim": 5, "model__hidden": 10}, "none of its weights fits"),
-     ({"task__init": "/nowhere"}, "task.init /nowhere: no best checkpoint there")],
+     ({"train__init": "/nowhere"}, "train.init /nowhere: no best checkpoint there")],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_refused(comm, parts, finished, changes, message):
-    config = task_config("node", **{"task__init": str(finished)} | changes)
+    config = task_config("node", **{"train__init": str(finished)} | changes)
     trainer = open_trainer(comm, parts("binary"), config)
     with pytest.raises(DistributedError, match=message):
         trainer.start()
@@ -332,7 +332,6 @@ def test_weights_that_do_not_fit_are_refused(comm, parts, finished, changes, mes
     ("values", "message"),
     [({"kind": "nodes"}, "task.kind must be one of link, node, edge, edge_regression"),
      ({"kind": "node", "classes": 1}, "task.classes must be 0"),
-     ({"kind": "node", "freeze": True}, "name the run that the rest comes from with task.init"),
      ({"class_weights": [1.0, 2.0]}, "task.kind link has no classes"),
      ({"kind": "edge", "class_weights": [1.0], "balance_classes": True}, "use one"),
      ({"kind": "edge", "class_weights": [1.0, -1.0]}, "must not be negative"),
@@ -341,6 +340,11 @@ def test_weights_that_do_not_fit_are_refused(comm, parts, finished, changes, mes
 def test_contradictions_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         TemporalTaskConfig(**values)
+
+
+def test_freeze_needs_a_run_to_start_from():
+    with pytest.raises(ValueError, match=r"name the run that the rest comes from with train\.init"):
+        task_config("node", task__freeze=True)
 
 
 @pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"eval__negative_kind": "all"}])

@@ -1,0 +1,87 @@
+"""What a model of a static graph needs of another graph, and how that graph's labels and edge types are numbered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpcgnn.graph.names import renumber
+from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.loop.schema import Schema
+from hpcgnn.static.config import NODE, StaticConfig
+from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
+from hpcgnn.static.sampling.seeds import NO_SPLIT, TRAIN
+from hpcgnn.task.labels import MISSING
+
+CLASSES, EDGE_TYPES, NODE_TYPE, RELATION, OUTPUTS = "classes", "edge_types", "node_type", "relation", "outputs"
+NAMES = "edge_type_names"
+
+
+def needs_of(config: StaticConfig, partition: GraphPartition) -> dict[str, str]:
+    """Describe the node types, relations and columns that a model reads."""
+    needs = {
+        "node types": ", ".join(partition.types),
+        "relations": ", ".join(relation.name for relation in partition.relations),
+    }
+    for name, features in zip(partition.types, partition.features, strict=True):
+        needs[f"features of {name}"] = "none" if features is None else f"{features.shape[1]} numbers a node"
+    for relation, edges in zip(partition.relations, partition.edges, strict=True):
+        for column in config.sampling.edge_columns:
+            values = edges.columns.get(column)
+            needs[f"column {column} of {relation.name}"] = "none" if values is None else f"shape {[*values.shape[1:]]}"
+    return needs
+
+
+def make_schema(config: StaticConfig, partition: GraphPartition, goal: StaticGoal, needs: dict[str, str]) -> Schema:
+    """Record what a run on this graph trains a model with."""
+    if isinstance(goal, NodeGoal):
+        name = partition.types[goal.node_type]
+        classes = partition.words.get(f"nodes/{name}/label", [])
+        return Schema(needs, {NODE_TYPE: name, OUTPUTS: goal.num_outputs, "several": goal.several, CLASSES: classes})
+    assert isinstance(goal, LinkGoal)
+    names = partition.words.get(f"edges/{goal.learned.name}/rel", [])
+    return Schema(needs, {RELATION: goal.learned.name, EDGE_TYPES: goal.num_edge_types, NAMES: names})
+
+
+def adapt(config: StaticConfig, partition: GraphPartition, trained: Schema) -> StaticConfig:
+    """Number the labels and the edge types of a graph as the graph of a trained model does, and add the columns that a
+    graph to predict on may lack: labels, none of which is known then, and splits: no node has one, and all edges carry
+    messages. Returns the configuration with the number of classes of the model.
+
+    Changes the columns of the partition. Raises ValueError for a graph that the model does not fit.
+    """
+    trained.refuse(Schema(needs_of(config, partition)))
+    if config.task.kind == NODE:
+        _adapt_labels(partition, trained)
+        values = trained.values
+        return replace(config, task=replace(config.task, classes=values[OUTPUTS], node_type=values[NODE_TYPE]))
+    _adapt_edges(partition, trained)
+    return replace(config, task=replace(config.task, relation=trained.values[RELATION]))
+
+
+def _adapt_labels(partition: GraphPartition, trained: Schema) -> None:
+    values = trained.values
+    columns, name = partition.columns[partition.type_of(values[NODE_TYPE])], values[NODE_TYPE]
+    count = len(partition.flat_row[partition.of_type(partition.type_of(name))])
+    if "label" not in columns:
+        shape = (count, values[OUTPUTS]) if values["several"] else (count,)
+        columns["label"] = np.full(shape, MISSING, np.int64)
+    names = partition.words.get(f"nodes/{name}/label", [])
+    columns["label"] = renumber(columns["label"], names, values[CLASSES], f"label of {name}:")
+    columns.setdefault("split", np.full(count, NO_SPLIT, np.int8))
+
+
+def _adapt_edges(partition: GraphPartition, trained: Schema) -> None:
+    values = trained.values
+    number = partition.relation_of(values[RELATION])
+    columns, count = partition.edges[number].columns, len(partition.edges[number].src)
+    columns.setdefault("split", np.full(count, TRAIN, np.int8))
+    if "rel" not in columns:
+        return
+    names = partition.words.get(f"edges/{values[RELATION]}/rel", [])
+    columns["rel"] = renumber(columns["rel"], names, values[NAMES], f"edge type of {values[RELATION]}:")
+    if (most := int(columns["rel"].max(initial=0))) >= values[EDGE_TYPES]:
+        raise ValueError(
+            f"column rel of {values[RELATION]} has edge type {most}, the model was trained with {values[EDGE_TYPES]}"
+        )

@@ -1,0 +1,43 @@
+"""What a model of a temporal graph needs of another graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpcgnn.loop.schema import Schema
+from hpcgnn.task.labels import MISSING
+from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.graph import LABEL, TemporalPartition
+
+TIME_SCALE, OUTPUTS = "time_scale", "outputs"
+
+
+def needs_of(partition: TemporalPartition) -> dict[str, str]:
+    """Describe the relation and the columns that a model reads."""
+
+    def numbers(width: int, of: str) -> str:
+        return f"{width} numbers {of}" if width else "none"
+
+    return {
+        "node types": ", ".join(partition.book.node_types), "relation": partition.relation,
+        "features of events": numbers(partition.edge_width, "an event"),
+        "features of nodes": numbers(partition.node_width, "a node"),
+        "times of the graph in a unit of its source": f"{partition.time_scale:g}",
+    }  # fmt: skip
+
+
+def adapt(config: TemporalConfig, partition: TemporalPartition, trained: Schema) -> TemporalConfig:
+    """Add labels, none of which is known, to a graph without any, and return the configuration with the number of
+    classes of a trained model. Raises ValueError for a graph that the model does not fit."""
+    trained.refuse(Schema(needs_of(partition)))
+    if not config.task.has_labels:
+        return config
+    unknown = MISSING if config.task.classifies else np.nan
+    partition.events.columns.setdefault(LABEL, np.full(len(partition.events), unknown))
+    return (
+        replace(config, task=replace(config.task, classes=trained.values[OUTPUTS]))
+        if config.task.classifies
+        else config
+    )
