@@ -41,8 +41,8 @@ class RowOwner(Protocol):
 
 
 class NodeRowStore(Protocol):
-    """Rows of nodes that the run loop saves and restores. The methods that have a body here are those of a store
-    without waiting writes and without copies at other ranks."""
+    """Rows of nodes that the run loop saves and restores. The methods with a body here are for a store without waiting
+    writes and without copies at other ranks."""
 
     def reset(self) -> None:
         """Start anew, where an epoch does not continue the one before."""
@@ -70,4 +70,4 @@ class NodeRowStore(Protocol):
         return
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Collective. Add a saved write, in pieces, behind those that wait already."""
+        """Collective. Add a saved write, in pieces, behind the writes that already wait."""
