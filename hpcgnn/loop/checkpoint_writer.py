@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on, and loads them into a session.
+"""Writes checkpoints in the background of training, and loads them into a session.
 
 The content of a checkpoint is copied and a thread of every rank writes the rank's files. The manifest, which makes the
 folder a checkpoint, follows once the files of all ranks are on disk.
@@ -59,11 +59,11 @@ class _CheckpointJob:
 
 
 class CheckpointWriter:
-    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph;
-    config: that of the run, which a resumed one is compared with.
+    """Collective, except ``is_busy``. keep: number of step checkpoints to keep; graph: identity of the partitioned
+    graph; config: configuration of the run, which a resumed run is compared with.
 
-    A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
-    checkpoints are left as they are, those that wait are given up.
+    A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``. Complete
+    checkpoints stay unchanged; waiting ones are given up.
     """
 
     def __init__(self, folder: Path, graph: str, keep: int, world: World, watchdog: Watchdog, config: dict[str, Any]):
@@ -205,8 +205,8 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
 
 
 def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> list[Path]:
-    """Take the manifests out of all checkpoints but the ``keep`` newest whole step checkpoints, the best one and those
-    being written; returns their folders, and those of checkpoints that were never finished."""
+    """Take the manifests out of all checkpoints, except the ``keep`` newest complete step checkpoints, the best one and
+    the ones being written. Returns the folders of the other checkpoints, unfinished ones included."""
     staying = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
     stale = [path for path in (*folder.glob("step-*"), *folder.glob("best-*")) if path not in staying]
     for path in stale:
@@ -278,7 +278,8 @@ def _first(weights: set[tuple]) -> str:
 
 
 def initialize(session: Session, folder: Path) -> str:
-    """Collective. Load the best weights of a finished run into all of the model but its head; says what was done.
+    """Collective. Load the best weights of a finished run into the model, except its head; returns a text about the
+    loaded and the new weights.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.
     """
