@@ -27,7 +27,7 @@ UNWEIGHTED = "write others, or set model.edge_weights false"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEdges:
-    """Edges into the nodes of a rank in one snapshot, in order of destination, then row: src [e] global ids, dst [e]
+    """Edges into the nodes of a rank in one snapshot, in order of destination, then row. src [e] global ids, dst [e]
     local rows, row [e] rows of the graph file, all int64; columns [e, ...] by name."""
 
     src: np.ndarray
@@ -39,8 +39,8 @@ class SnapshotEdges:
 class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: columns [n, ...]
     of the nodes that are the same in all snapshots, features among them. scales: by series, the number that its values
-    were divided by; names: by column of nodes, the names of its classes; splits: first and last snapshot of the splits
-    that the graph names; counts_degrees: whether the series ``degree`` was counted here; all_sources [m]: global ids of
+    were divided by; names: by column of nodes, the names of its classes. splits: first and last snapshot of the splits
+    that the graph names; counts_degrees: whether the series ``degree`` was counted here. all_sources [m]: global ids of
     the sources of all rows of edges; unread: columns of the edges that were left in the file."""
 
     def __init__(
@@ -119,8 +119,8 @@ class SnapshotPartition:
         return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], taken)
 
     def count_repeated(self, value: np.ndarray, known: np.ndarray, before: range, after: range) -> np.ndarray:
-        """Count the edges of the snapshots ``after``: those that are in a snapshot of ``before`` with the same value,
-        and all, int64 [2]; value [m], known [m] bool: of all rows of edges."""
+        """Count the edges of the snapshots ``after``: the edges that are in a snapshot of ``before`` with the same
+        value, and all edges, int64 [2]. value [m], known [m] bool: of all rows of edges."""
         first, ends = self._first, self._ends
         key = np.unique(self._edges.src * max(1, self.num_nodes) + self._dst, return_inverse=True)[1]
         values = np.unique(value, return_inverse=True)[1]
@@ -158,8 +158,8 @@ def open_snapshot_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     edge_columns: Collection[str] | None = None,
 ) -> SnapshotPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: called for every part;
-    edge_columns: columns of the edges that are read besides their ends and snapshots, None: all.
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph. working: called for every part;
+    edge_columns: columns of the edges to read, in addition to their ends and snapshots, None: all.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """
