@@ -1,6 +1,4 @@
-"""What runs on a static graph learn, and how results are measured: labels of nodes, or links against drawn
-destinations.
-"""
+"""The tasks on static graphs and their metrics: labels of nodes, or links against drawn destinations."""
 
 from __future__ import annotations
 
@@ -66,9 +64,9 @@ from hpcgnn.task.ranking import Candidates
 
 
 class StaticGoal(Goal):
-    """A task on a static graph. Collective to create. Subclasses set pools (the seeds of each split), roots (node types
-    and columns that a seed needs), loss (a sum over seeds), excluded (edges hidden from a step) and complete (what adds
-    negatives to a step's columns)."""
+    """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
+    roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
+    complete: adds negatives to a step's columns."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
@@ -357,7 +355,7 @@ def make_goal(
 
 
 def links_to_learn(config: StaticConfig, partition: GraphPartition, world: World, channel: Channel) -> LinksToLearn:
-    """Collective. Read what ``task`` says of links from the graph."""
+    """Collective. Read the links of the section ``task`` from the graph."""
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")

@@ -1,4 +1,4 @@
-"""Opens runs on static graphs, sampled or whole: graph, goal, loaders, model and learnable rows."""
+"""Opens runs on static graphs, sampled or whole: graph, goal, loaders, model and learnable node embeddings."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from hpcgnn.task.goal import Collected
 def open_session(
     config: StaticConfig, path: str, world: World, watchdog: Watchdog, samplers: Samplers | None = None
 ) -> Session:
-    """Collective. Open the session of a run: over the whole graph in every step, or over mini-batches, which
-    ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference."""
+    """Collective. Open the session of a run, over the whole graph in every step, or over mini-batches. If ``samplers``
+    draw them, this rank and its peers keep edges only where they score by exact inference."""
     timers, plan_timers, dtype = prepare(config.train, world)
     channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
     partition = open_partition(
