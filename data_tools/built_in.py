@@ -36,8 +36,8 @@ def make_synthetic_snapshots(parts: Path, num_nodes: int, num_snapshots: int) ->
 
 
 def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:
-    """Make a graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it;
-    for ``links``, one of users and items, with items joined that have users in common."""
+    """Make a graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it.
+    For ``links``, it is a graph of users and items, which joins items that have users in common."""
     graph = parts.parent / "synthetic.h5"
     if links:
         bare = parts.parent / "synthetic-links.h5"

@@ -91,7 +91,7 @@ def run_alone(main: Callable[[], int]) -> int:
 
 
 def with_exit_code(main: Callable[P, int]) -> Callable[P, int]:
-    """Decorate the ``main`` of a command so that errors become exit codes, as `run_command` says."""
+    """Decorate the ``main`` of a command so that errors become the exit codes of `run_command`."""
 
     @functools.wraps(main)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> int:

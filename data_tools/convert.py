@@ -36,8 +36,8 @@ OGB_CSV = "ogb-node"
 
 
 def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
-    """Read all files of a spec and write the graph file. ``num_buckets``: ids, columns of nodes and the search for
-    duplicates are divided into so many pieces on disk (0: they are in memory); the graph is the same.
+    """Read all files of a spec and write the graph file. ``num_buckets``: number of pieces on disk into which ids,
+    columns of nodes and the search for duplicates are divided (0: they are in memory); the graph is the same.
 
     Raises FileFormatError naming file, column, row, value and remedy for input that cannot be used.
     """
@@ -143,7 +143,7 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; returns the exit code."""
+    """Convert with the options of the command line; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     refuse_existing(arguments.output, arguments.overwrite)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,11 @@
 
 The relation ``item.with.item`` is stored in both directions, in order of source and destination; ``weight`` [E] int32
 counts the users that have both. Only edges for training count (split 0), each pair of user and item once. Users with
-very many items cost the square of them and say little: ``--max_degree`` leaves them out, and says how many they were.
+very many items cost the square of their number and carry little information: ``--max_degree`` leaves them out, and
+prints their number.
 
-Memory: a few arrays as long as the training edges, and one slab of items at a time, small enough for its products; what
-is kept goes to disk at once.
+Memory: a few arrays as long as the training edges, and one slab of items at a time, small enough for its products.
+Chosen pairs go to disk at once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PRODUCTS = 1 << 22  # pairs of items, over all users, that one slab of items may
 
 @dataclass(frozen=True, slots=True)
 class DeriveOptions:
-    """Nodes of the ``side`` of a relation are joined that have nodes of its other side in common; a node of the other
-    side with more than ``max_degree`` neighbors is left out (None: no limit)."""
+    """Options to join nodes of the ``side`` of a relation that have nodes of its other side in common. A node of the
+    other side with more than ``max_degree`` neighbors is left out (None: no limit)."""
 
     relation: str
     threshold: int = 3

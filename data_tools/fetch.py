@@ -173,7 +173,7 @@ def fetch(entry: Entry, folder: pathlib.Path, base: str | None, attempts: int, p
 
 
 def content_hash(path: pathlib.Path, suffix: str) -> str:
-    """Compute the sha256 of the decompressed content, hex; ``suffix`` says how the file is compressed."""
+    """Compute the sha256 of the decompressed content, hex; ``suffix``: of the file's compression."""
     digest = hashlib.sha256()
     with open_binary(path, suffix) as file:
         while block := file.read(1 << 20):
@@ -228,7 +228,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch as the command line says; returns the exit code."""
+    """Fetch with the options of the command line; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     catalog = load_catalog(arguments.catalog)
     if arguments.list:

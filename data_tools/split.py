@@ -6,11 +6,11 @@
 
 Every node or edge gets a key, and the keys that come first are for training. By time the key is the time (equal times
 stay together, in the later set). At random it is a hash of the seed and the row of the node, or of the two ends of the
-edge whatever its direction: so an edge, its repetitions and its reverse are always in the same set. Reverse relations
-that hold the same rows the other way are found and split alike. Nodes without a label are in no set: a negative one, or
-NaN, or a row of these where a node has several. Edges are split whatever their label, since it is links that are
-learned. Memory is bounded by slabs, and by the number of different labels where the split is stratified; the sizes are
-exact but for keys that are equal.
+edge in any direction. So an edge, its repetitions and its reverse are always in the same set. Reverse relations that
+hold the same rows the other way are found and split alike. Nodes without a label are in no set: their label is negative
+or NaN, or a row of such values where a node has several. Edges are split without regard to their label, since links are
+learned. Memory is bounded by slabs, and by the number of different labels where the split is stratified. The sizes are
+exact, except for equal keys.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def is_reverse(forward: h5py.Group, backward: h5py.Group) -> bool:
 
 
 def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Find where train, val and test end: the first key of each group beyond the set [G] uint64, and whether all keys
+    """Find the ends of train, val and test: the first key of each group beyond the set [G] uint64, and whether all keys
     of the group come before its end [G] bool."""
     sizes = np.zeros(rows.num_groups, np.int64)
     for _, groups in rows.slabs():
@@ -219,10 +219,10 @@ def find_bounds(rows: Rows, fractions: tuple[float, ...]) -> list[tuple[np.ndarr
 
 def select_keys(slabs: Slabs, ranks: np.ndarray) -> np.ndarray:
     """Select for every group g the key that has ``ranks[g]`` keys of its group below it when all are sorted, [G]
-    uint64: a radix select over several passes, as there are too many keys to sort them in memory.
+    uint64. It is a radix select in several passes, as there are too many keys to sort them in memory.
 
-    ``slabs()`` starts a pass over pieces (keys [n] uint64, groups [n] int64 in [0, G)); the pieces must be the same in
-    every pass. A rank must be below the number of keys of its group, or the result for that group means nothing.
+    ``slabs()`` starts a pass through pieces (keys [n] uint64, groups [n] int64 in [0, G)); the pieces must be the same
+    in every pass. A rank must be below the number of keys of its group, or the result for that group means nothing.
     """
     rest = np.array(ranks, np.int64)
     prefix = np.zeros(len(rest), np.uint64)

@@ -1,7 +1,7 @@
 """Write a seeded synthetic graph that is worth learning from: a bipartite event graph (user, interacts, item).
 
-The events look like those of the JODIE sets: few users and items make most of the events, a user mostly repeats one of
-the items it touched last, new items come from the user's latent group, and both tastes and popularity drift. Memory is
+The events look like the JODIE sets: few users and items make most of the events, and a user mostly repeats one of the
+items it touched last. New items come from the user's latent group, and both tastes and popularity drift. Memory is
 bounded by one block of events and the tables per node; the result depends on the arguments alone. With ``--static`` it
 is a static graph instead, see `data_tools.synthetic.static`, with ``--snapshots`` one of snapshots, see
 `data_tools.synthetic.snapshots`.
@@ -219,7 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run_events(args: argparse.Namespace) -> str:
-    """Write events as the command line says; returns what was written."""
+    """Write events with the options of the command line; returns a text about them."""
     num_users = max(1, args.events // 20) if args.users is None else args.users
     num_items = max(1, args.events // 100) if args.items is None else args.items
     width = args.features or 0
@@ -233,7 +233,7 @@ def quarters(text: str) -> tuple[float, ...]:
 
 
 def run_static(args: argparse.Namespace) -> str:
-    """Write a static graph as the command line says; returns what was written."""
+    """Write a static graph with the options of the command line; returns a text about it."""
     num_nodes = (1 << 17 if args.rmat else 100_000) if args.num_nodes is None else args.num_nodes
     num_edges = 20 * num_nodes if args.num_edges is None else args.num_edges
     width = 100 if args.features is None else args.features

@@ -1,4 +1,4 @@
-"""The ranks that a command runs on: this process alone, or those that an MPI launcher started.
+"""The ranks that a command runs on: this process alone, or the ranks that an MPI launcher started.
 
 R ranks. MPI is loaded only where there are several, or where a library needs it.
 """
@@ -29,7 +29,8 @@ class SharedError(Exception):
 
 
 class Team:
-    """The ranks of a command: here one, this process. Each method does for it what its docstring says of all ranks."""
+    """The ranks of a command: here one, this process. The docstrings of the methods describe several ranks; here each
+    method works on this one."""
 
     rank, size = 0, 1
 
@@ -90,7 +91,7 @@ class Team:
 
 
 class Ranks(Team):
-    """Collective to create. The ranks of an MPI job; group: a `Group` of these."""
+    """Collective to create. The ranks of an MPI job; group: their `Group`."""
 
     def __init__(self, group=None):
         from hpcgnn.comm.group import Group
@@ -169,7 +170,7 @@ def launched_team() -> Team:
 
 
 def run_team(main: Callable[[Team], int]) -> int:
-    """Run a command on one rank or several, with the exit codes of `run_command`: one rank prints an error that all
+    """Run a command on one rank or several, with the exit codes of `run_command`. One rank prints an error that all
     share, and the exit code is the same on all. A rank that fails alone ends all."""
 
     def run() -> int:

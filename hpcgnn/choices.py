@@ -1,7 +1,7 @@
 """Settings that take one of a few words, and tables of the parts that such words name.
 
-A field of a section is ``Literal[...]``, or ``Annotated[str, TABLE]`` with a table of rows by name: its choices, their
-help, and the checks of its value are made from the table, so that a part is added in one place, beside its class.
+A field of a section is ``Literal[...]``, or ``Annotated[str, TABLE]`` with a table of rows by name. Its choices, their
+help and the checks of its value are made from the table: a part is added in one place, next to its class.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Part:
-    """A row of a table of named parts. make: what makes the part, a class or a function; None: the absence of one;
-    says: what the part is, in a few words, for the help and the docs. Tables of parts with needs and conditions have
-    rows of a subclass, with a field for each."""
+    """A row of a table of named parts. make: the class or function that makes the part, or None where no part is made;
+    ``says``: a few words about the part, for the help and the docs. Tables of parts with needs and conditions have rows
+    of a subclass, with a field for each."""
 
     make: Callable[..., Any] | None
     says: str

@@ -1,7 +1,7 @@
-"""What OpenMP, oneDNN and MPI read from the environment when they are loaded.
+"""Variables of the environment that OpenMP, oneDNN and MPI read when they are loaded.
 
-The commands of hpcgnn set it before they load PyTorch. ``import hpcgnn`` in another program leaves the environment as
-it was; a program may call ``set_defaults`` before it imports torch and mpi4py.
+The commands of hpcgnn set them before they load PyTorch. ``import hpcgnn`` in another program leaves the environment
+unchanged; a program may call ``set_defaults`` before it imports torch and mpi4py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def set_defaults() -> None:
 
 
 def is_command() -> bool:
-    """Whether this process was started as ``python -m hpcgnn...``, whose modules load torch as they are imported."""
+    """Whether this process was started as ``python -m hpcgnn...``, whose modules load torch when they are imported."""
     words = iter(sys.orig_argv[1:])
     for word in words:
         if found := MODULE.fullmatch(word):

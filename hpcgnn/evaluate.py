@@ -30,7 +30,7 @@ def main(world: World, argv: list[str]) -> int:
         return config.evaluated_by(arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind)
 
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
-        result = _evaluate(session, arguments.run, arguments.data.path) | session.goal.protocol()
+        result = _evaluate(session, arguments.run) | session.goal.protocol()
     if world.rank == 0:
         print(json.dumps(without_nan(result)))
     return launch.EXIT_DONE
@@ -50,14 +50,14 @@ def make_parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
-def _evaluate(session: Session, folder: str, path: str) -> dict:
+def _evaluate(session: Session, folder: str) -> dict:
     """Collective. Compute the metrics of both splits, of the model or of the baseline."""
     result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
     if config.baseline_name:
         score = kind_of(config).score_baseline
         assert score is not None
         return result | {"baseline": config.baseline_name} | score(session, config.baseline)
-    result["epoch"] = load_best(session, folder, path).epoch
+    result["epoch"] = load_best(session, folder).epoch
     for split in ("val", "test"):
         metrics = split_metrics(session, split, session.scores(split))
         result |= {f"{split}_{name}": value for name, value in metrics.items()}

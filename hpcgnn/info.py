@@ -29,8 +29,8 @@ from hpcgnn.native.build import hpcgnn_native
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
-    """Describe a run in lines of text; returns these, and those among them that name what is damaged. With
-    ``check`` the hash of every file is compared, else only its size.
+    """Describe a run in lines of text; returns all lines, and the lines that name damaged files. With ``check`` the
+    hash of every file is compared, else only its size.
 
     Raises ValueError or OSError for a folder that holds no run.
     """

@@ -44,8 +44,8 @@ def shell_assignments(answer: Answer) -> str:
 def recipe_run(jobs: str, run_id: str, element: str, requeue: str, name: str = "", *arguments: str) -> Answer:
     """Choose FOLDER and ARGUMENTS of a recipe's run.
 
-    Each element of a job array trains with its index as seed, into a folder of its own, unless the elements are there
-    to resume one run (requeue ``array``). Raises ValueError for an unknown recipe and for ``--resume``.
+    Each element of a job array trains with its index as seed, into a separate folder, unless the elements resume one
+    run (requeue ``array``). Raises ValueError for an unknown recipe and for ``--resume``.
     """
     file = recipe_file(name, Path(jobs))
     if take_options(arguments, "--resume")[0]:
@@ -97,8 +97,9 @@ def put_aside(run: Path) -> str:
 def judge(allowed: str, before: str, folder: str) -> Answer:
     """Compare the newest checkpoint with the one before a start: OUTCOME in words, and whether the job GIVES_UP.
 
-    A file beside the run counts the starts in a row that left no new one: a job whose time is shorter than what it
-    does between two checkpoints would be queued again and again. It gives up at the number ``allowed``.
+    A file beside the run counts the starts in a row that left no new checkpoint, and the job gives up at the number
+    ``allowed``. Otherwise a job whose time is shorter than its work between two checkpoints would be queued again and
+    again.
     """
     if newest_checkpoint(Path(folder)) not in ("", before):
         _stalled(folder).unlink(missing_ok=True)

@@ -38,8 +38,8 @@ ENTRY = re.compile(r"^(\w+): (.*)")
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a section of run files. default: as YAML has it; choices: what each word means, "" where the text of the
-    key says it; text: what the key is, in sentences."""
+    """A key of a section of run files. default: as in YAML; choices: the meaning of each word, "" where the text of the
+    key has it; text: the meaning of the key, in sentences."""
 
     section: str
     field: str

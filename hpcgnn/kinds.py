@@ -1,4 +1,5 @@
-"""The registry of the kinds of graphs: what configures a run on each, opens it, makes its data, and answers for it."""
+"""The registry of the kinds of graphs. Each has the class of its run files, and functions that open a run, make its
+data and write its answers."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from hpcgnn.temporal.session import open_session as open_temporal
 
 
 def without_servers(config, path, world, watchdog, log, train: Callable[..., int]) -> int:
-    """Collective. Call ``train`` with all ranks, None of which serves others."""
+    """Collective. Call ``train`` with all ranks and None: there are no sampling servers."""
     return train(world, None)
 
 
@@ -36,14 +37,14 @@ def without_servers(config, path, world, watchdog, log, train: Callable[..., int
 class Kind:
     """A kind of graph.
 
-    config: the class of its run files; data: what the built-in graph is called; open: collective, makes a session of a
-    configuration; make: writes the built-in graph of a configuration beside a folder and partitions it into it;
-    make_slice: writes one part of a graph of any size; check: the configuration that
-    ``hpcgnn.predict`` opens a run with, or ValueError for arguments that are not for this kind; answer: collective,
-    writes what was asked; expand: writes out the short forms of a command line; beside_servers: collective, calls a
-    function with the world of the ranks that train and the sampling servers that the other ranks are, if any;
-    protocols: words for other evaluations of a run; baselines: names of those that may stand in for a model, which
-    run_baseline runs and score_baseline scores.
+    config: the class of its run files; data: name of the built-in graph; open: collective, makes a session from a
+    configuration. make: writes the built-in graph of a configuration beside a folder, and its partition set into the
+    folder; make_slice: writes one part of a graph of any size. check: returns the configuration that ``hpcgnn.predict``
+    opens a run with, or raises ValueError for arguments that are not for this kind; answer: collective, writes the
+    requested answers. expand: writes out the short forms of a command line. beside_servers: collective, calls a
+    function with the world of the ranks that train, and with the sampling servers on the other ranks, if any.
+    protocols: words for other evaluations of a run. baselines: names of baselines that can take the place of a model,
+    which run_baseline runs and score_baseline scores.
     """
 
     config: type[Sections]

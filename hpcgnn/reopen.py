@@ -68,7 +68,7 @@ def open_run(
     """Collective. A session with the best checkpoint of a run folder; ``path``: another partition set, of its graph or
     of one with the same schema; ``change``, ``stage_to``: see ``open_session``."""
     with open_session(folder, path, comm, world, change, stage_to) as session:
-        yield session, load_best(session, folder, path)
+        yield session, load_best(session, folder)
 
 
 @contextmanager
@@ -101,10 +101,9 @@ def open_session(
     world.close()
 
 
-def load_best(session: Session, folder: str, path: str = "") -> Progress:
-    """Collective. Weights and node memory of a run's best epoch, into a session that was opened on the graph at
-    ``path``; on another graph than the run's, memory is formed from its own edges, and learnable rows follow original
-    ids."""
+def load_best(session: Session, folder: str) -> Progress:
+    """Collective. Load weights and node memory of a run's best epoch into a session. On another graph than the run's,
+    memory is formed from its edges, and learnable node embeddings follow original ids."""
 
     def find() -> tuple[Path, str, Progress]:
         best = _find_best(Path(folder), session.config)

@@ -64,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns the exit code."""
+    """Export with the options of the command line; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     names = export(arguments.source, arguments.output, arguments.kind, arguments.part)
     print(f"{arguments.output}: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")

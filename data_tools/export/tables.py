@@ -100,9 +100,9 @@ def attributes(group: h5py.Group) -> dict[str, object]:
 
 
 def part_tables(folder: pathlib.Path, part: int) -> Tables:
-    """Read the tables of one part: its nodes, and after them the nodes of other parts that its edges touch (column
-    ``inner`` tells them apart), with their columns; src and dst are rows of these tables, ``row`` row ids of the graph
-    file.
+    """Read the tables of one part: its nodes, and after them the nodes of other parts that its edges touch, with their
+    columns. Column ``inner`` marks the part's own nodes; src and dst are rows of these tables, ``row`` row ids of the
+    graph file.
 
     Raises FileFormatError for a part that is not there.
     """

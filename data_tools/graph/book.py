@@ -1,4 +1,5 @@
-"""Reads partition sets: the book, and the rows of all parts as those of one graph, whose nodes have their global ids.
+"""Reads partition sets: the book, and the rows of all parts as the rows of one graph, whose nodes have their global
+ids.
 
 P parts, T node types, N nodes of all types.
 """

@@ -28,7 +28,8 @@ class Findings:
         self.lines.append(": ".join(text for text in (str(file), dataset, message) if text))
 
     def add_rows(self, file: str | pathlib.Path, dataset: str, rows: np.ndarray, message: Callable[..., str]) -> None:
-        """Note the first few of the bad rows [k]; message(i) tells found and expected of the i-th of them."""
+        """Note the first few of the bad rows [k]; message(i) returns the found and the expected value of the i-th of
+        them."""
         for index in range(min(len(rows), ROWS_SHOWN)):
             self.add(file, dataset, f"row {rows[index]}: {message(index)}")
         if len(rows) > ROWS_SHOWN:
@@ -46,9 +47,9 @@ class Findings:
 
 
 def each(team: Team, findings: Findings, units: Sequence, check: Callable[[Any, Findings], Any]) -> list:
-    """Collective. Check all units, every rank consecutive ones; returns on every rank what check(unit, findings)
-    returned of each, in their order. A check knows the parts that were unusable before; its problems come in the order
-    of the units."""
+    """Collective. Check all units, every rank consecutive ones; returns on every rank the results of check(unit,
+    findings), in order of the units. A check has the list of parts that were unusable before; its problems come in the
+    order of the units."""
     unit_findings, values = [], []
     for unit in units[slice(*team.share(0, len(units)))]:
         unit_findings.append(Findings(unusable=set(findings.unusable)))

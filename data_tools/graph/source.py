@@ -29,7 +29,7 @@ FACTS = ("num_snapshots", "splits")  # root attributes of a snapshot graph, whic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeType:
-    """A node type; index: its position among the types; offsets [P + 1]: the first node of each part, and the end (a
+    """A node type. index: its position among the types; offsets [P + 1]: the first node of each part, and the end (a
     graph file is one part); columns: of its nodes."""
 
     index: int
@@ -50,7 +50,7 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeType:
-    """A relation between two node types; columns are all but src and dst."""
+    """A relation between two node types; columns: all columns except src and dst."""
 
     name: str
     num_edges: int
@@ -140,7 +140,7 @@ class Source(Outline):
         return self.nodes(node_type)[name]
 
     def ends(self, relation: EdgeType, team: Team | None = None, names: tuple[str, ...] = ()) -> Iterator[tuple]:
-        """Yield the edges of a relation in slabs; those that came before are in the rows before."""
+        """Yield the edges of a relation in slabs, in order of row."""
         columns = self.edges(relation)
         src, dst = columns["src"], columns["dst"]
         if team is None:

@@ -24,8 +24,8 @@ def learned_relation(source: Outline) -> EdgeType | None:
 
 
 def training_slabs(source: Outline, relation: EdgeType) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the edges of a relation (nodes of src, of dst) in slabs: where edges are learned, without those that are
-    held out."""
+    """Yield the edges of a relation (nodes of src, of dst) in slabs; where edges are learned, without the held-out
+    edges."""
     held_out = "split" in relation.columns and learned_relation(source) is not None
     for _, src, dst, *split in source.ends(relation, names=("split",) if held_out else ()):
         trains = split[0] == SPLITS.index("train") if held_out else slice(None)
@@ -45,8 +45,8 @@ def seed_nodes(source: Outline) -> np.ndarray:
 
 
 def seed_probability(source: Outline, part: np.ndarray, parts: range, batch_size: int) -> np.ndarray:
-    """Compute the probability [K, N] float64 that a node is, or is an end of, a seed of a global batch that is handled
-    in each of some parts: nodes in their part [N], edges in that of their destination."""
+    """Compute the probability [K, N] float64 that a node is, or is an end of, a seed of a global batch in each of some
+    parts. A seed node is in its part [N], a seed edge in the part of its destination."""
     relation = learned_relation(source)
     if relation is None:
         seeds = seed_nodes(source)
@@ -67,7 +67,7 @@ def seed_probability(source: Outline, part: np.ndarray, parts: range, batch_size
 def access_probability(source: Outline, start: np.ndarray, fanouts: tuple[int, ...]) -> np.ndarray:
     """Compute the probability [K, N] float64 that sampling reaches a node, from probabilities [K, N] of being a seed.
 
-    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation; a node stays reached:
+    A hop takes min(fanout, degree) in-edges of every node reached so far, in every relation. A node stays reached:
     p'(u) = 1 - (1 - p(u)) prod over out-neighbors v (1 - p(v) min(1, fanout / degree(v))).
     """
     reached = start

@@ -45,8 +45,8 @@ UNEVEN = 1.25  # blocks have equally many nodes, but not pairs
 @dataclass(slots=True)
 class Job:
     """The input of a method. options: `options.Options`; blocks: which rank has which nodes; memory: bytes for tables
-    whose size can be chosen; assignment: the file with the part of every node, parmetis: the path of the library, if
-    they are named; degrees: distinct neighbors [n], once they are counted."""
+    whose size can be chosen. assignment: the file with the part of every node, if named; parmetis: the path of the
+    library, if named. degrees: distinct neighbors [n], once they are counted."""
 
     source: Source
     options: Any
@@ -94,8 +94,8 @@ def random_parts(job: Job) -> np.ndarray:
 
 
 def gathered(method: Callable[[Job, PairGraph, np.ndarray], np.ndarray]) -> Callable[[Job], np.ndarray]:
-    """Make a method of a function that needs the whole graph in one place: rank 0 calls it with the job, the graph and
-    the weights [N, C] of all nodes, and deals the parts [N] that it returns to the ranks."""
+    """Make a method from a function that needs the whole graph in one place. Rank 0 calls it with the job, the graph
+    and the weights [N, C] of all nodes, and deals the parts [N] that it returns to the ranks."""
 
     def assign(job: Job) -> np.ndarray:
         whole = NodeBlocks.on_rank_0(job.team, job.source.num_nodes)
@@ -131,7 +131,7 @@ def kaminpar(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
 
 
 def users_own(job: Job, graph: PairGraph, weights: np.ndarray) -> np.ndarray:
-    """Return the part [N] that a class or function of the user's gives, as it is."""
+    """Return the part [N] that a custom class or function gives, unchanged."""
     names = columns_of(job.source, job.options.balance or ("nodes",))
     columns = {name: np.ascontiguousarray(weight) for name, weight in zip(names, weights.T, strict=True)}
     return user_parts(job.options.method, graph, columns, job.options.parts, job.options.seed)
@@ -303,11 +303,11 @@ class Method(Part):
     """A row of METHODS. make: a function of a `Job` that returns the part [n] int32 of this rank's block.
 
     memory: predicts its bytes on a rank from `memory.Counts`, the options, the bytes of tables whose size can be
-    chosen, and those of a window of rows; holds_pairs: all pairs of nodes with edges are in memory; objectives: those
-    that it can lower; kinds: of graphs that it takes; balances: parts are to be even; has_passes: it takes --passes;
-    needs_file: it takes --assignment; needs_mpi: it works on the ranks of MPI, even if there is one; further: options
-    of static graphs that come with it; check: collective, raises an error about a job before anything is done;
-    depends: lists from options and team whatever else decides about the parts, such as the number of ranks.
+    chosen, and the bytes of a window of rows. holds_pairs: all pairs of nodes with edges are in memory; objectives: the
+    objectives that it can lower; kinds: of graphs that it takes; balances: parts are to be even. has_passes: it takes
+    --passes; needs_file: it takes --assignment; needs_mpi: it works on the ranks of MPI, even if there is one. further:
+    options of static graphs that come with it; check: collective, raises an error about a job before anything is done.
+    depends: lists, from options and team, all other inputs that the parts depend on, such as the number of ranks.
     """
 
     make: Callable[[Job], np.ndarray]

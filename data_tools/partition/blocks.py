@@ -62,8 +62,8 @@ class NodeBlocks:
         np.add.at(totals, received - self.own.start, self.team.exchange(sums, counts)[0])
 
     def deal(self, values: np.ndarray, to: NodeBlocks) -> np.ndarray:
-        """Collective. Exchange values [n, ...] of this rank's nodes for those of the nodes that it has in other blocks
-        of the same nodes."""
+        """Collective. Exchange values [n, ...] of this rank's nodes for the values of the nodes that it has in other
+        blocks of the same nodes."""
         cuts = np.clip(to.starts, self.own.start, self.own.stop)
         return self.team.exchange(values, np.diff(cuts))[0]
 
@@ -83,8 +83,8 @@ def add_duplicates(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def run_starts(indptr: np.ndarray, limit: int) -> np.ndarray:
-    """Find the first row of every run of a CSR, and their number N [B + 1] int64: a run has at most ``limit`` entries,
-    or is one row; indptr [N + 1]."""
+    """Find the first row of every run of a CSR with indptr [N + 1], and the end N: [B + 1] int64. A run has at most
+    ``limit`` entries, or is one row."""
     starts, num_rows = [0], len(indptr) - 1
     while starts[-1] < num_rows:
         stop = int(np.searchsorted(indptr, indptr[starts[-1]] + limit, side="right")) - 1

@@ -57,13 +57,13 @@ def partition(
 ) -> dict:
     """Collective. Partition a graph file into ``folder`` and return the quality measures that the book stores.
 
-    parts: their number (default: `options.default_parts`);
-    method: a row of METHODS, or the path of a class (`given_parts.user_parts`); assignment: instead, a file with the
-    part of every node (`given_parts.file_parts`); balance: names of constraints (default: DEFAULT_BALANCE); objective:
-    cut or volume (metis only); passes: over the nodes (ldg and fennel); memory: bytes that a rank is allowed (default:
-    a share of what is free), whose use ``report`` prints;
-    parmetis: path of its library; team: the ranks that share the work (default: this process); static: the further
-    options of StaticOptions. What an interrupted call with the same arguments has finished is taken over.
+    parts: their number (default: `options.default_parts`); method: a row of METHODS, or the path of a class
+    (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`).
+    balance: names of constraints (default: DEFAULT_BALANCE); objective: cut or volume (metis only); passes: number of
+    passes through the nodes (ldg and fennel). memory: bytes that a rank may use (default: a share of the free memory);
+    ``report`` prints their use. parmetis: path of its library; team: the ranks that share the work (default: this
+    process); static: the further options of StaticOptions. A call resumes the finished stages of an interrupted call
+    with the same arguments.
 
     Raises ValueError for a bad option, an existing set or too little memory, FileFormatError for a file that cannot be
     used; on several ranks all of them raise SharedError.

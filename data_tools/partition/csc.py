@@ -1,8 +1,8 @@
 """Write the edges of one relation into part files, grouped by the node that owns them (CSC, or CSR for out-edges).
 
-A column is first scattered, in slabs of the graph file's order, into *buckets*, runs of nodes in their final place;
-then every bucket is sorted by node where it lies. So memory is bounded by a slab, however large a part or column.
-n nodes of the owning type in a group of parts, numbered by global id; B buckets.
+A column is first scattered, in slabs of the graph file's order, into *buckets*, runs of nodes in their final place.
+Then every bucket is sorted by node where it lies. So memory is bounded by a slab, however large a part or column. n
+nodes of the owning type in a group of parts, numbered by global id; B buckets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hpcgnn.graph import durable, files
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Who owns the edges of a relation: the endpoints ``side`` (dst: in-edges, src: out-edges), as far as they lie in
-    a group of parts; offsets [G + 1]: first node of each part, and the end."""
+    """The owners of a relation's edges: the endpoints ``side`` (dst: in-edges, src: out-edges), as far as they lie in a
+    group of parts. offsets [G + 1]: first node of each part, and the end."""
 
     source: Source
     layout: PartLayout
@@ -62,7 +62,7 @@ class Owners:
 
 
 def bucket_starts(indptr: np.ndarray, offsets: np.ndarray, limit: int) -> np.ndarray:
-    """Find the first node of every bucket, and n [B + 1]: no bucket spans parts; with several nodes it has at most 2 *
+    """Find the first node of every bucket, and n [B + 1]. No bucket spans parts; with several nodes it has at most 2 *
     limit edges, and one node may have any number."""
     num_nodes = len(indptr) - 1
     # Counted from the part's first edge: what a file looks like must not depend on the parts written beside it.
@@ -171,8 +171,7 @@ class CscTargets:
 
 
 def stable_order(keys: np.ndarray, largest: int) -> np.ndarray:
-    """Find the order that sorts keys [k] in 0 .. largest, equal ones as they are; NumPy sorts 16 bits much faster than
-    64."""
+    """Find the stable order that sorts keys [k] from 0 to ``largest``; NumPy sorts 16 bits much faster than 64."""
     return np.argsort(keys.astype(np.uint16) if largest < 1 << 16 else keys, kind="stable")
 
 

@@ -1,8 +1,8 @@
 """Notes the finished stages of a partition set, so that an interrupted run resumes there, on any number of ranks.
 
-While a set is written its folder holds ``partition.json``, with the identity of the set's inputs, the stages that are
-finished and the hashes of what they left, and ``partition.npy``, the assignment. Both go when the book is written. A
-file that does not fit its hash is made anew. Rank 0 keeps the journal for all ranks.
+While a set is written, its folder has ``partition.npy``, the assignment, and ``partition.json``. The latter has the
+identity of the set's inputs, the finished stages and the hashes of their files. Both are removed when the book is
+written. A file that does not fit its hash is made anew. Rank 0 keeps the journal for all ranks.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Journal:
         return part
 
     def keep_assignment(self, blocks: NodeBlocks, part: np.ndarray) -> None:
-        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn. What
-        is finished for another assignment, of a method whose answer varies, is forgotten."""
+        """Collective. Keep an assignment; part [n] int32 of this rank's block, which rank 0 appends in its turn. Stages
+        that are finished for another assignment, of a method whose answer varies, are forgotten."""
         path, digest = self.folder / ASSIGNMENT, None
         header = {"descr": part.dtype.str, "fortran_order": False, "shape": (int(blocks.starts[-1]),)}
         temporary = path.with_name("partition.tmp.npy")

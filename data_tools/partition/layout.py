@@ -20,7 +20,7 @@ from data_tools.team import Team
 
 @dataclass(frozen=True, slots=True)
 class PartLayout:
-    """An assignment of all nodes to P parts and the global ids that follow from it; part and global_id are indexed by
+    """An assignment of all nodes to P parts and the global ids that follow from it. part and global_id are indexed by
     nodes, in the numbers that the rows at hand have."""
 
     num_parts: int

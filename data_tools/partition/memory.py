@@ -1,4 +1,4 @@
-"""How much memory a rank takes to partition: predicted from counts, stage by stage, before anything is written.
+"""The memory that a rank takes to partition: predicted from counts, stage by stage, before anything is written.
 
 N nodes, E edges, D pairs of nodes with edges between them, C columns of weights, P parts, R ranks; sizes in bytes.
 """
@@ -86,9 +86,8 @@ def shuffle_window(num_ranks: int, work: int) -> int:
 
 
 def predict(counts: Counts, options: Options, work: int) -> dict[str, int]:
-    """Predict the bytes that every stage takes at most on a rank, besides what the program takes itself; ``work``: for
-    tables whose size can be chosen. A method that needs the whole graph in one place takes them on rank 0, which has
-    it."""
+    """Predict the largest bytes of every stage on a rank, in addition to the program itself; ``work``: for tables whose
+    size can be chosen. A method that needs the whole graph in one place takes them on rank 0, which has it."""
     ranks = counts.ranks
     nodes, parts = counts.rank_nodes, -(-options.parts // ranks)
     weights = 8 * nodes * counts.weights
@@ -136,8 +135,8 @@ class MemoryPlan:
 
 
 def make_plan(team: Team, counts: Counts, options: Options, limit: int | None) -> MemoryPlan:
-    """Collective. Make the plan of a rank for a limit in bytes (None: its share of the memory of its machine that is
-    free), the same on all ranks; ValueError, with the remedy, where it does not fit."""
+    """Collective. Make the plan of a rank for a limit in bytes (None: its share of its machine's free memory), the same
+    on all ranks. Raises ValueError, with the remedy, where the work does not fit."""
     program = status_bytes("VmRSS")
     allowed = int(program + FREE_SHARE * free_bytes() / team.ranks_on_machine()) if limit is None else limit
     program = int(team.largest(np.array([program]))[0])

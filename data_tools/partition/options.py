@@ -1,4 +1,4 @@
-"""The options of a partition set, which depends on nothing besides them and its source."""
+"""The options of a partition set, which depends on these options and its source alone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def default_parts(num_nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of every kind of graph. method: a row of METHODS, or the path of a class or function; passes: over the
-    nodes, of streamed methods only (None: DEFAULT_PASSES); assignment: hash of the file that the method given reads."""
+    """Options of every kind of graph. method: a row of METHODS, or the path of a class or function. passes: number of
+    passes through the nodes, for streamed methods only (None: DEFAULT_PASSES); assignment: hash of the file that the
+    method ``given`` reads."""
 
     parts: int = 64
     method: str = METIS
@@ -50,7 +51,7 @@ class Options:
             raise ValueError(f"balance={','.join(self.balance)}: a constraint is named twice")
 
     def check(self, source: Source) -> None:
-        """Raise ValueError unless method and balance are among those that a graph allows."""
+        """Raise ValueError unless the graph allows the method and the balance."""
         if "." not in self.method:  # else the path of a class
             check_choice("method", self.method, [name for name, row in METHODS.items() if source.kind in row.kinds])
         if method_of(self.method).needs_file != (self.assignment is not None):
@@ -84,7 +85,7 @@ class StaticOptions(Options):
 
 
 def make_options(source: Source, common: dict, further: dict) -> Options:
-    """Check the options for a graph and return them; further: those of static graphs only."""
+    """Check the options for a graph and return them; further: options of static graphs only."""
     is_temporal = source.kind == "temporal"
     if further and is_temporal:
         raise ValueError(f"{', '.join(further)}: for static graphs only, {source.path} is temporal")

@@ -52,8 +52,8 @@ def build_pair_graph(source: Source, blocks: NodeBlocks | None = None, dtype: ty
 
 
 def count_pairs(source: Source, blocks: NodeBlocks) -> tuple[np.ndarray, np.ndarray]:
-    """Collective. Count events by pair: keys node * N + neighbor [A], increasing, of the pairs whose node is in this
-    rank's block, and events [A] between the two; an edge that stays counts in every snapshot."""
+    """Collective. Count events by pair. Returns keys node * N + neighbor [A], increasing, of the pairs whose node is in
+    this rank's block, and events [A] between the two; an edge that stays counts in every snapshot."""
     empty = np.empty(0, np.int64)
     merged, pending, size = (empty, empty), [], 0
     for src, dst, ties in tied_slabs(source, blocks.team):
@@ -80,8 +80,8 @@ def both_ways(
 
 
 def tied_slabs(source: Source, team: Team) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Yield the edges between two nodes, every slab shared out over the ranks: both ends, and how much each counts
-    where that is not 1: the snapshots that it is in."""
+    """Yield the edges between two different nodes, every slab shared out over the ranks: both ends and the ties. ties:
+    the number of snapshots that each edge is in; None: 1."""
     for relation in source.relations:
         for start, src, dst in source.ends(relation, team):
             apart, ties = src != dst, None

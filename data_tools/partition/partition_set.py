@@ -1,8 +1,8 @@
 """Write a partition set in stages: the assignment, the measures, the parts, and the book last.
 
-Nodes lie in blocks on the ranks until it is known which part they belong to; then rows and columns go to the ranks that
-write their parts: rank r of R the parts r P // R .. (r + 1) P // R - 1. The files are the same on any number of ranks,
-byte for byte, where the assignment is.
+Nodes lie in blocks on the ranks until their parts are assigned; then rows and columns go to the ranks that write their
+parts. Rank r of R writes the parts r P // R .. (r + 1) P // R - 1. The files are the same on any number of ranks, byte
+for byte, where the assignment is.
 """
 
 from __future__ import annotations

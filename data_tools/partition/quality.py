@@ -1,8 +1,8 @@
-"""How good a partition is: cut, balance and replication, for the parts and for the ranks that take blocks of them.
+"""Quality of a partition: cut, balance and replication, for the parts and for the ranks that take blocks of them.
 
 P parts; of R ranks, rank r takes the parts r P // R .. (r + 1) P // R - 1. Of a snapshot graph, edges cut and rows
-exchanged are added up over its snapshots; E rows of edges, each in the snapshots first .. last; N nodes,
-n of them in a rank's block. A *halo key* is node * P + part: the node has an edge into that part, which is not its own.
+exchanged are added up over its snapshots; E rows of edges, each in the snapshots first .. last; N nodes, n of them in a
+rank's block. A *halo key* is node * P + part: the node has an edge into that part, and is in another one.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def measures(pairs: np.ndarray, loads: Loads, num_ranks: int) -> dict:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSlab:
-    """Edges [k] by both ends: nodes, and their parts; rows: their positions among the rows that the rank reads from
-    ``start`` on, None: all of these."""
+    """Edges [k] by both ends: nodes, and their parts. rows: positions of the edges among the rows that the rank reads
+    from ``start`` on, None: all of these rows."""
 
     start: int
     src: np.ndarray
@@ -138,10 +138,10 @@ def measure(measured: Measured, loads: Loads) -> dict:
     """Collective. Measure the quality of a layout: the measures for P ranks and, under ``runs``, for 1, 2, 4, ... ranks
     that take blocks of consecutive parts.
 
-    volume (of temporal graphs): (node, foreign rank) pairs with events either way. Of others, halo: remote sources of
-    in-edges, summed over parts, which is the volume of communication; replication: rows that the parts hold with their
-    halo, over nodes; relations: cut of each. Of snapshots also ``snapshots``, what `count_cut` and `halo_rows` return
-    for the parts, and ``halo_rows`` of every number of ranks.
+    volume (of temporal graphs): (node, foreign rank) pairs with events either way. Other graphs have halo: remote
+    sources of in-edges, summed over parts, which is the volume of communication. They also have replication: rows of
+    the parts with their halo, over nodes; relations: cut of each. Snapshot graphs also have ``snapshots``, the results
+    of `count_cut` and `halo_rows` for the parts, and ``halo_rows`` of every number of ranks.
     """
     source, num_parts = measured.source, measured.layout.num_parts
     pairs = [measured.part_pairs(relation) for relation in source.relations]
@@ -177,8 +177,8 @@ def most_halo_keys(num_nodes: int, num_cut: int, num_parts: int) -> int:
 
 
 def halo_sizes(measured: Measured, sizes: list[int], num_cut: int, both_ends: bool) -> dict[int, int]:
-    """Collective. Count the (node, foreign rank) pairs such that an edge leads from the node to the rank, for several
-    numbers of ranks that take blocks of consecutive parts; both_ends: edges lead both ways.
+    """Collective. Count the (node, foreign rank) pairs with an edge from the node to the rank, for several numbers of
+    ranks that take blocks of consecutive parts. both_ends: edges lead both ways.
 
     A share of the nodes after the other, so that their keys fit into HALO_BYTES.
     """
@@ -233,8 +233,8 @@ def halo_of(measured: Measured, keys: np.ndarray, num_ranks: int) -> int:
 
 
 def unmet(quality: dict, target: float) -> list[str]:
-    """Say in one line each which constraints are farther from their ideal than the target, and which ideals are that
-    far from even, with the reason and the largest number of parts that would do."""
+    """Describe, in one line each, the constraints that are farther from their ideal than the target, and the ideals
+    that are as far from even. A line has the reason and the largest number of parts that would do."""
     missed, uneven, even_ranks = [], [], 1
     for result in (quality, *(run for run in reversed(quality["runs"]) if 1 < run["ranks"] < quality["ranks"])):
         ranks, ideals = result["ranks"], result.get("ideal", {})
@@ -265,7 +265,7 @@ def unmet(quality: dict, target: float) -> list[str]:
 
 
 def others(cases: list) -> str:
-    """Count the cases besides the first one."""
+    """Write the number of cases after the first one."""
     return f" (and {len(cases) - 1} more such measures)" if len(cases) > 1 else ""
 
 

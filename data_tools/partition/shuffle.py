@@ -1,8 +1,8 @@
 """Brings the rows of a graph file to the ranks whose parts they are in; one process leaves them in the file.
 
-The file is read in windows of rows, a share of each by every rank, and what a rank needs of a window comes to it by an
-exchange, in order of the rows. It is kept in scratch files (in the system's temporary folder), so memory is bounded by
-a window. Nodes are numbered by their global ids from then on. k rows of a window, n rows that a rank keeps.
+The file is read in windows of rows, a share of each by every rank. An exchange brings every rank its rows of a window,
+in order of the rows. They are kept in scratch files (in the system's temporary folder), so memory is bounded by a
+window. Nodes are numbered by their global ids from then on. k rows of a window, n rows that a rank keeps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class KeptColumn:
 
 @dataclass(frozen=True, slots=True)
 class KeptSource(Source):
-    """The rows of a graph file that a rank keeps, as a Source. Types, relations and their sizes are those of the whole
+    """The rows of a graph file that a rank keeps, as a Source. Types, relations and their sizes describe the whole
     file; nodes are numbered by global ids."""
 
     kept_nodes: dict[str, dict[str, KeptColumn]] = field(default_factory=dict)
@@ -110,8 +110,8 @@ def kept_slabs(rows: KeptColumn, num_rows: int, row_bytes: int) -> Iterator[tupl
 def shuffle(
     source: Source, numbering: Numbering, both_ends: bool, window: int, stack: contextlib.ExitStack
 ) -> tuple[Source, PartLayout]:
-    """Collective. Bring to this rank the nodes of its parts, and the edges whose destination lies in them, or, with
-    ``both_ends``, either end; returns them as a source, and the layout of its nodes.
+    """Collective. Bring to this rank the nodes of its parts, and the edges whose destination (with ``both_ends``,
+    either end) lies in them. Returns them as a source, and the layout of its nodes.
 
     window: bytes of rows that all ranks together have in memory; scratch files live as long as ``stack``.
     """

@@ -1,10 +1,10 @@
 """The graph that streaming partitioners read (`data_tools.partition.pair_graph`), on disk, its rows dealt to the ranks.
 
-*Rows* number the nodes again, those with most edges first. They lie in slabs, slab k on rank k modulo R. The edges are
-first dealt, in both directions, to the slabs of their rows; then every slab is sorted and its repeated pairs are
-merged. So memory is bounded by a slab and a few numbers a node, however many edges there are.
-N nodes of all types numbered together, n of them in a rank's block; K slabs of rows, m rows of a rank; A adjacency
-entries of these.
+*Rows* number the nodes again, the nodes with most edges first. They lie in slabs, slab k on rank k modulo R. The edges
+are first dealt, in both directions, to the slabs of their rows; then every slab is sorted and its repeated pairs are
+merged. So memory is bounded by a slab and a few numbers per node, for any number of edges. N nodes of all types
+numbered together, n of them in a rank's block; K slabs of rows, m rows of a rank; A adjacency entries of the rank's
+rows.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def build_row_graph(
     source: Source, blocks: NodeBlocks, folder: pathlib.Path | None, memory: int, by_degree: bool = True
 ) -> RowGraph:
     """Collective. Write this rank's rows to unnamed files in a folder (None: the system's temporary one), in slabs that
-    take about ``memory`` bytes while they are sorted; by_degree: nodes with most edges first, else, in one process, in
-    their own order."""
+    take about ``memory`` bytes while they are sorted. by_degree: nodes with most edges first, else, in one process, in
+    the order of the nodes."""
     entries, team = np.zeros(len(blocks.own), np.int64), blocks.team
     for src, dst, _ in tied_slabs(source, team):
         blocks.add_up(src, 1, entries)
@@ -171,8 +171,8 @@ def build_row_graph(
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows by their number of entries, as far fewer numbers occur than there are rows: entries [D] decrease, first_row
-    [D + 1] is where those with so many begin."""
+    """Rows by their number of entries; far fewer different numbers occur than there are rows. entries [D]: these
+    numbers, decreasing; first_row [D + 1]: first row with each number, and the end."""
 
     entries: np.ndarray
     first_row: np.ndarray
@@ -196,8 +196,8 @@ class RowTable:
 
 
 def number_rows(team: Team, entries: np.ndarray) -> tuple[RowTable, np.ndarray]:
-    """Collective. Number the rows by their entries; also returns the row [n] of every node of this rank's block, which
-    has ``entries`` [n]: nodes with equally many are in their own order."""
+    """Collective. Number the rows by their entries. Also returns the row [n] of every node of this rank's block, which
+    has ``entries`` [n]; nodes with the same number stay in order."""
     distinct, inverse, own_counts = np.unique(-entries, return_inverse=True, return_counts=True)
     tables = team.everyone((distinct, own_counts))
     values = np.unique(np.concatenate([values for values, _ in tables]))
@@ -216,8 +216,8 @@ def number_rows(team: Team, entries: np.ndarray) -> tuple[RowTable, np.ndarray]:
 def deal_entries(
     source: Source, slabs: RowSlabs, blocks: NodeBlocks, row: np.ndarray, indptr: np.ndarray, spool: IO[bytes]
 ) -> None:
-    """Collective. Write (row's place on its rank, neighbor, tie) of every edge, from both ends, behind what the row's
-    slab has; row [n] of this rank's block, indptr [m + 1] of its rows before repeated pairs are merged."""
+    """Collective. Write (row's place on its rank, neighbor, tie) of every edge, from both ends, behind the entries of
+    the row's slab. row [n]: of this rank's block; indptr [m + 1]: of its rows before repeated pairs are merged."""
     starts, dtype = slabs.local_starts, entry_dtype(source)
     cursor = indptr[starts[:-1]].copy()
     row = row.astype(dtype)
@@ -238,7 +238,7 @@ def append_entries(
     neighbor: np.ndarray,
     ties: np.ndarray | None = None,
 ) -> None:
-    """Write entries [k] of some rows behind those that their slabs have; cursor [number of slabs] moves on."""
+    """Append entries [k] of some rows to their slabs; cursor [number of slabs] moves on."""
     slab = np.searchsorted(starts, place, side="right") - 1
     order = stable_order(slab, len(cursor))
     entries = np.ones((len(place), 3), place.dtype)

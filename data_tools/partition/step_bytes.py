@@ -79,8 +79,8 @@ def row_widths(book: SetBook) -> np.ndarray:
 
 
 def temporal_rows(book: SetBook, num_ranks: int, fanout: int, batch_size: int) -> np.ndarray:
-    """Count the rows of node memory [R] that ranks fetch in a mean step: of source, destination, one random node an
-    event and their newest neighbors, where the rank of an event's source works on it."""
+    """Count the rows of node memory [R] that ranks fetch in a mean step. An event needs rows of source, destination,
+    one random node and their newest neighbors; the rank of its source works on it."""
     src, dst, time = read_events(book)
     num_nodes = book.num_nodes
     rank = rank_of_parts(book.num_parts, num_ranks)[book.part_of_nodes()]

@@ -1,7 +1,7 @@
 """Write the part files of a temporal partition set: nodes, events of both endpoints' parts, and the history (T-CSR).
 
-Columns are copied slab by slab into all part files of a group of parts at once, and histories are sorted for as many
-nodes of a part at a time as memory allows.
+Columns are copied slab by slab into all part files of a group of parts at once. Histories are sorted for as many nodes
+of a part at a time as memory allows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Column:
 
 
 def stored_columns(table: Any, names: tuple[str, ...]) -> list[Column]:
-    """List columns of a source as they are."""
+    """List columns of a source, to be copied unchanged."""
     read = lambda dataset, start, stop: dataset[start:stop]  # noqa: E731
     return [Column(name, partial(read, table[name]), table[name].shape[1:], table[name].dtype) for name in names]
 

@@ -38,8 +38,8 @@ def read_traffic(book: SetBook) -> Traffic:
 
 
 def expected_rows(book: SetBook, num_ranks: int, fanouts: tuple[int, ...], batch_size: int) -> np.ndarray:
-    """Compute the rows [R, T] of other ranks' nodes that a rank is expected to fetch in a training step of a static
-    graph, by type, for the seeds of each rank's block of consecutive parts."""
+    """Compute the expected rows [R, T] of other ranks' nodes that a rank fetches in a training step of a static graph,
+    by type. The rank has the seeds of its block of consecutive parts."""
     rank = rank_of_parts(book.num_parts, num_ranks)[book.part_of_nodes()]
     seeds = seed_probability(book, rank, range(num_ranks), batch_size)
     reached = access_probability(book, seeds, fanouts)

@@ -74,10 +74,11 @@ def node_weights(
     """Collective. Compute the weights [n] int64 of this rank's block of the nodes (default: all nodes, in one process)
     by column name.
 
-    nodes: 1; degree: distinct neighbors (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes. Of
-    a temporal graph: events: history entries; train, val: those in the first 70 % of the event stream and in the next
-    15 %; time0 .. time3: those in each quarter; a self-loop is one entry. Of the others: edges: in-edges of all
-    relations; train, val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of them.
+    nodes: 1; degree: distinct neighbors (``degrees`` [n], else counted in memory); type:<name>: 1 for its nodes.
+    Temporal graphs have events: history entries; train, val: entries in the first 70 % of the event stream and in the
+    next 15 %; time0 .. time3: entries in each quarter. A self-loop is one entry. Other graphs have edges: in-edges of
+    all relations; train, val: 1 for nodes of that split; time0 .. time3: in-edges in all snapshots of each quarter of
+    the snapshots.
     """
     blocks = blocks or NodeBlocks.even(Team(), source.num_nodes)
     names = columns_of(source, balance)
@@ -120,7 +121,7 @@ def count_edges(source: Source, blocks: NodeBlocks, names: list[str]) -> dict[st
 
 def stretches_of(source: Source, name: str) -> list[tuple[int, int]]:
     """Find the stretch (begin, end) of every relation that a name counts: rows of a temporal graph, snapshots of a
-    snapshot graph; all rows for names that are of no stretch of time."""
+    snapshot graph. Names of no stretch of time count all rows."""
     quarter = QUARTER_NAMES.index(name) if name in QUARTER_NAMES else None
     if source.kind == "snapshots" and quarter is not None:
         begin, end = (source.facts["num_snapshots"] * place // QUARTERS for place in (quarter, quarter + 1))

@@ -7,7 +7,7 @@
     hpcgnn snapshots contacts sg_infectious_contact_list.tgz infectious.h5
     hpcgnn snapshots windows events.h5 windows.h5 --windows 100
 
-Edges that stay through several snapshots are stored once, with the first and the last of these, where that takes fewer
+Edges that stay through several snapshots are stored once, with their first and last snapshot, where that takes fewer
 bytes. Exit code 2 and one line on stderr when the input cannot be used; the output file then does not exist.
 """
 
@@ -33,8 +33,8 @@ from hpcgnn.graph import files
 
 @dataclass(frozen=True)
 class SnapshotFormat(Part):
-    """A row of FORMATS. make: reads a graph as the command line says; sources: names of the paths that it is read from;
-    options: those of the command line, by flag."""
+    """A row of FORMATS. make: reads a graph, with the options of the command line; sources: names of the paths that it
+    is read from; options: options of the command line, by flag."""
 
     make: Callable[[argparse.Namespace], SnapshotGraph]
     sources: tuple[str, ...]
@@ -140,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; returns the exit code."""
+    """Convert with the options of the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
     refuse_existing(args.output, args.overwrite)
     row = FORMATS[args.format]

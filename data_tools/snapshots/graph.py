@@ -25,12 +25,11 @@ STAMP = np.int32
 class SnapshotGraph:
     """A snapshot graph in memory.
 
-    num_nodes N, num_snapshots S; src, dst [E] rows of nodes and first [E] the snapshot of an edge; last [E] the last
-    snapshot that it stays in, or None: every edge is in one snapshot; edges: further columns [E, ...] by name, such as
-    weight; nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N] of the
-    source; attributes, edge_attributes: of the columns of nodes, of edges, by name;
-    splits: first and last snapshot of the sets of the source;
-    notes: what users should know of what was made of the source.
+    num_nodes N, num_snapshots S. src, dst [E]: rows of nodes; first [E]: the snapshot of an edge; last [E]: the last
+    snapshot that it stays in, or None: every edge is in one snapshot. edges: further columns [E, ...] by name, such as
+    weight; nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N]: of the
+    source. attributes, edge_attributes: of the columns of nodes, of edges, by name; splits: first and last snapshot of
+    the sets of the source; notes: messages for users about the conversion of the source.
     """
 
     num_nodes: int

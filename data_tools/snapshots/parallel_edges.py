@@ -16,8 +16,8 @@ REDUCE = ("sum", "mean", "last")
 
 
 def merge_parallel(graph: SnapshotGraph, reduce: dict[str, str] | None = None) -> SnapshotGraph:
-    """Make one edge of every pair of nodes and snapshot; ``weight`` counts the edges that it stands for, and columns
-    named in ``reduce`` are summed ("sum"), averaged ("mean") or taken from the newest edge, the last row ("last").
+    """Make one edge of every pair of nodes and snapshot; ``weight`` counts the edges that it stands for. Columns named
+    in ``reduce`` are summed ("sum"), averaged ("mean") or taken from the newest edge, the last row ("last").
 
     Edges must be in order of time. A row lasts for as long as the set of merged edges stays the same.
     """

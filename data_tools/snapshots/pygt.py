@@ -23,11 +23,12 @@ DEGREE_CLASSES, SHARE_CLASSES = 5, 11  # of the tennis features: log of degrees,
 
 
 def read_json(path: pathlib.Path, raw: bool = False) -> SnapshotGraph:
-    """Read a file of one of the sets, as its keys tell. Columns ``target`` [N, S] and, for tennis, ``feat`` [N, S, 16].
+    """Read a file of one of the sets, which its keys identify. Columns ``target`` [N, S] and, for tennis, ``feat`` [N,
+    S, 16].
 
-    raw: numbers as they stand in the file, else: england_covid and montevideo_bus standardized, every node over its
-    whole time; tennis: logarithms of 1 + target, degrees and transitivity as one-hot classes (raw: feat [N, S, 2]).
-    Raises FileFormatError.
+    raw: numbers as they stand in the file. Otherwise england_covid and montevideo_bus are standardized, every node over
+    its whole time; tennis gets logarithms of 1 + target, degrees and transitivity as one-hot classes (raw: feat [N, S,
+    2]). Raises FileFormatError.
     """
     try:
         with TextSource(path).open() as file:

@@ -28,7 +28,7 @@ HEADERS: tuple[Header, ...] = get_args(Header)
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Texts that stand for an unknown value, besides empty cells and NaN; some are numbers."""
+    """Texts that stand for an unknown value, in addition to empty cells and NaN; some are numbers."""
 
     texts: tuple[str, ...] = ()
 
@@ -62,9 +62,10 @@ def read_speeds(
     speeds: pathlib.Path, adjacency: pathlib.Path, scaled: bool = True, header: Header = "auto",
     missing: Sequence[str] = (),
 ) -> SnapshotGraph:  # fmt: skip
-    """Read measurements of sensors [S, N], perhaps with a first line of their names, and weights between them [N, N]:
-    edges that stay, and a series ``target``, NaN where not known. scaled: divided by its maximum, as T-GCN does;
-    attribute ``scale`` holds the factor. missing: what stands for a measurement that is not there, besides empty cells.
+    """Read measurements of sensors [S, N], perhaps with a first line of their names, and weights between them [N, N].
+    The graph has edges that stay, and a series ``target``, NaN where not known. scaled: divided by its maximum, as
+    T-GCN does; attribute ``scale`` has the factor. missing: texts for a missing measurement, in addition to empty
+    cells.
 
     The entry of row i and column j is the edge from i to j. Raises FileFormatError.
     """

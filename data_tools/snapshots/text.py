@@ -162,8 +162,8 @@ def unpacked(path: pathlib.Path, scratch: pathlib.Path | None) -> Iterator[list[
 
 
 def check_unpacked(path: pathlib.Path, folder: str, sizes: Iterable[int]) -> None:
-    """Raise FileFormatError for an archive whose members, of so many bytes each, are together more than text that was
-    packed can be, or than the disk takes."""
+    """Raise FileFormatError for an archive whose members, of ``sizes`` bytes, are together more than packed text can
+    be, or than the disk takes."""
     total, most = 0, max(SMALL_BYTES, MOST_TEXT_PACKED * os.path.getsize(path))
     for size in sizes:
         total += size
@@ -182,8 +182,8 @@ def check_unpacked(path: pathlib.Path, folder: str, sizes: Iterable[int]) -> Non
 
 
 def in_order(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """List the files among paths in order of their names, numbers in them compared as numbers; without hidden ones,
-    such as those that file browsers leave."""
+    """List the files among paths in order of their names, numbers in them compared as numbers; without hidden files,
+    such as files that file browsers leave."""
     shown = (path for path in paths if path.is_file() and path.name[0] != "." and "__MACOSX" not in path.parts)
     return sorted(shown, key=lambda path: natural(str(path)))
 

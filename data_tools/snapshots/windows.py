@@ -32,8 +32,8 @@ class WindowOptions:
     length: of time, in the source's unit, from the first event on.
 
     stride: from one window's begin to the next, in events or time; 0: windows do not overlap. cumulative: every window
-    begins with the first event. merge: parallel edges of a window are one, ``weight`` counts its events; reduce: what
-    becomes of further columns then ("sum", "mean", "last").
+    begins with the first event. merge: parallel edges of a window are one, ``weight`` counts its events; reduce:
+    reductions of further columns ("sum", "mean", "last").
     """
 
     windows: int = 0
@@ -73,7 +73,7 @@ class WindowEvents:
 
 def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = False) -> SnapshotGraph:
     """Read a temporal graph file as a snapshot graph. Several node types are numbered one after the other, with a
-    column ``type``, and several relations have a column ``rel``; ids, features and further columns of nodes stay; both:
+    column ``type``; several relations have a column ``rel``. Ids, features and further columns of nodes stay. both:
     edges in both directions. Raises FileFormatError.
     """
     with files.reading(path, files.GRAPH, "write it anew with hpcgnn convert") as file:

@@ -1,1 +1,1 @@
-"""Reads source files: a spec says which columns of which files become nodes, edges, times and features."""
+"""Reads source files: a spec lists the columns of files that become nodes, edges, times and features."""

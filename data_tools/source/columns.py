@@ -1,4 +1,4 @@
-"""Reads the columns of a table in one pass over its files, and spools the parsed values to unnamed temporary files.
+"""Reads the columns of a table in one pass through its files, and spools the parsed values to unnamed temporary files.
 
 A spooled column comes back as a memory map, so the size of a source is bounded by the disk, not by the memory.
 """

@@ -1,9 +1,9 @@
 """Predicts the memory of a conversion from its files before they are read, and divides the work into buckets on disk
 where it does not fit.
 
-Data that is not streamed (distinct ids, columns of nodes that change their order, edges to compare with each other) is
-in memory as a whole or, with K buckets, a K-th of it at a time. The prediction is an upper bound: of the rows that the
-readers of the files have counted, as if all ids were different.
+Data that is not streamed is in memory as a whole or, with K buckets, a K-th of it at a time. It is distinct ids,
+columns of nodes that change their order, and edges to compare with each other. The prediction is an upper bound: of the
+rows that the readers of the files have counted, as if all ids were different.
 """
 
 from __future__ import annotations

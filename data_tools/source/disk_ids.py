@@ -1,8 +1,8 @@
 """Id spaces whose ids do not fit into memory: sorted and joined on disk, in buckets that do.
 
 While files stream by, the ids of every column are written in buckets by their hash. When all are read, each bucket is
-made distinct and sorted, the sorted buckets are merged, which numbers the ids as `id_spaces` does, and then each
-bucket's ids are looked up among its own. N ids, K buckets.
+made distinct and sorted. The sorted buckets are merged, which numbers the ids as `id_spaces` does. Then the ids of each
+column are looked up, bucket by bucket. N ids, K buckets.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DiskIds(IdSpace):
 
 
 class DiskColumn(IdColumn):
-    """One column of ids of a space: first its ids as they are read, later their row ids."""
+    """One column of ids of a space: first the ids that were read, later their row ids."""
 
     _space: DiskIds
 
@@ -185,8 +185,8 @@ class Runs:
     def merged(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Merge the runs: pieces of ids in order, with the run that each id comes from [n].
 
-        Blocks are read in order of their first ids, so all ids below the first id of the next one are complete; at
-        most one block of each run is incomplete at a time.
+        Blocks are read in order of their first ids, so all ids below the first id of the next one are complete. At most
+        one block of each run is incomplete at a time.
         """
         if not self._firsts:
             return

@@ -1,6 +1,6 @@
 """Chooses which rows of an edge table become edges, and in which order.
 
-The rows of a relation are chosen without holding the table: a byte a row says whether it is kept, and `EdgeRows.pieces`
+The rows of a relation are chosen without holding the table: a byte per row marks the kept rows, and `EdgeRows.pieces`
 then gives the rows slab by slab. Only sorting by time takes eight more bytes a row.
 """
 
@@ -23,7 +23,7 @@ SAMPLE_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class EdgeRows:
-    """The edges of a relation, E in all; ``notes`` says in words which rows were left out or doubled."""
+    """The edges of a relation, E in all; ``notes``: texts about rows that were left out or doubled."""
 
     num_edges: int
     notes: list[str]
@@ -161,8 +161,8 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
 
 
 def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Read row, src, dst and, where there are any, time and column ``rel`` of the kept rows, [n, 3 to 5] int64: facts
-    of two kinds are two, though all other columns are left out of the comparison."""
+    """Read row, src, dst and, where there are any, time and column ``rel`` of the kept rows, [n, 3 to 5] int64. Edges
+    that differ in one of them are different; all other columns are left out of the comparison."""
     further = [column for column in (table.time, table.columns.get("rel")) if column is not None]
     further = [column for column in further if column.dtype.kind in "iu" and column.ndim == 1]
     for start, src, dst in scan(table):

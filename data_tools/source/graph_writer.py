@@ -45,8 +45,9 @@ def write_graph(
     folder: pathlib.Path,
     num_buckets: int = 0,
 ) -> Summary:
-    """Write the graph file from finished tables; returns what is in it. ``num_buckets``: work that does not go row by
-    row is divided into so many pieces in ``folder`` (0: it is done in memory). Raises FileFormatError without edges."""
+    """Write the graph file from finished tables; returns what is in it. ``num_buckets``: number of pieces in ``folder``
+    into which work that does not go row by row is divided (0: it is done in memory). Raises FileFormatError without
+    edges."""
     if not any(len(edge.src) for edge in edges):
         raise FileFormatError(f"no edges in {', '.join(edge.file for edge in edges)}; is a file empty?")
     files = {spec.files[name].title: spec.files[name] for name in spec.used_files()}
@@ -120,8 +121,8 @@ def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``: pieces (first
-    place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and undefined. ``num_buckets``: in
-    so many pieces by way of the disk (0: reading the column in any order)."""
+    place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and undefined. ``num_buckets``:
+    number of pieces by way of the disk (0: reading the column in any order)."""
     if num_buckets:
         yield from _scattered_by_buckets(column, rows, num_rows, folder, num_buckets)
         return

@@ -1,8 +1,8 @@
 """Id spaces: from the ids of a source to row ids 0 .. num_nodes-1 of a node type.
 
-While the files stream by, ids are turned into int64 *codes*; when all ids are known, codes become row ids, which
-increase with the id (numerically, or by the bytes of the UTF-8 text). A space that a node table has *sealed* knows all
-of its ids, and refuses others.
+While the files stream by, ids are turned into int64 *codes*. When all ids are known, codes become row ids, which
+increase with the id (numerically, or by the bytes of the UTF-8 text). A space that a node table has *sealed* has all of
+its ids, and refuses others.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from hpcgnn.graph.splits import SPLITS
 @dataclass(frozen=True, slots=True)
 class NodeTable:
     """A node type as the source has it: its id space and its columns in source order (``codes`` name their rows,
-    ``ids`` resolves them); ``classes`` holds the words of the columns that number them."""
+    ``ids`` resolves them). classes: words of the columns that number them."""
 
     spec: NodeSpec
     space: IdSpace
@@ -54,8 +54,8 @@ class NodeTable:
 
 @dataclass(frozen=True, slots=True)
 class ReadEdges:
-    """The rows of a relation as they were read; ``ends`` resolve src and dst, and ``types`` [E] are positions in
-    ``words`` where a column of types makes several relations of them."""
+    """The rows of a relation in source order. ends: resolve src and dst; types [E]: positions in ``words`` where a
+    column of types makes several relations from the rows."""
 
     table: EdgeTable
     ends: tuple[IdColumn, IdColumn]
@@ -97,7 +97,8 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_bucke
 
 
 def count_rows(spec: SourceSpec, node: NodeSpec, columns: dict[str, np.ndarray], folder: pathlib.Path) -> int:
-    """Count the nodes whose ids are row numbers: as declared, as a file says, and by the length of their columns."""
+    """Count the nodes whose ids are row numbers: by the declared count, by a count in a file, and by the length of
+    their columns."""
     lengths = {len(column) for column in columns.values()}
     if isinstance(node.count, FileColumn):
         numbers = read_rows(spec, node.count.file, node.count.column, folder)
@@ -151,8 +152,8 @@ def read_rows(spec: SourceSpec, file: str, reference: Reference, folder: pathlib
 
 
 def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], folder: pathlib.Path) -> ReadEdges:
-    """Read the rows of one relation, or of those that a column of types makes; new ids are added to the spaces of its
-    two node types."""
+    """Read the rows of one relation, or of the relations that a column of types makes. New ids are added to the spaces
+    of its two node types."""
     source, _, destination = split_relation(edge.relation)
     files = table_files(edge.file)
     drop = edge.dangling == "drop"

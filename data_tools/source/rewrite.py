@@ -50,7 +50,7 @@ def create_table(file: h5py.File, kind: str, name: str, count: int, number: int)
 
 
 def write_column(group: h5py.Group, name: str, column: np.ndarray) -> None:
-    """Write a column as it is, slab by slab."""
+    """Write a column unchanged, slab by slab."""
     dataset = files.create_column(group, name, len(column), column.shape[1:], column.dtype)
     for start, stop in files.slabs(len(column), files.row_bytes(column)):
         dataset[start:stop] = column[start:stop]

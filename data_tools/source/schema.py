@@ -58,8 +58,8 @@ def build(kind: type[T], data: Any, where: str) -> T:
 
 def check_type(what: str, value: Any, hint: Any) -> None:
     """Raise ValueError unless ``value`` is one of the annotation's literals, or the name of a row of its table
-    (`hpcgnn.choices`), or, where it has neither, of its type (an int passes for a float), and so is all that a list or
-    mapping holds; or if it is an integer beyond an int64."""
+    (`hpcgnn.choices`). Where the annotation has neither, the value must be of its type (an int passes for a float), and
+    so must all items of a list or mapping. Raises ValueError, too, for an integer beyond an int64."""
     if typing.get_origin(hint) is typing.Annotated:
         one_of(what, value, typing.get_args(hint)[1])
         return

@@ -108,7 +108,7 @@ class ArraySegments:
         return np.frombuffer(data, self._like.dtype).reshape(stop - start, *self._like.shape[1:])
 
     def put(self, start: int, rows: np.ndarray) -> None:
-        """Write other rows in place of those from ``start`` on."""
+        """Write other rows in place of the rows from ``start`` on."""
         write_all(self._file.fileno(), rows.astype(self._like.dtype, copy=False), start * self._row_bytes)
 
     def span(self, batch: int, bucket: int) -> tuple[int, int]:

@@ -46,21 +46,28 @@ A spec is a YAML file; the presets are just such files::
                                   # rows with these values make no edges
 
 The `file` of a table of nodes with an id, and of edges, may be a mapping {train: a, val: b, test: c} of files of one
-layout: their rows follow each other, and a column `split` says from which they come.
+layout. Their rows follow each other, and a column `split` has the set that they come from.
 
 Formats are the rows of FORMATS in data_tools/source/formats/tables.py, which the help of hpcgnn convert lists. A
 blank node of triples belongs to its file.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing) or
 a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
-"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is what an npy file holds). The long form of a column is a mapping:
-`column`, or `sparse` (prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a sparse
-matrix), or `sets` (train, val, test: arrays of row numbers or masks, which give a split; or {file, column} for row
-numbers in a file of their own, or, with `mask: true`, for a mask; edges only by masks); `file` (row-aligned, else that
-of the table); `dtype`; `fill` (stored for empty and NaN values; .nan in a column of floats that are to be learned: not
-known, which neither loss nor metrics count); `values` (a mapping of the source's words to
-integers); `classes: true` (the words are numbered in their order, and stored as attribute `names` of the column). A
-split holds 0 train, 1 val, 2 test, -1 none.
+"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is the content of an npy file). The long form of a column is a
+mapping with one of `column`, `sparse` and `sets`, and further keys:
+
+- `column`: the short form of the column.
+- `sparse`: prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a sparse matrix.
+- `sets` (train, val, test): arrays of row numbers or masks, which give a split. Or {file, column}: row numbers in a
+  separate file, or, with `mask: true`, a mask there. Edges have masks only.
+- `file`: the file with the column, row-aligned. Default: the file of the table.
+- `dtype`: the type of the stored values.
+- `fill`: stored for empty and NaN values. .nan, in a column of floats to be learned: not known; neither loss nor
+  metrics count it.
+- `values`: a mapping of the source's words to integers.
+- `classes: true`: the words are numbered in their order, and stored as attribute `names` of the column.
+
+A split holds 0 train, 1 val, 2 test, -1 none.
 """
 
 from __future__ import annotations
@@ -140,7 +147,7 @@ class EdgeSpec:
         duplicates: Edges with the same source, destination, time and relation. drop: keep the first one.
         self_loops: Edges from a node to itself.
         dangling: Edges with an end that the table of nodes lacks. error: refuse; drop: leave the edge out; keep: add
-          the node. Default: as `others` of the node type says.
+          the node. Default: the setting `others` of the node type.
         undirected: Store each edge in both directions (static graphs).
         reverse: Name of a further relation with the directions swapped (static graphs).
         columns: Columns to store, by the name that the graph file gives them.
@@ -203,7 +210,7 @@ class SourceSpec:
     Attributes:
         files: Source files by a name of your choice; one without a path gets it from --set NAME=PATH.
         nodes: Node types, in order of type_id.
-        edges: Relations, in order of relation_id; a reverse relation follows its own.
+        edges: Relations, in order of relation_id; a reverse relation follows the one that it reverses.
         kind: Kind of graph. auto: temporal when a relation has a time, else static.
     """
 

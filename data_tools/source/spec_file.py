@@ -53,7 +53,7 @@ def with_sorting(spec: SourceSpec, sort: bool) -> SourceSpec:
 
 
 def with_ids(spec: SourceSpec, ids: Literal["int", "string"]) -> SourceSpec:
-    """Set the kind of ids of the types of nodes that have any. Raises ValueError where these are row numbers."""
+    """Set the kind of ids of the node types that have ids. Raises ValueError where all ids are row numbers."""
     if all(node.ids == "row" for node in spec.nodes):
         raise ValueError(f"--ids {ids}: the ids of this source are row numbers; leave it out")
     nodes = [node if node.ids == "row" else dataclasses.replace(node, ids=ids) for node in spec.nodes]

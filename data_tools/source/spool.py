@@ -18,7 +18,7 @@ class Spool:
         self._like: np.ndarray | None = None
 
     def fits(self, rows: np.ndarray) -> bool:
-        """Say whether rows have the trailing shape and the dtype of those before."""
+        """Whether rows have the trailing shape and the dtype of the earlier rows."""
         return self._like is None or (rows.dtype, rows.shape[1:]) == (self._like.dtype, self._like.shape[1:])
 
     def append(self, rows: np.ndarray) -> None:

@@ -1,7 +1,7 @@
 """A seeded graph of users and items whose links are worth predicting, split, with the same links the other way.
 
-Users and items are in groups. A link is of one of a few kinds and leads mostly from a group of users to that group of
-items that goes with the kind; both ends are chosen by weight (Zipf). The graph is drawn as a whole, in memory.
+Users and items are in groups. A link is of one of a few kinds and leads mostly from a group of users to the group of
+items that goes with the kind. Both ends are chosen by weight (Zipf). The graph is drawn as a whole, in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Partition sets of any size of which only some parts are written: those that one rank of many would open.
+"""Partition sets of any size of which only some parts are written: the parts that one rank of many would open.
 
-The graph looks the same from all its P parts: adding 1 to the part of every node (modulo P) leaves it as it is. So a
-part takes the room and the time of its own share, however large the whole is, and one part says what all others hold.
-The k-th node of part p has row k P + p: rows say nothing about parts, as in other graphs. n nodes and m edges or events
-a part, N = P n nodes.
+The graph looks the same from all its P parts: adding 1 to the part of every node (modulo P) leaves it unchanged. So a
+part takes the space and the time of its own share, for any size of the whole, and one part determines all others. The
+k-th node of part p has row k P + p: rows carry no information about parts, as in other graphs. n nodes and m edges or
+events per part, N = P n nodes.
 """
 
 from __future__ import annotations

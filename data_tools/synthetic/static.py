@@ -1,8 +1,8 @@
 """A seeded static graph (node, to, node) with a power law of degrees, and labels worth learning.
 
 Every node has a class and a weight (Zipf); a link chooses both ends by weight, mostly within one class. Features are
-the center of the class with so much noise that neighbors help. The graph is drawn in blocks, each with its own random
-stream: memory is bounded by a block and a few numbers a node, and the result depends on the arguments alone.
+the center of the class with enough noise that neighbors help. The graph is drawn in blocks, each with its own random
+stream, so memory is bounded by a block and a few numbers per node. The result depends on the arguments alone.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checks a partition set exactly: every byte, row and value, by itself or against its graph file."""
+"""Checks a partition set exactly: every byte, row and value, alone or against its graph file."""

@@ -1,4 +1,4 @@
-"""Check a partition set exactly: every byte, row and value, by itself or against its graph file.
+"""Check a partition set exactly: every byte, row and value, alone or against its graph file.
 
 Exit code 0: the set is right; 2: each problem found is a line naming file, dataset and row.
 """
@@ -63,7 +63,7 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
 
 
 def check_content(team: Team, book: SetBook, source: h5py.File | None, findings: Findings) -> None:
-    """Collective. Check all parts by themselves, then all rows across the parts."""
+    """Collective. Check each part alone, then all rows across the parts."""
     (layouts,) = each(team, findings, [book], lambda item, problems: expected_layouts(item, source, problems))
     usable = [part for part in range(book.num_parts) if part not in findings.unusable]
     each(team, findings, usable, lambda part, problems: CHECK_PART[book.kind](book, part, layouts, problems))
@@ -120,7 +120,7 @@ def column_attributes(book: SetBook, file: h5py.File) -> Attributes:
 
 
 def expected_attributes(book: SetBook, usable: list[int], source: h5py.File | None) -> Attributes:
-    """Read the attributes that columns must have: the graph file's, or those of the first usable part."""
+    """Read the attributes that columns must have: from the graph file, or from the first usable part."""
     if source is not None or not usable:
         return column_attributes(book, source) if source is not None else {}
     with files.open_checked(book.part_path(usable[0]), files.PART) as file:
@@ -147,7 +147,7 @@ def row_bytes(layout: Layout) -> int:
 
 
 def expected_layouts(book: SetBook, source: h5py.File | None, findings: Findings) -> dict[str, Layout]:
-    """Find the columns that every part must have: the graph file's, or those of the first readable part; the book names
+    """Find the columns that every part must have, from the graph file, or from the first readable part; the book names
     them."""
     layouts: dict[str, Layout] = {}
     own = OWN_COLUMNS[book.kind]

@@ -36,8 +36,8 @@ def compare_static_edges(
     source: h5py.File | None,
     findings: Findings,
 ) -> int:
-    """Collective. Check that every edge is at the owner of its destination once, with the graph file's values, and with
-    out-edges at the owner of its source too; returns the number of cut edges.
+    """Collective. Check that every edge is at the owner of its destination once, with the graph file's values. With
+    out-edges, check that it is at the owner of its source too. Returns the number of cut edges.
 
     row_of: row ids by global id, per node type, as compare_nodes returns them.
     """
@@ -109,8 +109,8 @@ def spool_parts(
     num_windows: int,
     findings: Findings,
 ) -> None:
-    """Collective. Write the edges of a group of all usable parts to the ranks that have their windows, every rank
-    reading its share of the parts; ``other`` is the endpoint that the group has as a column."""
+    """Collective. Write the edges of a group of all usable parts to the ranks that have their windows. Every rank reads
+    its share of the parts; ``other`` is the endpoint that the group has as a column."""
     usable = [part for part in range(book.num_parts) if part not in findings.unusable]
     part_findings = [(part, Findings()) for part in usable[slice(*team.share(0, len(usable)))]]
     pieces = (

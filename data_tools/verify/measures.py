@@ -1,5 +1,5 @@
-"""Measure a partition set anew, from its graph file and the parts of its nodes, and compare the book's measures:
-balance, halo, volume and cut of every number of ranks, and the probabilities of cache rankings.
+"""Measure a partition set anew, from its graph file and the parts of its nodes, and compare the book's measures. These
+measures are balance, halo, volume and cut of every number of ranks, and the probabilities of cache rankings.
 
 N nodes of all types numbered together, P parts.
 """
@@ -43,8 +43,8 @@ class SharedRows(Measured):
 
 
 def compare_measures(team: Team, book: SetBook, path: str, rows: dict[str, np.ndarray], findings: Findings) -> None:
-    """Collective. Check the quality and the cache rankings of a set that is right otherwise against the graph file at
-    ``path``; rows: of every type, row ids by global id, relative to the type's first [N_type]."""
+    """Collective. Check the quality and the cache rankings of a set, right in all else, against the graph file at
+    ``path``. rows: of every type, row ids by global id, relative to the type's first [N_type]."""
     kind, options = Options if book.kind == "temporal" else StaticOptions, None
     with findings.reading(book.path):
         given: dict[str, Any] = {
@@ -77,8 +77,8 @@ def node_parts(book: SetBook, source: Source, rows: dict[str, np.ndarray]) -> np
 
 
 def compare(book: SetBook, where: str, ours: Any, theirs: Any, findings: Findings) -> None:
-    """Note where values of the book differ from those that were measured, by their path in the quality. Measures
-    that the book of an older program lacks are left out."""
+    """Note where values of the book differ from the measured values, by their path in the quality. Measures that the
+    book of an older program lacks are left out."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in theirs:
             if name in ours:

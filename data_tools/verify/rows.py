@@ -1,6 +1,6 @@
 """Compare the rows of all parts with each other, and with the graph file when there is one.
 
-Rows of a group increase within every part, so a window of row ids [start, stop) is one slice of each part: windows of
+Rows of a group increase within every part, so a window of row ids [start, stop) is one slice of each part. Windows of
 all parts are compared in bounded memory, every value by its bytes. W rows in a window, k of them in the part at hand.
 """
 

@@ -1,4 +1,4 @@
-"""Check one part file of a static set by itself: its nodes, in-edges, out-edges and cache ranking.
+"""Check a single part file of a static set: its nodes, in-edges, out-edges and cache ranking.
 
 n nodes of one type in the part, m edges of a relation.
 """

@@ -1,4 +1,4 @@
-"""Check one part file of a temporal set by itself: its datasets, its nodes, its events and their history.
+"""Check a single part file of a temporal set: its datasets, its nodes, its events and their history.
 
 n nodes of the part (all types), m events of a relation in the part, h history entries.
 """

@@ -7,6 +7,7 @@ table. Code in backticks counts as one word; blocks of code are left out."""
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections import Counter
@@ -110,6 +111,21 @@ def _sentences(name: str, line: int, text: str) -> Iterator[Piece]:
     for sentence in re.split(r"(?<=[.?!])\)?\s+", _plain(text)):
         if re.search(r"\w", sentence):
             yield Piece(name, line, sentence.strip())
+
+
+def docstrings(file: Path) -> Iterator[Piece]:
+    """Cut the docstrings of a module and of its public classes and functions into sentences."""
+
+    def walk(node: ast.AST, public: bool) -> Iterator[tuple[str, int, str]]:
+        for child in getattr(node, "body", []):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef) and public and not child.name.startswith("_"):
+                yield child.name, child.lineno, ast.get_docstring(child) or ""
+                yield from walk(child, isinstance(child, ast.ClassDef))
+
+    tree = ast.parse(file.read_text())
+    for name, line, text in [("module", 1, ast.get_docstring(tree) or ""), *walk(tree, True)]:
+        place = f"{file.relative_to(ROOT)}:{line}: {name}"
+        yield from pieces(place, text.replace("``", "`"))
 
 
 def sentences_of(piece: Piece) -> list[str]:

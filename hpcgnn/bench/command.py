@@ -36,8 +36,8 @@ OTHER_COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
-    """Options of the timing commands besides the configuration. count: of epochs or steps to report; out: the report's
-    file; peer: the system to compare with, or "none"."""
+    """Options of the timing commands, in addition to the configuration. count: number of epochs or steps to report;
+    out: file of the report; peer: the system to compare with, or "none"."""
 
     count: int
     out: str

@@ -1,8 +1,8 @@
 """Training steps of R ranks that are threads of this process, one of which runs at a time.
 
-A job of R ranks runs as it is on a machine that has fewer: its messages go from thread to thread, and the seconds that
-each rank computes between them are measured, as nobody else computes meanwhile. What the messages would take on a real
-network is not measured but added by a model (``Trace.price``). Clauss et al., Single Node On-Line Simulation of MPI
+A job of R ranks runs unchanged on a machine with fewer cores: its messages go from thread to thread. The seconds that
+each rank computes between messages are measured, as no other rank computes meanwhile. A model adds the time that the
+messages would take on a real network (``Trace.price``). Clauss et al., Single Node On-Line Simulation of MPI
 Applications with SMPI (IPDPS 2011), simulate jobs so.
 """
 
@@ -183,7 +183,7 @@ class EmulatedComm:
         return _EmulatedRequest(self.recorder, self._begin(send, take, COUNTS)[1])
 
     def Alltoallv(self, send: list, receive: list) -> None:
-        """Collective. Give every rank its bytes, and take those of each."""
+        """Collective. Send every rank its bytes, and receive the bytes that each rank sends to this one."""
         self.Ialltoallv(send, receive).Wait()
 
     def Ialltoallv(self, send: list, receive: list) -> Any:
@@ -267,8 +267,8 @@ class _ThreadMemory:
 
 
 def emulate_steps(config: Any, path: str, num_ranks: int, steps: int, skipped: int, folder: Path) -> SimulatedSteps:
-    """Train ``skipped`` steps and then ``steps`` more, which are recorded, on so many ranks, at least one a part;
-    ``comm.ranks_per_machine`` of them are those of a machine, 0: one. folder: for what the run writes."""
+    """Train ``skipped`` steps and then ``steps`` recorded ones on ``num_ranks`` ranks, each with at least one part. A
+    machine has ``comm.ranks_per_machine`` of them (0: one). folder: for the files of the run."""
     config, hook = copy.deepcopy(config), sys.excepthook
     config.comm.device, config.comm.gradients, config.comm.watchdog_seconds = "cpu", "mpi", 0
     config.comm.max_message_bytes, config.comm.ranks_per_machine = WHOLE_MESSAGES, max(1, config.comm.ranks_per_machine)

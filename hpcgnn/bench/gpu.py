@@ -1,9 +1,9 @@
 """Time every kernel of a device against its bound, and exchanges between devices.
 
-A kernel is bound by the bytes that it must move, at the rate of a large copy, or by its flops, at the rate of a large
-product in float32. Its time is the median of several calls, each with the caches full of other data. With several
-ranks, an exchange of all with all between devices is timed directly (where MPI takes device memory) and staged through
-pinned memory. With `--device emulated` everything runs on host threads, to try the command without a GPU.
+A kernel is bound by the bytes that it must move (at the rate of a large copy) or by its flops (at the rate of a large
+float32 product). Its time is the median of several calls, each with the caches full of other data. With several ranks,
+an all-to-all exchange between devices is timed directly (where MPI takes device memory) and staged through pinned
+memory. With `--device emulated` everything runs on host threads, to try the command without a GPU.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ COPY_BYTES, PRODUCT_SIZE, FLUSH_BYTES = 1 << 30, 8192, 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """Options of the command besides the sizes of the problems. exchange: bytes from each rank to each other; device:
-    where kernels and exchanges run; gpu_direct: whether exchanges are timed directly: "auto": where MPI says that it
-    takes device memory."""
+    """Options of the command, in addition to the sizes of the problems. exchange: bytes from each rank to each other
+    rank; device: where kernels and exchanges run; gpu_direct: whether exchanges are timed directly; "auto": where MPI
+    reports that it takes device memory."""
 
     repeat: int = 10
     exchange: int = 64 << 20

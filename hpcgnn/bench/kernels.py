@@ -1,7 +1,8 @@
-"""Problems for the kernels of a device, like those of a step, with the bytes and flops that each needs at least.
+"""Problems for the kernels of a device, like the problems of a training step, with the least bytes and flops of each.
 
-Bytes count every input that a call reads and every output that it writes once, random reads in sectors of 32 bytes as
-the device's memory moves them; flops count multiplications and additions of attention, which alone computes much.
+Bytes count every input that a call reads and every output that it writes once. Random reads count in sectors of 32
+bytes, as the device's memory moves them. Flops count multiplications and additions of attention, which alone computes
+much.
 """
 
 from __future__ import annotations

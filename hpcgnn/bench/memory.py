@@ -40,8 +40,8 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # "5" 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """Options of the command besides the configuration: sizes of the whole graph, width of its features, its snapshots,
-    if any, how many steps are trained before arrays are measured."""
+    """Options of the command, in addition to the configuration: sizes of the whole graph, width of its features, and
+    its number of snapshots. steps: number of steps that are trained before arrays are measured."""
 
     ranks: int
     num_nodes: int
@@ -58,14 +58,14 @@ class MemoryOptions:
             raise ValueError(f"--num_nodes and --num_edges must be at least 1 for each of {self.ranks} ranks")
 
     def nodes_of(self, num_edges: int) -> int:
-        """Return the nodes of a part with so many edges, at least 2."""
+        """Return the number of nodes of a part with ``num_edges`` edges, at least 2."""
         return max(2, round(self.num_nodes * num_edges / self.num_edges))
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory of a rank whose share has so many edges: bytes by structure; MiB of its process before it opens the run
-    (start), at most meanwhile (opening) and then (opened), and what steps take besides (steps)."""
+    """Memory of a rank whose share has ``edges`` edges. structures: bytes by structure; in MiB, start: of its process
+    before it opens the run; opening: the peak while it opens the run; opened: afterwards; steps: what steps add."""
 
     edges: int
     structures: dict[str, int]
@@ -167,8 +167,8 @@ def _process(what: str) -> float:
 
 
 def structures_of(roots: dict[str, Any]) -> dict[str, int]:
-    """Measure the arrays that can be reached from named objects: bytes by the first names on the way, each array once,
-    by the shortest way from the first of the objects that leads to it."""
+    """Return the bytes of the arrays that named objects lead to, by the first names on the way. Each array counts once,
+    by the shortest way from the first object that leads to it."""
     sizes: dict[str, int] = defaultdict(int)
     seen: set[int] = set()
     for root in roots.items():
@@ -229,9 +229,10 @@ def _is_known(value: Any) -> bool:
 
 
 def predict(options: MemoryOptions, held: list[Held]) -> dict:
-    """Extrapolate the bytes of every structure to a rank's share of the graph. Plans and what steps take are those of
-    the larger part: they grow less, as a step's roots are always as many. Opening a run takes as many times its arrays
-    as with the larger part: what small arrays leave behind in the process depends on the C library."""
+    """Extrapolate the bytes of every structure to a rank's share of the graph. Plans and the memory of steps are taken
+    from the larger part: they grow less, as the number of a step's roots is fixed. Opening a run takes the same
+    multiple of its arrays as with the larger part: the memory that small arrays leave behind in the process depends on
+    the C library."""
     share, last = options.num_edges // options.ranks, held[-1]
     plans = {name: size for name, size in last.structures.items() if name.startswith("plan")}
     sizes = dict(plans)

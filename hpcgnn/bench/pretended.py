@@ -1,14 +1,13 @@
-"""Training steps of one rank of a job that pretends its size: what a rank of many needs, measured on one.
+"""Training steps of one rank of a job that pretends its size: the needs of a rank of a large job, measured on one rank.
 
-Of R ranks only rank 0 exists. Each of the others is taken to do what rank 0 does, as if the ranks stood in a circle and
-all looked alike from their own place. So what rank 0 sends to rank p, it receives from rank R - p: counts are those of
-its own messages, requests name rows that it has, and its own answers come back as those of others. A reduction has R
-times the rank's own number. Every rank is on a machine of its own.
+Of R ranks only rank 0 exists. Each other rank is taken to do what rank 0 does, as if the ranks stood in a circle and
+all looked alike from their place. So what rank 0 sends to rank p, it receives from rank R - p. It receives the counts
+of its own messages, requests for rows that it has, and its own answers in place of the other ranks' answers. A sum over
+ranks is R times rank 0's number. Every rank has a machine to itself.
 
 The graph is one part of a set that looks the same from all parts (data_tools/synthetic/slice.py): the k-th node of part
-q is as the k-th one of part 0. Where an answer names nodes, they are moved to the part that really answers: drawn
-neighbors, edges that arrive at the owners of their sources, places in lists of all ranks' nodes, and the nodes at such
-places.
+q is as the k-th one of part 0. Where an answer names nodes, they are moved to the part that would really answer. Such
+nodes are in drawn neighbors, in edges that arrive at the owners of their sources, and in lists of all ranks' nodes.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class PretendedComm:
         return MPI.REQUEST_NULL
 
     def Alltoallv(self, send: list, receive: list) -> None:
-        """Copy bytes to rank R - p into those from rank p; where they are fewer they repeat."""
+        """Copy the bytes for rank R - p to where the bytes from rank p belong; too few bytes are repeated."""
         rows, out = (np.frombuffer(message[0], np.uint8) for message in (send, receive))
         (counts, starts), (wanted, places) = send[1], receive[1]
         with self._exchange(ROWS, counts):
@@ -157,8 +156,8 @@ def _fill(out: np.ndarray, rows: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | None = None) -> Iterator[World]:
-    """Yield a world of ``size`` ranks, of which this process is rank 0. In the block, sessions can be opened in it, of
-    a slice with ``num_nodes`` nodes in each of so many parts. recorder: of rank 0."""
+    """Yield a world of ``size`` ranks, of which this process is rank 0. In the block, sessions can be opened in that
+    world, for a slice with ``num_nodes`` nodes in each of ``size`` parts. recorder: of rank 0."""
     recorder = recorder or Recorder(Trace(size))
 
     def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -> tuple[np.ndarray, int]:

@@ -1,6 +1,6 @@
-"""What steps of many ranks take, from the record of simulated ones: measured computing, and messages by a model.
+"""The time of steps on many ranks, from the record of simulated steps: computing is measured, messages are modeled.
 
-Beyond the numbers of ranks that were simulated, seconds of computing go on as a + b / R, bytes as a power of R.
+Beyond the simulated numbers of ranks, seconds of computing are extrapolated as a + b / R, and bytes as a power of R.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def floor_law(sizes: Sequence[int], values: Sequence[float], ranks: int) -> floa
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How messages travel. latency [s] of a message and bandwidth [B/s] of a rank's link between machines; copy [B/s]:
-    from the memory of another rank of the machine; machine_ranks: ranks of a machine, in order."""
+    """Speed of messages. latency [s] of a message and bandwidth [B/s] of a rank's link, both between machines. copy
+    [B/s]: from the memory of another rank of the machine; machine_ranks: number of ranks of a machine, in order."""
 
     latency: float
     bandwidth: float
@@ -86,15 +86,15 @@ class Links:
 
 
 def busiest(sent: np.ndarray) -> int:
-    """Return the most bytes that a rank sends or receives, from those by source and destination."""
+    """Return the largest number of bytes that a rank sends or receives, from the bytes by source and destination."""
     return int(max(sent.sum(axis=0).max(), sent.sum(axis=1).max()))
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What a part of a stage sends in a step. mean: bytes between machines that a rank sends; between, within: bytes
-    between machines and within one of the busiest rank of each exchange; summed: bytes that are summed over ranks;
-    exchanges, reductions: numbers of those with all ranks, the latter with small messages or SUM."""
+    """Messages of a part of a stage in a step. mean: bytes that a rank sends to other machines; between, within: bytes
+    of the busiest rank of each exchange, between machines and within one; summed: bytes summed over ranks. exchanges:
+    number of exchanges with all ranks; reductions: number of meetings of all ranks with small messages or sums."""
 
     mean: float = 0.0
     between: float = 0.0
@@ -106,7 +106,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a stage of a step needs: seconds that ranks compute and wait for each other, and messages by part."""
+    """Demand of a stage of a step: seconds that ranks compute and wait for each other, and messages by part."""
 
     compute: float
     messages: dict[str, Messages]
@@ -214,7 +214,7 @@ def _point(
 
 
 def make_report(config: Any, simulated: list[SimulatedSteps], sizes: list[int], links: Links, speed: float) -> dict:
-    """Predict the steps of ``sizes`` ranks; speed-ups are those of seeds or events in a second."""
+    """Predict the steps of ``sizes`` ranks; a speed-up compares the seeds or events per second."""
     points = [simulated_point(one, links, speed) for one in simulated]
     several = [one for one in simulated if one.trace.size > 1]
     beyond = [size for size in sizes if size > simulated[-1].trace.size] if len(several) > 1 else []

@@ -35,9 +35,9 @@ DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """A timed step of this rank. seconds: by stage; edges, nodes: sampled; sent: bytes of rows that this rank sent;
-    asked: bytes of rows that it asks others for; pages: new ones of the process; between: bytes of all that it sent to
-    other machines but gradients; wire: bytes that the network of this rank's machine has sent."""
+    """A timed step of this rank. seconds: by stage; edges, nodes: numbers of sampled ones; sent: bytes of rows that
+    this rank sent; asked: bytes of rows that it requests from others. pages: new pages of the process; between: bytes
+    that it sent to other machines, without gradients; wire: bytes that the network of this rank's machine has sent."""
 
     seconds: dict[str, float]
     edges: int

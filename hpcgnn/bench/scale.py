@@ -35,9 +35,9 @@ GIVEN = {
 
 @dataclass(frozen=True, slots=True)
 class ScaleOptions:
-    """Options of the command besides the configuration. parameters: of the machine, by name; others are measured;
-    speed: how many times as fast as here ranks compute; per_rank: the batch is that of a rank; graph: sizes of one to
-    make up."""
+    """Options of the command, in addition to the configuration. parameters: of the machine, by name; missing ones are
+    measured; speed: speed of a rank's computing relative to this machine; per_rank: whether the batch size is per rank.
+    graph: sizes of a graph to make up."""
 
     out: str
     plot: str

@@ -73,8 +73,8 @@ def draw(options: ScoreOptions, rank: int, ranks: int) -> tuple[np.ndarray, np.n
 
 
 def measure(options: ScoreOptions, world: World) -> dict:
-    """Collective. Compute both from the scores of all ranks; returns them, seconds and, by rank, MiB of memory beyond
-    those of the scores."""
+    """Collective. Compute AP and AUC from the scores of all ranks. Returns both, the seconds and, by rank, the MiB of
+    memory in addition to the scores."""
     positive, negative = draw(options, world.rank, world.size)
     world.barrier()
     before, start = command.peak_memory(world), time.perf_counter()

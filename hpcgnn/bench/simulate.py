@@ -1,5 +1,5 @@
-"""Predicts steps from simulated jobs: of all ranks of a partition set, as threads, or of one rank of a graph that is
-made up, in a world that pretends the others."""
+"""Predicts steps from simulated jobs. All ranks of a partition set run as threads; of a graph that is made up, one rank
+runs, in a world that pretends the other ranks."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _expected(session: Session, world: World) -> float | None:
 
 
 def halo_rows(partition: SnapshotPartition, number: int) -> int:
-    """Count the halo of this rank in a snapshot: nodes of other ranks with edges to its own."""
+    """Count the halo of this rank in a snapshot: nodes of other ranks with edges to this rank's nodes."""
     src = np.unique(partition.edges_at(number).src)
     owner, _ = partition.book.locate(src)
     return int((owner != partition.rank).sum())

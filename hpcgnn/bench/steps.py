@@ -1,7 +1,7 @@
-"""Trains some steps of a run and records what they compute and exchange.
+"""Trains some steps of a run and records their computing and their exchanges.
 
-Plans that a job makes ahead are made here when their turn comes, so that their seconds are apart from those of
-the steps that they hide behind. With one thread a rank, seconds are those of the processor: other work does not count.
+Plans that a job makes ahead are made here when their turn comes, so that their seconds are measured apart from the
+steps that would hide them. With one thread per rank, seconds are processor time: other work does not count.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def _plans(session: Session, trainer: Trainer, recorder: Recorder, first: int, s
 
 
 def choose_steps(session: Session, steps: int, skipped: int) -> tuple[int, int]:
-    """Return the step of epoch 0 with which training begins, and the number of recorded steps. Steps of a temporal
-    graph have more history from one to the next, so recorded are those in the middle of the epoch, at most a whole
-    one: then epoch 1, behind steps that warm up."""
+    """Return the step of epoch 0 with which training begins, and the number of recorded steps. History grows from step
+    to step of a temporal graph, so the recorded steps are in the middle of the epoch, at most a whole epoch. A whole
+    one is epoch 1, behind steps that warm up."""
     epoch_steps = session.batches["train"].num_steps
     if session.config.KIND != TemporalConfig.KIND or epoch_steps == 0:
         return 0, steps

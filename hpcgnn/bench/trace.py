@@ -1,4 +1,4 @@
-"""A record of what the ranks of a job do, in order: seconds that they compute, exchanges, and waits for these.
+"""A record of the work of a job's ranks, in order: seconds of computing, exchanges, and waits for exchanges.
 
 A model of the network prices it (``Trace.price``). R ranks, m members of an exchange.
 """
@@ -21,9 +21,9 @@ ROWS, COUNTS, SUM, MEET = "rows", "counts", "sum", "meet"  # alltoallv, alltoall
 class Meeting:
     """An exchange between some ranks.
 
-    members [m]: ranks of the job; stage: PLAN or STEP; kind: ROWS, COUNTS, SUM or MEET; sent: bytes of ROWS, by source
-    and destination [m, m], or of the first member [m] where member i sends as many to member i + k as the first one to
-    member k; num_bytes: of each rank, of SUM; part: of the stage, a name of the run's timers.
+    members [m]: ranks of the job; stage: PLAN or STEP; kind: ROWS, COUNTS, SUM or MEET. num_bytes: of each rank, of
+    SUM; part: of the stage, a name of the run's timers. sent: bytes of ROWS, by source and destination [m, m]. It has
+    only the first member's bytes [m] where member i sends to member i + k what the first one sends to member k.
     """
 
     members: np.ndarray
@@ -41,7 +41,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Seconds that a rank computed by itself."""
+    """Seconds that a rank computed between its exchanges."""
 
     rank: int
     seconds: float

@@ -32,11 +32,11 @@ class _Slabs:
 
 
 class Board:
-    """Memory of a machine in which each of its ranks has slabs, whose rows the others read where they lie. They grow
-    with what steps need. Collective to create, to lay rows down and to close.
+    """Memory of a machine in which each of its ranks has slabs, whose rows the others read where they lie. The slabs
+    grow with the needs of steps. Collective to create, to lay rows down and to close.
 
-    members [n]: the machine's ranks; place [R]: of every rank among them, of those of other machines this rank's own;
-    is_near [R]: whether a rank is of this machine; has_far: whether there are other machines.
+    members [n]: the machine's ranks; place [R]: of every rank among the members (for ranks of other machines, this
+    rank's place). is_near [R]: whether a rank is on this machine; has_far: whether there are other machines.
     """
 
     def __init__(self, world: World):
@@ -61,9 +61,9 @@ class Board:
         return self.has_room
 
     def lay(self, use: str, pieces: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor] | None:
-        """Collective. Lay down this rank's rows of some columns, each the ``pieces`` [., ...] one behind the other, and
-        meet; returns the tables [n capacity, ...] of the machine's rows, good until the next rows are laid down for
-        this ``use``; None, on all ranks, where there is no room."""
+        """Collective. Lay down this rank's rows of some columns, each the concatenated ``pieces`` [., ...], and meet.
+        Returns the tables [n capacity, ...] of the machine's rows, valid until the next rows are laid down for this
+        ``use``. Returns None, on all ranks, where there is no room."""
         shapes = tuple(((self.capacity, *column[0].shape[1:]), column[0].dtype) for column in pieces)
         slabs = self._find(use, shapes)
         if slabs is None:
@@ -115,10 +115,10 @@ def make_board(world: World) -> Board | None:
 class BoardRoute(Route):
     """A route over a board; wanted rows come in order of their owners.
 
-    wanted_at, wanted_row [W]: number of the machine's rank in whose slab a wanted row lies, and its row there;
-    pushed_at, pushed_row [M]: the same for each row that users push, in order of ``members``. far_position: positions
-    among the served rows of those that other machines want; far_wanted: positions among the wanted rows of those that
-    other machines own; need: rows of a slab, of the rank that needs most."""
+    wanted_at, wanted_row [W]: for each wanted row, the place among the machine's ranks of the slab that has it, and its
+    row there. pushed_at, pushed_row [M]: the same for each row that users push, in order of ``members``. far_position:
+    positions, among the served rows, of the rows for other machines; far_wanted: positions, among the wanted rows, of
+    the rows that other machines own. need: rows of a slab, on the rank that needs most."""
 
     board: Board | Any = None
     wanted_at: torch.Tensor | Any = None

@@ -38,7 +38,7 @@ class Lane:
         self._sending.append((length, message, requests + self._pieces(self._comm.Isend, message, rank)))
 
     def send_sized(self, message: np.ndarray, rank: int) -> None:
-        """Begin to send bytes as ``send`` does, to a rank that knows how many come (``receive_into``)."""
+        """Begin to send bytes as ``send`` does, to a rank that has their number (``receive_into``)."""
         self.num_held()
         self._sending.append((message, message, self._pieces(self._comm.Isend, message, rank)))
 
@@ -80,7 +80,7 @@ def _wait(done: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Says which trainer asks which sampler, both by their numbers."""
+    """Assigns a sampler to every trainer, both by their numbers."""
 
     num_trainers: int
     num_samplers: int
@@ -91,19 +91,19 @@ class Mapping:
         return self._first(1)
 
     def sampler_of(self, trainer: int) -> int:
-        """Return the sampler that a trainer asks."""
+        """Return the sampler that draws for a trainer."""
         return trainer * self.num_samplers // self.num_trainers
 
     def askers(self, sampler: int) -> range:
-        """List the trainers that ask a sampler."""
+        """List the trainers that a sampler draws for."""
         return range(self._first(sampler), self._first(sampler + 1))
 
     def source(self, sampler: int) -> int:
-        """Return the trainer that tells a sampler without askers which step is next."""
+        """Return the trainer that sends a sampler without trainers the number of the next step."""
         return self._first(sampler) - 1
 
     def followers(self, trainer: int) -> range:
-        """List the samplers without askers that a trainer tells which step is next."""
+        """List the samplers without trainers to which a trainer sends the number of the next step."""
         return range(self.sampler_of(trainer) + 1, self.sampler_of(trainer + 1))
 
     def _first(self, sampler: int) -> int:
@@ -114,8 +114,8 @@ class Mapping:
 class Crew:
     """The trainers and samplers of a job. Collective to create.
 
-    world: the ranks of this rank's side, whose verdicts stay within it; lanes: one for each step that is drawn at once;
-    met: whether ``meet`` was called; open: whether the lanes are in use.
+    world: the ranks of this rank's side, whose verdicts stay within it; lanes: one for each step that is drawn at the
+    same time. met: whether ``meet`` was called; open: whether the lanes are in use.
     """
 
     def __init__(self, job: World, num_lanes: int):

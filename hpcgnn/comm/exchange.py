@@ -1,9 +1,10 @@
 """Exchanges ragged rows by alltoallv: the one function that every exchange goes through.
 
 R ranks. A message is a matrix of rows, grouped by peer; both sides know the counts. Rows of any dtype travel as bytes.
-The first ``limit`` bytes between two ranks travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383);
-larger messages continue in point-to-point rounds that both sides can count, so that no further agreement is needed.
-Device memory that MPI takes directly travels point to point only: Open MPI's collectives take it only where they block.
+The first ``limit`` bytes between two ranks travel in the alltoallv, which keeps its total below 2 GiB (Open MPI #5383).
+The rest of larger messages follows in point-to-point rounds; both sides can count these rounds without a further
+message. Device memory that MPI takes directly travels point to point only: Open MPI's collectives take it only where
+they block.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Channel:
     """A private communicator (``mpi``) for one thread's exchanges, with counters of what it moved.
 
     ``polite`` channels wait by Test and short sleeps: a blocking wait in a background thread would spin on a core that
-    the main thread needs. ``direct`` sends device memory as it is (CUDA-aware MPI); otherwise it is staged in pinned
+    the main thread needs. ``direct`` sends device memory directly (CUDA-aware MPI); otherwise it is staged in pinned
     memory. machine: a channel of the ranks of this rank's machine, or None.
     """
 
@@ -257,8 +258,8 @@ def ask(
 
 
 def check_backward(rows: torch.Tensor, channel_size: int) -> None:
-    """Raise ValueError where the backward pass of rows would call MPI from a thread that MPI takes no calls from:
-    PyTorch runs that of a device's tensors in a thread of its own."""
+    """Raise ValueError where the backward pass of rows would call MPI from a thread from which MPI takes no calls.
+    PyTorch runs the backward pass of a device's tensors in a separate thread."""
     if rows.is_cuda and channel_size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise ValueError(
             "the backward pass of this model on a GPU calls MPI from another thread, and this MPI library allows calls "

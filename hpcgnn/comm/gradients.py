@@ -16,8 +16,8 @@ FOREVER = 1e8  # seconds
 
 
 class FlatParameters:
-    """All parameters of a module as views into one buffer, and their gradients as views into another. Device and dtype
-    of a module without parameters are those of its buffers.
+    """All parameters of a module as views into one buffer, and their gradients as views into another. A module without
+    parameters has the device and dtype of its buffers.
 
     parameter: one leaf tensor for the optimizer; extras: a few more elements that travel with the gradients (loss,
     flags).

@@ -41,10 +41,10 @@ def unwatched(stage: str, step: int = 0) -> None:
 
 
 class Group:
-    """Ranks with a communicator of their own. Collective to create; raises ValueError for one of several copies of a
-    process that MPI takes for jobs of one rank (``check_singleton``). job: the group of all ranks that share verdicts;
-    max_bytes: of one round of an exchange; working: reports that this rank is at work in a long stage (a watchdog puts
-    its own here)."""
+    """Ranks with a private communicator. Collective to create; raises ValueError for one of several copies of a process
+    that MPI takes for jobs of one rank (``check_singleton``). job: the group of all ranks that share verdicts;
+    max_bytes: of one round of an exchange. working: reports that this rank is at work in a long stage (a watchdog sets
+    it)."""
 
     def __init__(self, comm: MPI.Comm | None = None, max_bytes: int = MAX_BYTES):
         if comm is None:

@@ -50,7 +50,7 @@ class HaloChain:
         self._timers, self._overlap = timers or Timers(), overlap
 
     def start(self, route: Route | Everyone, rows: torch.Tensor) -> Exchange:
-        """Collective. Begin to bring the owners' rows [n, D] to those who want them. What is computed until ``finish``
+        """Collective. Begin to bring the owners' rows [n, D] to the ranks that want them. Computing until ``finish``
         overlaps the exchange, forward and backward; ``rows`` must not change meanwhile.
 
         Rows without gradient, on all ranks alike, take no part in the backward pass.
@@ -180,8 +180,8 @@ class _Finish(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """Takes the place of a ``Route``: pulls the m rows of all ranks [R m, D] in rank order, and sums the gradients that
-    all ranks have of them, in rank order, at the rank that they are of."""
+    """Takes the place of a ``Route``: pulls the m rows of all ranks [R m, D] in rank order. The gradients of a row are
+    summed over ranks, in rank order, at the rank of the row."""
 
     channel: Channel
     num_rows: int

@@ -44,7 +44,8 @@ def _number(variable: str) -> int:
 
 
 def explain_copies(variable: str, tasks: int, library: str) -> str:
-    """Write why as many processes as a variable says each take themselves for the only rank, and the remedy."""
+    """Explain why each of ``tasks`` processes, as ``variable`` counts them, takes itself for the only rank; name the
+    remedy."""
     if variable == TORCH_SIZE:
         return (
             f"WORLD_SIZE={tasks}, but MPI sees a single rank: torchrun starts no MPI job; use mpirun -np {tasks} or "

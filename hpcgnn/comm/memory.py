@@ -1,5 +1,5 @@
-"""Says how much memory is free, and how many cores are granted: on the machine, and in the control groups in which a
-batch system or a container holds a job. Gives back what a process holds and does not use."""
+"""Measures free memory and granted cores, on the machine and in the control groups in which a batch system or a
+container holds a job. Gives back memory that a process holds and does not use."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _group_bytes() -> list[int]:
 
 
 def granted_cores() -> tuple[float, str]:
-    """Find the tightest quota of processor time in the control groups of this process (version 1 or 2): how many cores
-    at a time, infinity without one, and the folder of the group, whose processes share it."""
+    """Find the tightest quota of processor time in the control groups of this process (version 1 or 2). Returns the
+    number of cores (infinity without a quota) and the folder of the group, whose processes share the quota."""
     quotas = [(float("inf"), "")]
     for place, old in _own_groups("cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if old else ("cpu.max",)

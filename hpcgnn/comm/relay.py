@@ -38,8 +38,8 @@ class Relay:
         return self.group == self.num_groups - 1
 
     def receive(self, like: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Receive the state of the group before, of the shapes and the type of ``like``, and a token that must be part
-        of the loss: its backward pass sends the state's gradient back."""
+        """Receive the state of the group before, with the shapes and the dtype of ``like``, and a token. The token must
+        be part of the loss: its backward pass sends the state's gradient back."""
         check_backward(like[0], self.num_groups)
         *state, token = _Receive.apply(_anchor(like[0]), self, like)
         return state, token

@@ -1,8 +1,8 @@
 """Plans an exchange of rows between owners and users once, and executes it often.
 
-A rank *wants* rows by id; their owners *serve* them. Planning costs one count and one id exchange; after that rows can
-be pulled (owner to user) and pushed (user to owner) any number of times with known counts. Push with sum is the adjoint
-of pull.
+A rank lists the *wanted* rows by id; their owners *serve* them. Planning costs one count and one id exchange; after
+that rows can be pulled (owner to user) and pushed (user to owner) any number of times with known counts. Push with sum
+is the adjoint of pull.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Route:
     argument itself, so neither may be changed in place. Rows given to ``start_push`` must not change until ``wait``;
     tables are read before a pull returns or starts.
 
-    want_counts, serve_counts [R]; order [W]: positions of the wanted ids in order of their owners, or None when they
-    are; requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in served, with its
-    transpose (indptr [S + 1], members [M])."""
+    want_counts, serve_counts [R]; order [W]: positions that bring the wanted ids into the order of their owners; None:
+    they are in that order. requests [M] int64 local rows; served [S] unique local rows; position [M] of a request in
+    served, with its transpose (indptr [S + 1], members [M])."""
 
     channel: Channel
     want_counts: np.ndarray
@@ -202,11 +202,11 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoute:
-    """A plan for pulls in which the ranks of a machine ask other machines together: a row that any of them wants
-    travels to the machine once, to the rank that asks for it, and from there to those that want it.
+    """A plan for pulls in which the ranks of a machine request rows of other machines together. A row that several
+    ranks use travels to the machine once, to the rank that requests it, and from there to its users.
 
-    far: to the owners of the rows that this rank asks for; near: within the machine, to the ranks that ask for the rows
-    that this rank wants; the rows that near serves are those that far wants."""
+    far: to the owners of the rows that this rank requests; near: within the machine, to the ranks that request the rows
+    that this rank uses. The served rows of near are the wanted rows of far."""
 
     near: Route
     far: Route
@@ -215,8 +215,8 @@ class MachineRoute:
     def plan(
         cls, ownership: Ownership, ids: np.ndarray, asks: np.ndarray, channel: Channel, narrow: bool = True
     ) -> MachineRoute:  # fmt: skip
-        """Collective. Plan pulls of the rows of unique global ids [W]; asks [W]: the rank within the machine that asks
-        for each, the same at all of its ranks; narrow: as of ``Route.plan_located``."""
+        """Collective. Plan pulls of the rows of unique global ids [W]. ``asks`` [W]: for each id the rank within the
+        machine that requests it, the same on all ranks of the machine; narrow: see ``Route.plan_located``."""
         near = Route.plan_located(asks, ids, channel.machine, narrow=False)
         return cls(near, Route.plan_located(*ownership.locate(near.served.numpy()), channel, narrow))
 

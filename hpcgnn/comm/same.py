@@ -23,9 +23,9 @@ NOTHING = "nothing"
 
 
 def same_everywhere(world: Group, what: dict[str, Any], remedy: str, user_error: bool = True) -> None:
-    """Collective over the job. Raise DistributedError on all its ranks unless each has the values ``what``, picklable
-    and by name, that rank 0 has; a rank that lacks a name of rank 0's, or has another one, differs, too. The message
-    names the first rank that differs, its machine, the first name, both values, and the remedy."""
+    """Collective over the job. Raise DistributedError on all its ranks unless each has the values ``what`` (picklable,
+    by name) of rank 0. A rank with a missing or an additional name differs, too. The message names the first rank that
+    differs, its machine, the first name, both values, and the remedy."""
     job = world.job
     first = job.broadcast((world.host, what) if job.rank == 0 else None)
     names = [name for name in (first[1] | what) if first[1].get(name, NOTHING) != what.get(name, NOTHING)]

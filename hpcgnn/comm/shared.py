@@ -141,7 +141,7 @@ class MachineTable:
 
 
 class MachineColumns:
-    """Columns of rows that each rank has, a table a machine: its ranks write their own rows, and read those of all.
+    """Columns of rows in one table per machine: each of its ranks writes its own rows and reads the rows of all.
     Collective to create, to publish and to close.
 
     own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the machine, by

@@ -1,14 +1,14 @@
 """Finds hangs, names the late ranks and ends the job.
 
-Every rank's main thread reports where it is (``at``). A background thread on each rank answers questions about that;
-when its own main thread has not moved for ``seconds``, it asks all ranks. Where none has moved in that time, it prints
-who is where (ranks that are behind, or do not answer, are late) and aborts the job. A rank that waits for requests is
-``idle``: it asks from time to time whether the others are still there. A rank whose launcher has died ends itself: MPI
-tells only ranks that call it. Where it was asked to leave it has LEAVE_SECONDS for its checkpoint: Open MPI's mpirun
-hands SIGTERM on and ends at once.
+Every rank's main thread reports where it is (``at``). A background thread on each rank answers requests for that
+report; when its main thread has not moved for ``seconds``, it sends such requests to all ranks. Where none has moved in
+that time, it prints the place of every rank (ranks that are behind, or do not answer, are late) and aborts the job. A
+rank that waits for requests is ``idle``: it checks from time to time whether the other ranks are still there. A rank
+whose launcher has died ends itself: MPI notifies only ranks that call it. A rank that was requested to leave has
+LEAVE_SECONDS for its checkpoint: Open MPI's mpirun forwards SIGTERM and ends at once.
 
-Where MPI allows no calls from several threads the background thread makes none: it looks at its own rank only, which
-ends when it has not moved for ``seconds``, whatever the others do; the launcher ends the job.
+Where MPI allows no calls from several threads, the background thread makes none: it watches its own rank only. That
+rank ends when it has not moved for ``seconds``, whatever the others do; the launcher then ends the job.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a rank's main thread does: stage, step, number of its reports, seconds since the last one, and the line of
-    code that it is in."""
+    """Progress of a rank's main thread: stage, step, number of its reports, seconds since the last report, and the line
+    of code that it is in."""
 
     stage: str
     step: int
@@ -49,8 +49,8 @@ class Where:
 
 
 class Watchdog:
-    """Watches the main threads of all ranks; ``seconds`` = 0 switches it off; is_leaving: says whether this rank was
-    asked to leave. A context manager, collective to create and to close."""
+    """Watches the main threads of all ranks; ``seconds`` = 0 switches it off; is_leaving: returns whether this rank was
+    requested to leave. A context manager, collective to create and to close."""
 
     def __init__(self, world: World, seconds: float, is_leaving: Callable[[], bool] | None = None):
         self._is_leaving = is_leaving
@@ -191,8 +191,9 @@ def describe_alone(at: Where, rank: int, host: str, seconds: float) -> str:
 
 
 def describe(answers: dict[int, Where], rank: int, hosts: list[str], seconds: float, samplers: int = 0) -> str:
-    """Write the message that says where every rank is and which are late. Late are the ranks that do not answer, else
-    those that have reported least often: of the samplers, the last ranks, if any of them is at work, else of all ranks.
+    """Write the message with the place of every rank and the late ranks. Ranks that do not answer are late. If all
+    answer, the ranks with the fewest reports are late: of the samplers (the last ranks) if any of them is at work, else
+    of all ranks at work.
 
     answers: by rank; hosts: of all ranks.
     """

@@ -162,8 +162,8 @@ class World(Group):
         return part
 
     def split_off(self, last: int) -> World:
-        """Collective. Make the world of this rank's side: the ``last`` ranks, or the others. A side is a job of its
-        own: its verdicts stay within it."""
+        """Collective. Make the world of this rank's side: the ``last`` ranks, or the others. A side is a separate job:
+        its verdicts stay within it."""
         part = copy.copy(self)
         part._comm = self._comm.Split(self.rank >= self.size - last, self.rank)
         part.rank, part.size, part.job, part._channels = part._comm.rank, part._comm.size, part, []
@@ -171,7 +171,7 @@ class World(Group):
         return part
 
     def apart(self) -> World:
-        """Return this world as a job of its own: its verdicts stay within it."""
+        """Return this world as a separate job: its verdicts stay within it."""
         part = copy.copy(self)
         part.job = part
         return part
@@ -182,10 +182,11 @@ class World(Group):
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def plans_ahead(self, wanted: int, in_flight: int = 1) -> int:
-        """Return how many plans to make ahead in the background: ``wanted``; for -1 a few where every rank has a core
-        (or a GPU) besides its compute threads, where others sample, where there are several machines, on whose network
-        a step would wait, or where several are to be ``in_flight``, else none, as a thread would only take turns with
-        the compute threads.
+        """Return the number of plans to make ahead in the background: ``wanted``, if it is not negative. For -1, it is
+        a few where that saves time. That is where every rank has a core (or a GPU) in addition to its compute threads,
+        sampling servers sample, or a step would wait on the network between machines. The number is at least
+        ``in_flight``, if several are to be in flight, and otherwise 0: a thread would only take turns with the compute
+        threads.
 
         Raises DistributedError, on all ranks alike, for several in flight where MPI allows calls from one thread only.
         """
@@ -200,9 +201,9 @@ class World(Group):
         return max(PLANS_AHEAD * pays, in_flight if in_flight > 1 else 0)
 
     def channel(self, polite: bool = False, by_machine: bool = False) -> Channel:
-        """Collective. Make a channel with a communicator of its own; polite: for a background thread; by_machine: with
-        another one between the ranks of a machine, where there are several machines, one of which has several ranks.
-        Frees the communicators of channels that are used no more: MPI libraries have only some thousand."""
+        """Collective. Make a channel with a private communicator. polite: for a background thread; by_machine: with
+        another channel between the ranks of a machine, where there are several machines, one of which has several
+        ranks. Frees the communicators of channels that are no longer used: MPI libraries have only a few thousand."""
         self.free_channels()
         options = polite, self.gpu_direct, self.config.max_message_bytes
         channel = Channel(self._comm, *options)
@@ -235,8 +236,8 @@ class World(Group):
                 self._channels[index][1].Free()
 
     def close(self) -> None:
-        """Collective. Free the communicator, and those of channels that are used no more. Neither this world nor what
-        was made with it may be used afterwards; one that it was split off from stays."""
+        """Collective. Free the communicator, and the communicators of channels that are no longer used. Neither this
+        world nor anything made with it may be used afterwards; the world that it was split off from stays."""
         self.free_channels()
         self._comm.Free()
 
@@ -351,8 +352,8 @@ def _cores(machine: MPI.Comm) -> int:
 
 
 def wanted_threads() -> int:
-    """Read how many threads the site or the user wants a process to have: OMP_NUM_THREADS, or Slurm's cores of a task;
-    0: neither says so."""
+    """Read the number of threads that the site or the user sets for a process: OMP_NUM_THREADS, or Slurm's cores of a
+    task; 0: neither is set."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         text = os.environ.get(name, "").split(",")[0]  # OpenMP's may have a number for each level of nesting
         if text.isdigit() and int(text):

@@ -1,6 +1,7 @@
-"""The book of a partition set says which part and which rank own a global id; a rank's parts are opened here, too.
+"""The book of a partition set, which gives the part and the rank that own a global id; opens a rank's parts, too.
 
-Remote nodes of a rank (or part): nodes of others that have edges to its own nodes, and so are in its halo.
+Remote nodes of a rank (or part): nodes of other ranks (or parts) that have edges to its own nodes, and so are in its
+halo.
 """
 
 from __future__ import annotations
@@ -181,8 +182,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class OpenedParts:
-    """A rank's parts. graph_hash: of the graph file, the same for all its partition sets; attributes: those at the root
-    of the book; flat_row [n] int64: of every local node; contents: what ``read_part`` returned, part by part."""
+    """A rank's parts. graph_hash: of the graph file, the same for all its partition sets; attributes: of the root of
+    the book. flat_row [n] int64: of every local node; contents: the results of ``read_part``, part by part."""
 
     book: Book
     graph_hash: str
@@ -201,10 +202,11 @@ def open_parts(
 ) -> Iterator[OpenedParts]:  # fmt: skip
     """Read the book of a partition set of a kind of graph, and the parts of ``rank`` of ``size``, one after the other.
 
-    read_part: makes of (file, number of the part, book, relations) what is kept of a part, with the row ids of its
-    nodes by type as ``rows``; check_book: raises for an open book that does not suit; working: called before each part.
-    Errors about damaged contents, in the block too, name the set. Raises FileFormatError (a ValueError) naming the file
-    for a damaged set, parts of another set, or a graph of another kind, and ValueError for more ranks than parts.
+    read_part: makes from (file, number of the part, book, relations) an object with the contents of a part; its
+    ``rows`` are the row ids of the part's nodes by type. check_book: raises for an open book that does not suit;
+    working: called before each part. Errors about damaged contents, in the block too, name the set. Raises
+    FileFormatError (a ValueError) naming the file for a damaged set, parts of another set, or a graph of another kind,
+    and ValueError for more ranks than parts.
     """
     # What NumPy raises where columns do not fit each other names no file.
     with files.naming(path, VERIFY, keep=(ValueError,)):

@@ -69,7 +69,7 @@ class StoredColumn:
 
 
 class RowReader:
-    """Reads single rows of a column from the bytes of the files: HDF5 says once where its chunks lie. The files stay
+    """Reads single rows of a column from the bytes of the files: HDF5 is used once, to find the chunks. The files stay
     open.
 
     Raises FileFormatError for chunks that are packed (the partitioner packs none of such columns).
@@ -200,7 +200,7 @@ def load(
 def load_pinned(
     column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, hot: np.ndarray
 ) -> PinnedTable:  # fmt: skip
-    """Read all rows [n, F] into the host's memory, those at positions hot [h] int64 onto the device, too."""
+    """Read all rows [n, F] into the host's memory, and the rows at positions hot [h] int64 onto the device, too."""
     if device.type == "cpu" or 0 in column.shape:
         return PinnedTable(load(column, dtype, normalize, device), hot)
     # In pages of its own: a driver pins whole pages, and refuses one that is pinned already.

@@ -1,8 +1,9 @@
-"""Sorted lists spread over ranks, and keyed permutations, by which ranks shuffle such lists without communication; the
+"""Sorted lists spread over ranks, and keyed permutations, by which ranks shuffle such lists without communication. The
 roots of a step that exceed a rank's share spill to other ranks, by a rule that all ranks can compute.
 
-A permutation of [0, n) is a Feistel network over the next even number of bits, walked until it falls below n (Black and
-Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002); every place is computed by itself. S steps, R ranks.
+A permutation of [0, n) is a Feistel network over the next even number of bits, walked until it falls below n. The
+method is from Black and Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002. Every place is computed
+independently. S steps, R ranks.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def places_of(keys: np.ndarray, num_keys: int, world: World, channel: Channel) -
 
 
 def bounds_of_least(values: np.ndarray, most: np.ndarray, group: Group) -> np.ndarray:
-    """Collective. Find for each count of ``most`` [m] the largest bound [m] below which there are at most that many of
-    all ranks' values [n] int64, which are sorted on each rank."""
+    """Collective. Find for each count of ``most`` [m] a bound [m]: the largest one below which there are at most that
+    number of all ranks' values. values [n] int64 are sorted on each rank."""
     # Minima, as one reduction: the larger end is negated.
     ends = np.array([values[0], -values[-1]] if len(values) else [1 << 62, 1 << 62])
     low, high = group.reduce_array(ends, "min")

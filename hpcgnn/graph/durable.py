@@ -16,8 +16,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk answers that tak
 
 class OutputFile:
     """A file that HDF5 writes, through h5py's driver for file objects. A write that fails is kept as ``error`` and
-    seems to succeed: HDF5 forgets an error when the dataset was let go, and a file that cannot be closed makes it
-    crash."""
+    seems to succeed. Otherwise HDF5 would forget an error once the dataset is released, and crash for a file that
+    cannot be closed."""
 
     def __init__(self, path: str | os.PathLike):
         self.path, self.is_quiet, self._place = os.fspath(path), False, 0

@@ -119,8 +119,8 @@ def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Te
 class EmbeddingStore(NodeRowStore):
     """The embeddings of some node types, all of one width, as the run loop saves and restores them.
 
-    tables: by node type; first_row: first local row of every type, as the partition counts them; shared: the memory in
-    which the rows lie where the ranks of a machine read each other's.
+    tables: by node type; first_row: first local row of every type, in the partition's order. shared: the memory with
+    the rows, where the ranks of a machine read each other's rows.
     """
 
     def __init__(self, tables: dict[int, SparseEmbedding], first_row: np.ndarray):

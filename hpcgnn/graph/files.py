@@ -1,7 +1,7 @@
 """The two kinds of HDF5 file: the graph file and the partition set (``book.h5`` + ``part-<i>.h5``).
 
-This module is the one place that knows format names, versions and the layout's invariants; everything that reads or
-writes our files goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
+This module alone has the format names, versions and the layout's invariants; everything that reads or writes our files
+goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
 
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
 "static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first
@@ -137,7 +137,7 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
 
 
 def refuse_folder(folder: pathlib.Path) -> None:
-    """Raise FileFormatError for a path that has no book; it says why, and how a partition set is made."""
+    """Raise FileFormatError for a path that has no book, with the reason and the command that makes a partition set."""
     if folder.is_file():
         parts = folder.with_name(f"{folder.stem}-parts")
         raise FileFormatError(
@@ -171,8 +171,8 @@ def reading(path: str | os.PathLike, expected: str, remedy: str) -> Iterator[h5p
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what HDF5 raises in the block about damaged contents (a dozen types of exceptions, most without a file's
-    name) into a FileFormatError that names the file and the remedy, except for the types ``keep``. MemoryError, too:
+    """Turn exceptions that HDF5 raises in the block for damaged contents into a FileFormatError that names the file and
+    the remedy. HDF5 raises a dozen types, most without a file's name; the types ``keep`` are left. MemoryError, too:
     mostly memory is short, but a damaged length may cause it."""
     try:
         yield
@@ -190,8 +190,8 @@ def naming(path: str | os.PathLike, remedy: str, keep: tuple[type[Exception], ..
 
 
 def check_objects(file: h5py.File) -> None:
-    """Raise FileFormatError for links that lead out of the file or astray, and for columns larger, together too, than a
-    file of its size can hold, which nobody should try to read."""
+    """Raise FileFormatError for links, for a group that contains itself, for data in other files, and for columns too
+    large, singly or together, for a file of its size."""
     total, most = 0, max(SMALL_BYTES, MOST_PACKED * os.path.getsize(file.filename))
     waiting, visited = [file["/"]], set()
     while waiting:
@@ -240,7 +240,7 @@ def writing(path: str | os.PathLike, file_format: str, **attributes) -> Iterator
     writers of one path do not meet: the last that ends has written the file.
 
     A write that fails is raised by the next ``flush`` of the yielded file, at the latest at the end of the block. A
-    book is sealed: it has the hashes of the parts, but no other file has its own.
+    book is sealed: it has the hashes of the parts, but no other file has the hash of the book.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -403,8 +403,8 @@ def json_attribute(file: h5py.File, name: str):
 
 
 def class_names(column: h5py.Dataset) -> list[str]:
-    """Read what the numbers 0, 1, ... of a column stand for (attribute ``names``, a JSON list of words); empty for a
-    column of plain numbers. Raises FileFormatError for an attribute that is no such list."""
+    """Read the words that a column's numbers from 0 stand for (attribute ``names``, a JSON list); empty for a column of
+    plain numbers. Raises FileFormatError for an attribute that is no such list."""
     names = column.attrs.get("names", "[]")
     words = None
     with contextlib.suppress(ValueError):

@@ -88,8 +88,8 @@ def _ranks(letters: np.ndarray, size: int) -> np.ndarray:
 
 
 def renumber(numbers: np.ndarray, names: list[str], trained: list[str], what: str) -> np.ndarray:
-    """Return numbers [...] of ``names`` as those of the same names in ``trained``; negative ones stay. Raises
-    ValueError for a name that is used and is not in ``trained``."""
+    """Replace numbers [...], which count ``names``, by the numbers of the same names in ``trained``; negative numbers
+    stay. Raises ValueError for a name that is used and is not in ``trained``."""
     if not names or not trained or names == trained:
         return numbers
     place = {name: number for number, name in enumerate(trained)}

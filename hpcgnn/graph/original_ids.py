@@ -1,4 +1,4 @@
-"""Finds nodes by their original ids, which are those of the graph's source."""
+"""Finds nodes by their original ids, the ids in the graph's source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcgnn.graph.book import Book
 
 
 class OriginalIds:
-    """Finds the nodes of one type by original id; every rank knows its own."""
+    """Finds the nodes of one type by original id; every rank has the ids of its own nodes."""
 
     def __init__(self, book: Book, node_type: str, ids: np.ndarray, world: World):
         """ids [n] integers or bytes: of this rank's nodes of the type, in order of global id."""
@@ -32,8 +32,8 @@ class OriginalIds:
         return self._world.reduce_array(self._find_own(encoded), "max")
 
     def find_for_first(self, ids: np.ndarray | Any) -> np.ndarray | Any:
-        """Collective. Find the global ids of ids that rank 0 alone brings and asks for, however often each; None
-        elsewhere."""
+        """Collective. Find the global ids of original ids that rank 0 alone gives, repeated or not. Returns None on the
+        other ranks."""
         unique = inverse = None
         if self._world.rank == 0:
             unique, inverse = np.unique(ids, return_inverse=True)

@@ -1,8 +1,8 @@
 """A rank's share of a static graph: its nodes with their columns, and all their in-edges (CSC) by relation.
 
-A rank reads the parts that the book gives it, except for features: ``StoredColumn`` says where they lie. Local rows:
-the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row id in the
-graph file; it identifies a node on any partition set."""
+A rank reads the parts that the book gives it, except for features: a ``StoredColumn`` has the place of their rows.
+Local rows: the rank's nodes type by type, in order of global id. *Flat row id*: first flat id of the node's type + row
+id in the graph file; it identifies a node on any partition set."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FEATURES = "feat"  # the column of nodes that is left in the files
 @dataclass(frozen=True, slots=True)
 class InEdges:
     """A relation's edges into this rank's n nodes of its destination type, as CSC: indptr [n + 1], src [m] global ids,
-    row [m] edge row ids, increasing within a node (empty where they were not read), all int64; columns: further columns
-    [m, ...] by name."""
+    row [m] edge row ids, all int64. row increases within a node, and is empty where it was not read; columns: further
+    columns [m, ...] by name."""
 
     indptr: np.ndarray
     src: np.ndarray
@@ -70,12 +70,12 @@ class GraphPartition:
     """A rank's share of a graph.
 
     graph_hash: of the graph file, the same for all its partition sets; flat_row [n] int64 of every local node;
-    type_start [T + 1]: first local row of every type; columns: by type, [n of the type, ...] by name, without the
-    features; features: by type, where the rows [n of the type, F] lie, None for a type without any; edges: one for each
-    of ``relations``; ranking: by type; out: where they were read, by relation, the out-edges of this rank's nodes of
-    its source type, with the destinations as ``src``; unread: by relation, names of the edges' columns that were not
-    read; book_attributes: those at the root of the book; column_attributes: by a column's place in part files, such as
-    ``nodes/paper/label``; ``names`` is there always, as a list."""
+    type_start [T + 1]: first local row of every type. columns: by type, [n of the type, ...] by name, without the
+    features. features: by type, the place of the rows [n of the type, F], None for a type without features. edges: one
+    for each of ``relations``; ranking: by type. out: by relation, the out-edges of this rank's nodes of its source
+    type, with the destinations as ``src``; empty where they were not read. unread: by relation, names of the edges'
+    columns that were not read. book_attributes: of the root of the book; column_attributes: by a column's place in part
+    files, such as ``nodes/paper/label``; each has ``names``, a list."""
 
     book: Book
     graph_hash: str
@@ -104,7 +104,7 @@ class GraphPartition:
 
     @property
     def words(self) -> dict[str, list[str]]:
-        """What the numbers 0, 1, ... of columns that were made of words stand for, by the column's place."""
+        """Words that the numbers from 0 stand for in columns that were made from words, by the column's place."""
         return {column: found["names"] for column, found in self.column_attributes.items() if found["names"]}
 
     def of_type(self, node_type: int) -> slice:
@@ -128,7 +128,7 @@ class GraphPartition:
         return degree
 
     def relation_of(self, name: str, key: str = "") -> int:
-        """Return the number of a relation. Raises ValueError that names the ``key`` that asks for it, and all
+        """Return the number of a relation. Raises ValueError that names the ``key`` of the setting, and all
         relations."""
         names = [relation.name for relation in self.relations]
         if name not in names:
@@ -162,8 +162,9 @@ def open_graph_partition(
     edge_columns: Collection[str] | None = None,
 ) -> GraphPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` ranks from a partition set of a kind of graph. Without ``edges`` only
-    their numbers are kept (``degrees_only``), without ``columns`` no column of the nodes is; with_out: out-edges too;
-    edge_columns: of the edges, with ``row``, what is read besides their ends; None: all. unread says which are not.
+    their numbers are kept (``degrees_only``); without ``columns`` no column of the nodes is read. with_out: out-edges
+    too; edge_columns: columns of the edges to read, ``row`` among them, in addition to their ends; None: all.
+    ``unread`` of the result names the columns that were not read.
 
     Raises as ``open_parts``, and FileFormatError for out-edges that are not stored.
     """

@@ -41,8 +41,8 @@ class RowOwner(Protocol):
 
 
 class NodeRowStore(Protocol):
-    """Rows of nodes that the run loop saves and restores. The methods that have a body here are those of a store
-    without waiting writes and without copies at other ranks."""
+    """Rows of nodes that the run loop saves and restores. The methods with a body here are for a store without waiting
+    writes and without copies at other ranks."""
 
     @property
     def num_learned(self) -> int | None:
@@ -76,4 +76,4 @@ class NodeRowStore(Protocol):
         return
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Collective. Add a saved write, in pieces, behind those that wait already."""
+        """Collective. Add a saved write, in pieces, behind the writes that already wait."""

@@ -1,1 +1,1 @@
-"""What every run does, whatever the kind of graph: the loop, checkpoints, records, and where plans are made."""
+"""The parts that runs on every kind of graph share: the loop, checkpoints, records, and where plans are made."""

@@ -1,4 +1,4 @@
-"""Writes columns of answers that are spread over the ranks into one file, whose suffix says in what format."""
+"""Writes columns of answers that are spread over the ranks into one file, in the format of its suffix."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class AnswerColumns:
         return None if rows is None else values[np.argsort(rows)]
 
     def share(self, name: str, first: int, world: World) -> np.ndarray:
-        """Collective. Bring this rank the share of a slab's column that it turns into text: consecutive rows, those of
-        the first rank first."""
+        """Collective. Bring this rank the share of a slab's column that it turns into text: consecutive rows, in rank
+        order."""
         own = slice(*np.searchsorted(self.row, (first, first + SLAB)))
         counts = np.bincount((self.row[own] - first) * world.size // SLAB, minlength=world.size)
         (rows, _), (values, _) = (world.exchange(part[own], counts) for part in (self.row, self.columns[name]))
@@ -47,7 +47,7 @@ class AnswerColumns:
 
 
 def text(ids: np.ndarray) -> np.ndarray:
-    """Decode bytes to text of a width that is the same on all ranks; other ids stay as they are."""
+    """Decode bytes to text of a width that is the same on all ranks; ids of other types stay unchanged."""
     return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
 
 
@@ -58,9 +58,9 @@ def check_suffix(path: str) -> None:
 
 
 def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
-    """Collective. Write the answers of all ranks in order of row, as the suffix of the path says: arrays (.npz), or a
-    table with a column for each entry of a vector (.csv, .parquet). All ranks make text of their shares, rank 0 writes,
-    under a temporary name first, and never holds more than a slab."""
+    """Collective. Write the answers of all ranks in order of row, in the format of the path's suffix. They are arrays
+    (.npz), or a table with a column for each entry of a vector (.csv, .parquet). All ranks turn their shares into text;
+    rank 0 writes, under a temporary name first, and never holds more than a slab."""
     temporary = Path(path + ".tmp")
     try:
         WRITERS[Path(path).suffix](temporary, answers, world)

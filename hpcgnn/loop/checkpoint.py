@@ -1,14 +1,14 @@
 """Finds, checks and reads checkpoints, on any number of ranks; `checkpoint_writer` writes them.
 
-A checkpoint is a folder ``checkpoints/<tag>/``: ``state.safetensors`` (weights, optimizer, configuration),
-``memory-<r>.safetensors`` (node memory of the rows that have mail, by flat row id), ``write-<w>-<r>.safetensors`` (rows
-of the w-th write that reads do not see yet, oldest first), within an epoch ``scores-<r>.safetensors`` (the epoch's
-training scores so far, where metrics are made of them), and last of all ``manifest.json`` (files with size and
-sha256, progress), beside ``manifest.sha256``. Without a manifest a folder is no checkpoint. Tags: ``step-<global
-step>-<epoch>-<step>`` and ``best-<epoch>``.
+A checkpoint is a folder ``checkpoints/<tag>/``. ``state.safetensors`` has weights, optimizer and configuration.
+``memory-<r>.safetensors`` has the node memory of the rows that have mail, by flat row id. ``write-<w>-<r>.safetensors``
+has rows of the w-th write that reads do not see yet, oldest first. Within an epoch, ``scores-<r>.safetensors`` has the
+epoch's training scores so far, where metrics are made from them. ``manifest.json`` is written last, beside
+``manifest.sha256``; it has files with size and sha256, and progress. A folder without a manifest is no checkpoint.
+Tags: ``step-<global step>-<epoch>-<step>`` and ``best-<epoch>``.
 
-Version 2 has the layout that version 1 had last, so checkpoints of version 1 are read unless they have its first
-layout: ``best_ap`` instead of ``best_metric``, or one mail a node (``has_mail``) instead of a mailbox.
+Version 2 has the last layout of version 1, so checkpoints of version 1 are read, unless they have its first layout. The
+first layout has ``best_ap`` instead of ``best_metric``, or one mail per node (``has_mail``) instead of a mailbox.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Progress:
 
 @dataclass
 class State:
-    """What a checkpoint holds besides node memory. scores: this rank's training scores of the epoch so far, by name."""
+    """Contents of a checkpoint, without node memory. scores: this rank's training scores of the epoch so far, by
+    name."""
 
     progress: Progress
     tensors: dict[str, torch.Tensor]
@@ -130,13 +131,13 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def find_sound(folder: Path, world: World, log: Callable[[str], None]) -> tuple[Path | None, bool]:
-    """Collective. Find the newest step checkpoint whose files are all as they were written; returns it, and whether the
-    best checkpoint that it names is sound, too; (None, True) where there is no checkpoint.
+    """Collective. Find the newest step checkpoint whose files are all unchanged since they were written. Returns it,
+    and whether the best checkpoint that it names is sound, too; (None, True) where there is no checkpoint.
 
-    Where a best epoch is lost, an older step checkpoint is taken from which it is trained anew, if there is one. Logs
-    which ones it skips; those that are damaged are no checkpoints any more, so that the run writes them anew. Raises
-    DistributedError when every one is damaged, and when one that is newer than all sound ones has another layout: an
-    older one would lose work."""
+    Where the checkpoint of the best epoch is lost, an older step checkpoint is taken, if there is one, and the best
+    epoch is trained again. Logs the checkpoints that it skips. Damaged ones are made invalid, so that the run writes
+    them anew. Raises DistributedError when every checkpoint is damaged, and when one that is newer than all sound ones
+    has another layout: an older checkpoint would lose work."""
     paths, damaged, lost = world.broadcast(step_checkpoints(folder)), [], -1
     sound: Path | None = None
     for path in reversed(paths):
@@ -190,8 +191,8 @@ def find_damage(path: Path, world: World) -> str | None:
 
 
 def find_best(folder: Path) -> Path | None:
-    """Find the newest checkpoint of a best epoch: each is better than those before it. It may be one that no step
-    checkpoint names: with ``sampling.halo_staleness`` some epochs end without one. Raises OtherVersionError."""
+    """Find the newest checkpoint of a best epoch: each is better than the earlier ones. Perhaps no step checkpoint
+    names it: with ``sampling.halo_staleness`` some epochs end without a step checkpoint. Raises OtherVersionError."""
     bests = sorted(path for path in folder.glob(f"{BEST}*") if (path / MANIFEST).is_file())
     for path in filter(None, [find_latest(folder), *bests[-1:]]):
         try:
@@ -320,7 +321,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read all tensors of a checkpoint but those of nodes. Raises ValueError for a damaged checkpoint."""
+    """Read all tensors of a checkpoint, except the rows of nodes. Raises ValueError for a damaged checkpoint."""
     entry = next(entry for entry in read_manifest(path, NO_FILES)["files"] if entry["name"] == STATE)
     return _load_file(path, entry)
 
@@ -411,8 +412,8 @@ def carry_rows(
     path: Path, entries: list[dict], memory: NodeRowStore, book: Book, directory: NodeDirectory, world: World,
     channel: Channel,
 ) -> int:  # fmt: skip
-    """Collective. Read the learned rows of nodes of another graph, whose ``directory`` has by flat row id the global
-    ids of the same nodes here, -1 for those that are not; returns the number of rows that this rank got."""
+    """Collective. Read the learnable embeddings of nodes of another graph. Its ``directory`` has, by flat row id, the
+    global ids of the same nodes in this graph, -1 for other nodes. Returns the number of rows that this rank got."""
     like = {WEIGHT: memory.prototype()[WEIGHT]}
     reader, count = _SavedRowReader(path, like, book, directory, world, channel), 0
     for saved in reader.read(entries):

@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on, and loads them into a session.
+"""Writes checkpoints in the background of training, and loads them into a session.
 
 The content of a checkpoint is copied and a thread of every rank writes the rank's files. The manifest, which makes the
 folder a checkpoint, follows once the files of all ranks are on disk.
@@ -62,11 +62,11 @@ class _CheckpointJob:
 
 
 class CheckpointWriter:
-    """Collective, except ``is_busy``. keep: how many step checkpoints stay; graph: identity of the partitioned graph;
-    config: that of the run, which a resumed one is compared with; schema: what the model needs of a graph.
+    """Collective, except ``is_busy``. keep: number of step checkpoints to keep; graph: identity of the partitioned
+    graph. config: configuration of the run, which a resumed run is compared with; schema: needs of the model.
 
-    A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``; whole
-    checkpoints are left as they are, those that wait are given up.
+    A file that a rank cannot write raises DistributedError on all ranks, with the next ``add`` or ``settle``. Complete
+    checkpoints stay unchanged; waiting ones are given up.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ def _write_manifest(target: Path, entries_by_rank: list[list[dict]], progress: P
 
 
 def prune(folder: Path, best_epoch: int, keep: int, waiting: set[Path]) -> list[Path]:
-    """Take the manifests out of all checkpoints but the ``keep`` newest whole step checkpoints, the best one and those
-    being written; returns their folders, and those of checkpoints that were never finished."""
+    """Take the manifests out of all checkpoints, except the ``keep`` newest complete step checkpoints, the best one and
+    the ones being written. Returns the folders of the other checkpoints, unfinished ones included."""
     staying = {*step_checkpoints(folder)[-keep:], folder / best_tag(best_epoch), *waiting}
     stale = [path for path in (*folder.glob("step-*"), *folder.glob("best-*")) if path not in staying]
     for path in stale:
@@ -254,8 +254,8 @@ def load(session: Session, path: Path) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Nodes of this graph with learnable rows, and those of them whose rows a model trained on another graph brought,
-    on all ranks; both 0 for a model without such rows."""
+    """Learnable node embeddings after a change of the graph, on all ranks. nodes: nodes of this graph that have one;
+    found: nodes whose embedding came from the other graph; both 0 for a model without embeddings."""
 
     nodes: int = 0
     found: int = 0
@@ -263,15 +263,15 @@ class Carried:
     def __str__(self) -> str:
         if not self.nodes:
             return ""
-        return f"{self.found} of {self.nodes} nodes were in the graph of the run, the others have new rows"
+        return f"{self.found} of {self.nodes} nodes were in the graph of the run; the others have new embeddings"
 
 
 def load_elsewhere(session: Session, path: Path, trained_on: str) -> Carried:
-    """Collective. Load the weights of a checkpoint into a session on another graph, bring the learnable rows of the
-    nodes that both graphs have, by original ids, and form node memory anew.
+    """Collective. Load the weights of a checkpoint into a session on another graph. Learnable node embeddings follow
+    the original ids of the nodes that both graphs have; node memory is formed anew.
 
-    trained_on: partition set of the run's graph, read where the model has learnable rows. Raises DistributedError for
-    weights that do not fit, and for a set of another graph.
+    trained_on: partition set of the run's graph, read where the model has learnable node embeddings. Raises
+    DistributedError for weights that do not fit, and for a set of another graph.
     """
     with together(session.world, "read checkpoint"):
         tensors = checkpoint.load_tensors(path)
@@ -286,7 +286,7 @@ def load_elsewhere(session: Session, path: Path, trained_on: str) -> Carried:
 
 
 def _carry(session: Session, path: Path, trained_on: str) -> Carried:
-    """Collective. Bring the learnable rows of a checkpoint, if the session has any."""
+    """Collective. Bring the learnable embeddings of a checkpoint, if the session has any."""
     learned, kind = session.memory.num_learned, session.config.KIND
     if learned is None:
         return Carried()
@@ -296,8 +296,8 @@ def _carry(session: Session, path: Path, trained_on: str) -> Carried:
         graph, rows, names = read_names(trained_on, world.rank, world.size, kind)
         if graph != manifest["graph"]:
             raise ValueError(
-                f"{trained_on}: holds another graph than the run was trained on, whose nodes its learnable rows are "
-                "of: keep that partition set"
+                f"{trained_on}: holds another graph than the run was trained on, whose nodes have its learnable "
+                "embeddings: keep that partition set"
             )
         own_names = read_names(session.path, world.rank, world.size, kind)[2]
     ids = find_by_name(own_names, partition.book.local_to_global(world.rank), names, world, channel)
@@ -341,8 +341,8 @@ def _first(weights: set[tuple]) -> str:
 
 
 def initialize(session: Session, folder: Path) -> str:
-    """Collective. Start training from the best weights of a finished run, and from its learnable rows, by original
-    ids; the head stays new where the run learned something else. Describes what was done.
+    """Collective. Start training from the best weights of a finished run, and from its learnable node embeddings, by
+    original ids. The head stays new where the run had another task. Returns a text about loaded and new weights.
 
     Raises DistributedError when nothing fits, or when ``task.freeze`` would leave parts that do not fit untrained.
     """

@@ -85,8 +85,8 @@ def _drop_unread(stream: TextIO) -> None:
 
 def leave(code: int) -> NoReturn:
     """End this process with an exit code, at the latest after LEAVE_SECONDS: MPI's end waits for all ranks, one of
-    which may hang. Launchers take a code that asks for a requeue for a failure: `srun --kill-on-bad-exit` and mpirun
-    then send SIGTERM to ranks that are slower to leave, which must not change the job's code."""
+    which may hang. Launchers take the code EXIT_REQUEUE for a failure: `srun --kill-on-bad-exit` and mpirun then send
+    SIGTERM to ranks that are slower to leave. That signal must not change the job's code."""
     signal.alarm(LEAVE_SECONDS)
     if code == EXIT_REQUEUE:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -150,9 +150,9 @@ class StopRequest:
         return self.requested or (self._pipe is not None and bool(select.select(self._pipe[:1], [], [], 0)[0]))
 
     def leave_before_end(self, seconds: float) -> str:
-        """Request to leave ``seconds`` (0: never) before the end of the job's time, where the environment says when
-        that is, or with a tenth of the time left where that is less. An end that is over is ignored: it is that of
-        another job, or of a limit that was raised since. Returns what was decided, in words."""
+        """Request to leave ``seconds`` (0: never) before the end of the job's time, if the environment has it. If a
+        tenth of the time left is less than ``seconds``, leave with that tenth left. An end in the past is ignored: it
+        belongs to another job, or to a limit that was raised since. Returns the decision in words."""
         name = next((name for name in END_TIMES if os.environ.get(name)), None)
         if name is None or seconds <= 0:
             return ""

@@ -56,7 +56,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder | None:
-        """Read what a lock says; None where that is no holder, as while it is written."""
+        """Read the holder from a lock's text; None where the text is no holder, such as while it is written."""
         try:
             return cls(**decode_json(text))
         except (ValueError, TypeError):
@@ -76,7 +76,8 @@ class Holder:
 
 
 def this_machine() -> str:
-    """Name this boot of the machine and the namespace of its process ids; its host's name where Linux tells neither."""
+    """Name this boot of the machine and the namespace of its process ids; its host's name where Linux reports
+    neither."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -85,8 +86,8 @@ def this_machine() -> str:
 
 
 def process_began(pid: int) -> str | None:
-    """Say when a process began, in the kernel's ticks since the boot; None where there is none, or only its exit code
-    is left, empty where the system does not tell."""
+    """Return the start of a process in the kernel's ticks since the boot. Returns None where no such process runs, or
+    only its exit code is left, and an empty text where the system does not report the start."""
     try:
         os.kill(pid, 0)
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

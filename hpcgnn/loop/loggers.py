@@ -44,8 +44,8 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases in wandb/ of the run folder: offline (`wandb sync` uploads it), or as WANDB_MODE says.
-    A resumed run goes on with the same id."""
+    """A run of Weights & Biases in wandb/ of the run folder: offline (`wandb sync` uploads it), or in the mode
+    WANDB_MODE. A resumed run keeps its id."""
 
     def __init__(self, folder: Path, config: dict[str, Any], done: int):
         import wandb
@@ -66,8 +66,8 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow in mlflow.db of the run folder, or where MLFLOW_TRACKING_URI says. A resumed run goes on with the
-    run of the same name."""
+    """A run of MLflow in mlflow.db of the run folder, or at MLFLOW_TRACKING_URI. A resumed run continues the run of the
+    same name."""
 
     def __init__(self, folder: Path, config: dict[str, Any], done: int):
         from mlflow import MlflowClient

@@ -60,9 +60,9 @@ class MetricsFile:
 
 
 def read_lines(path: Path, damaged: list[str] | None = None) -> list[dict]:
-    """Read the objects of a file of JSON lines, those with a ``kind``; a last line that was cut off is left out, a
-    missing file is empty. damaged: takes the names of other lines that are none. Raises ValueError for such a line
-    where this is None, and where no line is left."""
+    """Read the objects of a file of JSON lines, each with a ``kind``; a last line that was cut off is left out, a
+    missing file is empty. damaged: takes messages about other lines that are no such objects. Raises ValueError for
+    such a line where ``damaged`` is None, or where no line is left."""
     if not path.is_file():
         return []
     objects, problems = [], []

@@ -60,7 +60,7 @@ def clip(gradient: torch.Tensor, longest: float) -> None:
 class FlatOptimizer:
     """Optimizes one flat parameter, the same on all ranks. Collective to create, to sum, to save and to close.
 
-    Steps are those of torch's optimizers, by their functions: making one of their objects loads torch's compiler, a
+    Steps use the functions of torch's optimizers: making one of their objects loads torch's compiler, which takes a
     second and 90 MB on every rank. lr: of the newest step.
     """
 
@@ -83,8 +83,8 @@ class FlatOptimizer:
     def sum(
         self, step: int, loss: torch.Tensor, stop: bool, busy: bool = False, due: bool = False
     ) -> tuple[float, bool, bool, bool]:  # fmt: skip
-        """Collective. Return the step's loss over all ranks, and whether any rank asks to stop, is busy with a
-        checkpoint, and holds that another one is due. With the last step of a group the gradient is summed in the same
+        """Collective. Return the step's loss over all ranks, and whether any rank requests to stop, is busy with a
+        checkpoint, and finds that another one is due. With the last step of a group the gradient is summed in the same
         message."""
         self.flat.extras[LOSS] = loss
         for place, flag in ((STOP, stop), (BUSY, busy), (DUE, due)):
@@ -147,8 +147,8 @@ class FlatOptimizer:
             )  # fmt: skip
 
     def tensors(self, step: int) -> dict[str, torch.Tensor]:
-        """Collective. Return what a checkpoint before ``step`` holds besides the weights: the moments, the newest
-        learning rate and, within a group, the gradient so far, summed over ranks."""
+        """Collective. Return the optimizer's tensors for a checkpoint before ``step``: the moments, the newest learning
+        rate and, within a group, the gradient so far, summed over ranks."""
         tensors = {f"optimizer.{name}": value for name, value in self._moments.items()}
         tensors["lr"] = torch.tensor(self.lr, dtype=torch.float64)
         if step % self._config.accumulate_steps and step < self._num_steps:

@@ -21,11 +21,10 @@ Plan = TypeVar("Plan")
 class Prefetcher(Generic[Plan]):
     """Iterates over ``make(i)`` for i in ``range(start, stop)``, at most ``depth`` ahead of the consumer.
 
-    Making a plan is collective, so all ranks must make the same plans: when the consumer stops early, the threads still
-    finish the plans that the window allows (every rank consumed equally many), and no other. With several ``make``, at
-    most ``depth`` of them, as many plans are made at once, each in a thread of its own; plan k is made by number k
-    modulo their count. With depth 0 plans are made in place, ``in_a_row`` at once, so that graph and code stay in the
-    caches.
+    Making a plan is collective, so all ranks must make the same plans. When the consumer stops early, the threads still
+    finish the plans that the window allows (every rank consumed the same number), and no other. ``make`` may be a list
+    of at most ``depth`` functions: each makes plans in a separate thread, plan k by number k modulo their count. With
+    depth 0, plans are made in place, ``in_a_row`` at once, so that graph and code stay in the caches.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Records where the time of a run goes: stages.jsonl in the run folder, a table at the end, and traces of some steps.
 
 R ranks of the job. Unlike metrics.jsonl, the lines of stages.jsonl depend on the machine: no two runs write the same,
-and a resumed run appends to them. Bytes sent are those from rank to rank [R, R] for up to MOST_PAIRED ranks; of more
-ranks, what each sent to all others [R].
+and a resumed run appends to them. Bytes sent are from rank to rank [R, R] for up to MOST_PAIRED ranks; for more ranks,
+from each rank to all others [R].
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class StageLog:
         self.begin()
 
     def table(self) -> list[str]:
-        """Make lines of text, on rank 0: the seconds of every stage over all epochs since the start, least, mean and
-        most of the ranks; bytes, memory and how uneven the ranks are."""
+        """Make lines of text, on rank 0: the seconds of every stage over all epochs since the start, as least, mean and
+        most of the ranks. Bytes, memory and the imbalance of the ranks follow."""
         if EPOCH not in self._total:
             return []
         longest = self._total[EPOCH].max()

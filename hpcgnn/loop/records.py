@@ -29,7 +29,7 @@ BAR_WIDTH = 16
 
 
 class StepProgress:
-    """Shows the progress of an epoch, on rank 0: as a bar on ``stream`` where ``train.progress`` says so, and as lines
+    """Shows the progress of an epoch, on rank 0: as a bar on ``stream`` depending on ``train.progress``, and as lines
     in the log every ``train.log_seconds``."""
 
     def __init__(self, config: TrainConfig, log: RunLog, stream: TextIO | None = None):

@@ -1,5 +1,5 @@
-"""Keeps a model the same on all ranks: compares its weights and buffers, starts those of a user's own class as rank
-0's, and refuses draws from generators that ranks do not share."""
+"""Keeps a model the same on all ranks. Compares its weights and buffers, copies rank 0's initial ones of a custom model
+to all ranks, and refuses draws from generators that ranks do not share."""
 
 from __future__ import annotations
 

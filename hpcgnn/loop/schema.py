@@ -1,4 +1,4 @@
-"""What a trained model needs of a graph: recorded with its weights, and compared where it is to work on another one."""
+"""The schema of a graph: the needs of a model, recorded with its weights and compared with other graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Schema:
             raise ValueError(f"not a schema: {error}") from error
 
     def has_outputs_of(self, other: Schema | None) -> bool:
-        """Whether outputs stand for the same classes and edge types as those of a model with the ``other`` schema."""
+        """Whether outputs stand for the same classes and edge types as in a model with the ``other`` schema."""
         if other is None:
             return False
         mine, its = ({k: v for k, v in s.values.items() if k not in OF_NUMBERS} for s in (self, other))

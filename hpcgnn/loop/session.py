@@ -25,8 +25,8 @@ from hpcgnn.task.goal import Collected
 
 
 class Loader(Protocol):
-    """Makes the plans of one split's steps. batches: those of the current epoch, with ``num_steps`` and ``sizes``, and
-    equal in number on all ranks."""
+    """Makes the plans of one split's steps. batches: of the current epoch, with ``num_steps`` and ``sizes``, and equal
+    in number on all ranks."""
 
     batches: Any
 
@@ -41,18 +41,18 @@ class Loader(Protocol):
 
 
 class Task:
-    """What executes plans: ``train(plan)``, ``score(plan)`` and ``evaluate(plan)``, all collective. last_scores: of the
+    """Executor of plans: ``train(plan)``, ``score(plan)`` and ``evaluate(plan)``, all collective. last_scores: of the
     newest training step."""
 
     last_scores: Any = None
 
     def can_resume(self, epoch: int, step: int) -> bool:
-        """Whether a run can go on exactly from before a step, with what a checkpoint holds."""
+        """Whether a run can resume exactly before a step, from the contents of a checkpoint."""
         return True
 
     def run_state(self) -> dict[str, torch.Tensor]:
-        """Tensors for the checkpoint besides weights, buffers, optimizer and ``memory``. Every rank returns the same;
-        they belong to the step at which ``memory.saved`` was last called."""
+        """Tensors for the checkpoint in addition to weights, buffers, optimizer and ``memory``. Every rank returns the
+        same; they belong to the step at which ``memory.saved`` was last called."""
         return {}
 
     def restore_state(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -108,16 +108,16 @@ class Session:
     """A run without its loop, whatever the kind of graph: loaders by split, a model, and the goal that it is trained
     for. The wings' ``open_session`` makes it, collectively.
 
-    graph: what the wing opened, with ``partition``, ``channel`` and ``close``; loaders: a ``Loader`` by split; goal: a
-    ``Goal``; memory: rows of nodes that the run keeps, a ``NodeRowStore``; task: a ``Task`` that executes plans;
-    describe_run: what is about to run, line by line, collective; scored_by: the ranks that score a split together;
-    roots: name of what batches are made of; exact: scores a split as a whole (None: plan by plan), collective, returns
-    None where ``stop`` says so; forgets: whether every split is scored from new memory; renew: rebuilds memory by the
-    current weights, after training and before a split is scored (None: memory stays as training left it), collective,
-    returns False where ``stop`` says so; check_training: checks, before training, data that only evaluation will read,
-    collective, raises DistributedError; more_metrics: further metrics of a split, by name, collective; schema: what the
-    model needs of a graph; path: the partition set; rebuild: forms memory up to the end of training from nothing, by
-    the current weights, collective, for a model that was trained on another graph (None: there is none to form).
+    graph: object that the wing opened, with ``partition``, ``channel`` and ``close``; loaders: a ``Loader`` by split;
+    goal: a ``Goal``; memory: rows of nodes that the run keeps, a ``NodeRowStore``. task: a ``Task`` that executes
+    plans; describe_run: collective, describes the run to start, line by line; scored_by: the ranks that score a split
+    together. roots: name of the elements of batches. exact: collective, scores a split as a whole (None: plan by plan),
+    and returns None if ``stop`` returns True. forgets: whether every split is scored from new memory. renew:
+    collective, rebuilds memory by the current weights, after training and before a split is scored, and returns False
+    if ``stop`` returns True; None: memory stays as training left it. check_training: collective, checks data before training that only evaluation will
+    read, and raises DistributedError. more_metrics: collective, returns further metrics of a split, by name.
+    schema: the model's needs of a graph; path: the partition set. rebuild: collective, forms memory up to the end of
+    training from nothing, by the current weights, for a model of another graph; None: there is no memory.
     """
 
     config: Any
@@ -151,7 +151,7 @@ class Session:
 
     @property
     def model_key(self) -> str:
-        """What the model is called in the configuration, for messages."""
+        """Name of the model in the configuration, for messages."""
         class_path = self.config.model.class_path
         return f"model.class_path {class_path}" if class_path else f"model {self.config.model_name}"
 
@@ -170,8 +170,8 @@ class Session:
         return loader.plans(epoch, start)
 
     def scores(self, split: str, stop: Callable[[], bool] = lambda: False) -> Collected | Any:
-        """Collective. The collected scores of a split; None when ``stop``, collective and asked after every step, says
-        so. Raises DistributedError where the model draws from a generator that ranks do not share."""
+        """Collective. The collected scores of a split; None when ``stop``, collective and called after every step,
+        returns True. Raises DistributedError where the model draws from a generator that ranks do not share."""
         before = generator_states()
         collected = self._scores(split, stop)
         refuse_draws(before, self.world, self.model_key, f"scores of {split}")
@@ -192,7 +192,7 @@ class Session:
         return collected
 
     def describe(self) -> list[str]:
-        """Collective. What is about to run, line by line."""
+        """Collective. Description of the run to start, line by line."""
         return self.describe_run(self)
 
     def channels(self) -> list[Channel]:
@@ -213,8 +213,8 @@ class Session:
 
 
 def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dtype]:
-    """Collective. Choose how matrices are multiplied, as ``train.matmul`` says; returns the timers of a run's steps and
-    of their planning, and the type of its numbers."""
+    """Collective. Choose the kind of matrix products of ``train.matmul``; returns the timers of a run's steps and of
+    their planning, and the dtype of its numbers."""
     mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
     with together(world, "choose how matrices are multiplied"):
         choose_products(config.matmul, world.device, config.dtype)

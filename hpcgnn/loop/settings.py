@@ -29,7 +29,7 @@ class TrainConfig:
     """The training loop.
 
     Attributes:
-        epochs: Number of passes over the training events.
+        epochs: Number of passes through the training events.
         batch_size: Number of events in a global batch, over all ranks together.
         drop_last: Leave out the last training batch of an epoch when it is shorter than batch_size. On temporal graphs
             its events stay in the history.
@@ -201,7 +201,7 @@ class Sections:
 
     @property
     def model_name(self) -> str:
-        """What is trained, in a few words: a class of the user's own, or a kind of network."""
+        """Name of the trained model: the class path of a custom model, or a kind of network."""
         return self.model.class_path or self.model.kind
 
     @property
@@ -215,8 +215,8 @@ class Sections:
         return self.train.parallel_epochs
 
     def resolve_inputs(self) -> None:
-        """Make the paths of inputs absolute, as a run may be resumed from another folder, and read what stands for the
-        content of those that are part of the run's identity. Raises ValueError for one that is missing."""
+        """Make the paths of inputs absolute, as a run may be resumed from another folder. Reads a fingerprint of the
+        content of each input that is part of the run's identity. Raises ValueError for a missing input."""
         self.data.path = self.data.path and os.path.abspath(self.data.path)
         self.train.init = self.train.init and os.path.abspath(self.train.init)
 

@@ -1,7 +1,7 @@
 """Launches training steps as CUDA graphs: a step of shapes that came before is launched as a whole, not by kernels.
 
-A graph reads and writes memory at the addresses of its recording. Weights, gradients and node memory stay there anyway;
-the plan of a step is copied to where the recorded step's plan was, and dropout's masks, which differ in every step, are
+A graph reads and writes memory at the addresses of its recording. Weights, gradients and node memory stay there anyway.
+The plan of a step is copied to the place of the recorded step's plan. Dropout's masks, which differ in every step, are
 made before. Lengths are padded to a few sizes, so that many steps have the same shapes.
 """
 
@@ -45,7 +45,8 @@ class StepGraphs:
     """Calls ``step(plan)``, which returns tensors and waits for nothing. From the second plan of the same shapes on it
     is replayed as a graph, in the stage "compute" of the timers; there are at most MOST_GRAPHS graphs.
 
-    make_graph: makes an empty graph, by default CUDA's; all of these are recorded on one stream and share memory.
+    make_graph: makes an empty graph, by default a CUDA graph; all CUDA graphs are recorded on one stream and share
+    memory.
     """
 
     def __init__(self, step: Callable[[Any], Any], timers: Timers, make_graph: Callable[[], Any] | None = None):

@@ -19,8 +19,9 @@ from hpcgnn.native.encode import time_encode_reference
 class AttentionPlan:
     """The structure of one attention call; tensors of one device.
 
-    slot [N, K] int32 rows of the unique nodes (-1 pads), count [N] int32 valid slots (first), dt [N, K] int64, edge_of
-    [N, K] int32 rows of the edge features, (slot_indptr [U + 1], slot_order) the transpose of slot.
+    slot [N, K] int32: rows of the unique nodes (-1 pads); count [N] int32: number of valid slots, which come first; dt
+    [N, K] int64. edge_of [N, K] int32: rows of the edge features; (slot_indptr [U + 1], slot_order): the transpose of
+    slot.
     """
 
     slot: torch.Tensor

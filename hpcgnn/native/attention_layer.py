@@ -18,8 +18,9 @@ from hpcgnn.native.layers import KeyedDropout, address, flat_zeros, kernels_for
 
 @dataclass(slots=True)
 class AttentionCall:
-    """What a layer of attention takes besides node rows and weights: root [N] int64 rows of the unique nodes with its
-    transpose (indptr [U + 1], order), edge [., F], frequency [T] float64, scale of the scores, eps of the norm."""
+    """Inputs of an attention layer, in addition to node rows and weights. root [N] int64: rows of the unique nodes,
+    with its transpose (indptr [U + 1], order); edge [., F]; frequency [T] float64; scale: of the scores; eps: of the
+    norm."""
 
     root: torch.Tensor
     root_transpose: tuple[torch.Tensor, torch.Tensor]
@@ -87,7 +88,7 @@ class AttentionPass:
         return out
 
     def backward(self, gradient: torch.Tensor, flat: torch.Tensor, with_phase: bool = False) -> torch.Tensor:
-        """Return the gradient of node [U, D] for a gradient [N, Z] of forward's result, and add the gradients of the
+        """Return the gradient of node [U, D] for a gradient [N, Z] of forward's result. Adds the gradients of the
         weights (and of the phase), in their order, to ``flat``."""
         plan, transpose, node, long = self._call.plan, self._call.root_transpose, self._node, torch.int64
         grad_node, size = torch.empty_like(node), self._layer.gradient_size(with_phase)

@@ -98,7 +98,7 @@ def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor to the host, contiguous. Waits for its device's work so far, and copies in slabs through pinned
-    memory on a stream of its own, so that what other threads do there goes on."""
+    memory on a separate stream, so that the work of other threads on the device continues."""
     if not tensor.is_cuda:
         return tensor.contiguous()
     stream = _download_stream(tensor.device)

@@ -76,8 +76,8 @@ def link_decoder(embedding, source, bias, destination, out, out_bias) -> torch.T
 
 
 def link_loss(logits: torch.Tensor, batch_size: int) -> tuple[float, torch.Tensor]:
-    """Loss of logits [1 + k, b], events first, then negatives, and its gradient [1 + k, b]: the sum over events of
-    -log p(event) - mean over negatives of log(1 - p), divided by ``batch_size``."""
+    """Loss of logits [1 + k, b], events first, then negatives, and its gradient [1 + k, b]. The loss is the sum over
+    events of -log p(event) - mean over negatives of log(1 - p), divided by ``batch_size``."""
     gradient = torch.empty_like(logits)
     roles, pairs = logits.shape
     loss = kernels_for(logits).link_loss(

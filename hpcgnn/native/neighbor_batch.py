@@ -17,8 +17,8 @@ def sample_layers(
     """A whole batch in one call: per hop (offsets [F + 1] int64, source [E] int32, positions [E] int64 or None).
 
     One node type, one relation, all of it here: indptr [n + 1], src [m], identity [n] int64, ``relabel`` of n nodes.
-    The frontier of a hop, F nodes, are all unique nodes so far, the different seeds first; source is the place of
-    each neighbor among the unique nodes after the hop, ``relabel.unique`` in the end. Equal, bit for bit, to
+    The frontier of a hop, F nodes, is all unique nodes so far, the distinct seeds first. source is the place of each
+    neighbor among the unique nodes after the hop, in the end ``relabel.unique``. Equal, bit for bit, to
     ``sample_neighbors`` with ``random.hop`` one more each hop, followed by ``relabel.add(src[positions])``; for mode
     and weight see there. NumPy only; releases the GIL, so that threads with a Relabel each may sample a batch each.
     """

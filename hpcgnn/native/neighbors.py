@@ -24,14 +24,14 @@ def sample_neighbors(
     and its identity alone. NumPy arrays or CUDA tensors. A row has fewer than 2^32 entries. Positions increase within
     a node, unless drawn with replacement: then they are in order of the draws.
 
-    mode: "uniform" draws without replacement (Floyd's algorithm: Bentley and Floyd, CACM 1987), all entries where
-    there are no more than ``fanout``; "replace" draws ``fanout`` times with replacement; "full", or fanout -1 in any
-    mode, takes all. weight [m] uint32 (not for "labor"): probabilities in proportion; without replacement one entry
-    after another among those that are left (successive sampling). Entries of weight 0 are never taken.
+    mode: "uniform" draws without replacement (Floyd's algorithm: Bentley and Floyd, CACM 1987), and takes all entries
+    where there are no more than ``fanout``. "replace" draws ``fanout`` times with replacement; "full", or fanout -1 in
+    any mode, takes all. weight [m] uint32 (not for "labor"): probabilities in proportion; without replacement, one
+    entry after another from the remaining entries (successive sampling). Entries of weight 0 are never taken.
 
-    "labor" is LABOR-0 (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023) in its sequential Poisson form:
-    every source has one 64-bit random number a call, keyed by source_identity [m] int64 (the identity of each entry's
-    source), and a node takes the entries with the ``fanout`` smallest numbers, of equal ones the first. So nodes share
+    "labor" is LABOR-0 (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023) in its sequential Poisson form.
+    Every source has one 64-bit random number per call, keyed by source_identity [m] int64 (the identity of each entry's
+    source). A node takes the entries with the ``fanout`` smallest numbers, of equal ones the first. So nodes share
     neighbors, each has exactly min(degree, fanout), and its entries are equally likely; of parallel edges all or the
     first are taken. No importance weights (LABOR-1 and LABOR-* have them).
     """

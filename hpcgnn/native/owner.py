@@ -10,8 +10,8 @@ from hpcgnn.native.build import _native
 def locate(ids, blocks):
     """Owning rank and the owner's local row of every id, int64 [n]. NumPy only.
 
-    blocks: (start, rank, local) [B] int64 each: the ids from start[b] to the next start, increasing, belong to
-    rank[b], whose local row of the first of them is local[b]. An id below start[0] is the caller's mistake.
+    blocks: (start, rank, local) [B] int64 each; start increases. The ids from start[b] to the next start belong to
+    rank[b], and the first of them is its local row local[b]. An id below start[0] is the caller's mistake.
     """
     owner, local = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     _native.locate(ids, *blocks, owner, local)
@@ -45,7 +45,7 @@ def unique_by_owner(ids, blocks, size: int):
 
 
 def gather_ranges(values, begin, length):
-    """Join ranges of ``values`` [n] int64, those from ``begin`` [m] on and of ``length`` [m]: [sum(length)]. NumPy
+    """Join ranges of ``values`` [n] int64, each from ``begin`` [m] on and of ``length`` [m]: [sum(length)]. NumPy
     only."""
     out = np.empty(int(length.sum()), np.int64)
     _native.gather_ranges(values, begin, length, out)

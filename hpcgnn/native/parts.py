@@ -29,8 +29,8 @@ class PartProblem:
 
 
 def balance_parts(problem: PartProblem, nodes: np.ndarray, penalty: float, part: np.ndarray, loads: np.ndarray) -> int:
-    """Visit nodes [n] int64 in order and move each to where its ties and ``penalty`` times the squared excesses of
-    loads over their limits cost least; returns the number of moves.
+    """Visit nodes [n] int64 in order and move each to the part of least cost; returns the number of moves. The cost is
+    the cost of its ties plus ``penalty`` times the squared excesses of loads over their limits.
 
     part [N] int32 and loads [P, C] float64 change in place. With a penalty below 0 no move may raise the excesses.
     """
@@ -42,11 +42,11 @@ def balance_parts(problem: PartProblem, nodes: np.ndarray, penalty: float, part:
 
 @dataclass(frozen=True, slots=True)
 class PartLoads:
-    """Loads of P parts by C constraints, and the rule that chooses a node's part among those with room for it.
+    """Loads of P parts by C constraints, and the rule that chooses a node's part among the parts with room for it.
 
-    ldg: the largest ties * (1 - how full the part is); fennel: the largest ties - price * sqrt(how full). Of equal ones
-    the emptier, then the first; only what the node weighs on counts. Without room anywhere: the part that is least
-    overfull with the node.
+    ldg: the largest ties * (1 - fill of the part); fennel: the largest ties - price * sqrt(fill). Of equal parts the
+    emptier is taken, then the first; only constraints in which the node has weight count. Without room anywhere, the
+    part that is least overfull with the node is taken.
     """
 
     loads: np.ndarray  # [P, C] float64, changes in place
@@ -71,16 +71,16 @@ class StreamNodes:
 def stream_parts(nodes: StreamNodes, loads: PartLoads, part: np.ndarray) -> None:
     """Assign nodes in their order; the loads and ``part`` [N] int32 (-1: none yet) change in place.
 
-    The loads are those of the nodes assigned before; parts of nodes that come later count as ties only.
+    The loads count the nodes assigned before; parts of nodes that come later count as ties only.
     """
     _native.stream_parts(*nodes.arrays(), loads.loads, loads.capacity, RULES[loads.rule], loads.price, part)
 
 
 def even_parts(nodes: StreamNodes, loads: PartLoads, part: np.ndarray) -> int:
-    """Move nodes, the last first, out of parts that are over capacity in what they weigh on; the loads, of all nodes,
-    and ``part`` [N] int32 change in place. Returns how many were moved.
+    """Move nodes, the last first, out of parts over capacity in a constraint in which the node has weight. The loads,
+    of all nodes, and ``part`` [N] int32 change in place. Returns the number of moved nodes.
 
-    A move lowers the sum of the squared excesses over all capacities; of those that lower it by at least half as much
-    as the best one does, the node takes that with the best score.
+    A move lowers the sum of the squared excesses over all capacities. The node takes the move with the best score among
+    the moves that lower this sum by at least half as much as the best move does.
     """
     return _native.even_parts(*nodes.arrays(), loads.loads, loads.capacity, RULES[loads.rule], loads.price, part)

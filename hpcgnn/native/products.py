@@ -1,8 +1,8 @@
-"""How rows are multiplied with weights: in float32, through TF32, or rounded to bfloat16 and added up in float32. CUDA
-devices have units for that; elsewhere numbers are rounded before they are multiplied, which takes longer, and shows
-what it does to a model. Kept for the process, as PyTorch keeps its own such settings.
+"""Products of rows with weights: in float32, through TF32, or rounded to bfloat16 and added up in float32. CUDA devices
+have units for that. Elsewhere numbers are rounded before they are multiplied, which takes longer, and shows the effect
+on a model. The setting is kept for the process, as PyTorch keeps such settings.
 
-On the CPU, layers multiply in float32 through oneDNN where torch offers it: on processors where MKL falls back to
+On the CPU, layers multiply in float32 through oneDNN where torch offers it. On processors where MKL falls back to
 narrow kernels it reaches twice the rate (measured: 95 against 200 GFLOP/s a core on AVX-512 AMD)."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute rows [n, i] @ weight [o, i].T + bias [o]; on a device as `choose_products` says."""
+    """Compute rows [n, i] @ weight [o, i].T + bias [o]; on a device with the products of `choose_products`."""
     if _kind:
         out = multiply(rows, weight.t())
         return out if bias is None else out + bias

@@ -17,7 +17,7 @@ MOST_CHOICES = (1 << 32) - 1  # that a random integer is drawn from
 
 
 class Stream(IntEnum):
-    """What a random number is for; part of the key, so that no two purposes share numbers."""
+    """Purpose of a random number; part of the key, so that no two purposes share numbers."""
 
     NEGATIVE = 1
     SAMPLE = 2
@@ -84,7 +84,7 @@ def dropout_mask(random: Random, identity: torch.Tensor, columns: int, p: float,
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What dropout in a model is keyed by besides node, column and place in the model: the step and the run."""
+    """The step and the run, which key dropout in a model together with node, column and place in the model."""
 
     seed: int = 0
     epoch: int = 0

@@ -16,10 +16,10 @@ from hpcgnn.native.layers import address, flat_zeros, kernels_for
 
 @dataclass(slots=True)
 class RecurrentCall:
-    """What a recurrent update takes besides weights: tables state [n, D], mail [n, M], mailed and updated [n] int64 (no
-    ``updated``: ``mailed`` holds the differences), delivered [n] int64 (0: no mail), and the rows to update, index [r]
-    int64 (None: all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64. state_first:
-    every mail begins with its row's state, which saves a product."""
+    """Inputs of a recurrent update, in addition to weights. Tables: state [n, D], mail [n, M], mailed and updated [n]
+    int64 (without ``updated``, ``mailed`` holds the differences), delivered [n] int64 (0: no mail). index [r] int64:
+    rows to update (None: all). gates: 3 for a gated recurrent unit, 1 for a plain tanh cell. frequency [T] float64.
+    state_first: every mail begins with its row's state, which saves a product."""
 
     gates: int
     state: torch.Tensor
@@ -33,7 +33,7 @@ class RecurrentCall:
 
 
 class RecurrentPass:
-    """New states [r, D]: those of rows with mail by a recurrent cell over [mail | cos(w dt + b)], others as they are.
+    """New states [r, D]: of rows with mail by a recurrent cell over [mail | cos(w dt + b)], of other rows unchanged.
 
     weights: weight_ih [gates D, M + T], weight_hh [gates D, D], bias_ih and bias_hh [gates D], ordered as in torch's
     cells; phase [T] float64.

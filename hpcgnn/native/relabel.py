@@ -51,7 +51,7 @@ def unique_on_device(ids: torch.Tensor, scratch: Scratch | None = None):
 
 
 def last_event(nodes, events, scratch: Scratch | None = None):
-    """Boolean [N]: the first entry among those of its node that carry the node's largest event row id. ``scratch`` is
+    """Boolean [N]: marks, for each node, the first of its entries with the node's largest event row id. ``scratch`` is
     for CUDA tensors."""
     if on_cuda(nodes):
         kernels, stream = compute_backend(nodes)

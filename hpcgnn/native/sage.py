@@ -42,8 +42,8 @@ class _SageLayer(torch.autograd.Function):
 def sage_layer(table, index, lists: EdgeLists, weight, bias, mean: bool, relu: bool) -> torch.Tensor:
     """[own row | mean or sum of the neighbors' rows] @ weight [O, 2 I].T + bias [O], rectified if asked for: [D, O].
 
-    The sources' rows are those of table [., I] at index [S] int64 or, without an index, the table itself [S, I], which
-    may then want a gradient. Only [own | neighbors] is kept for backward.
+    The sources' rows are the rows of table [., I] at index [S] int64 or, without an index, the table itself [S, I],
+    which may then require a gradient. Only [own | neighbors] is kept for backward.
     """
     if index is not None and table.requires_grad:
         raise ValueError("rows that are read by index get no gradient: gather them first")

@@ -52,7 +52,7 @@ def decay_keep(positions, count, remote, age, half_life: int, random: Random, id
 
 
 def temporal_reply(other, time, feature, positions, times, threads: int = 1):
-    """What sampled neighbors are, from their positions [N, K] in a history: (other, dt, feature), each [N, K] int64.
+    """The sampled neighbors at positions [N, K] of a history: (other, dt, feature), each [N, K] int64.
 
     other, time [m] int64, feature [m] int64 or None (then None comes back); times [N] of the roots. dt = the root's
     time - the entry's. Padding (-1) gives -1, 0 and -1.

@@ -99,8 +99,8 @@ def _products(lists, segment_rows, rows, heads):
 
 
 def segment_sum(rows: torch.Tensor, lists: EdgeLists, weight: torch.Tensor | None = None) -> torch.Tensor:
-    """Sum of the sources' rows [S, W] of every destination [D, W], each times its edge's weight [E, H] if given: one
-    number for each of H equal shares of the columns. Zeros for a destination without edges."""
+    """Sum of the sources' rows [S, W] of every destination [D, W], each times its edge's weight [E, H] if given. An
+    edge has one weight for each of H equal shares of the columns. Zeros for a destination without edges."""
     return _SegmentSum.apply(rows, weight, lists)
 
 
@@ -159,7 +159,7 @@ class _GraphAttention(torch.autograd.Function):
 
 
 def graph_attention(rows, source_score, target_score, lists: EdgeLists, slope: float = 0.2) -> torch.Tensor:
-    """Weighted sums [D, W] of the sources' rows [S, W]: per head, softmax over a destination's edges of
-    leaky_relu(source_score [S, H] + target_score [D, H]) (Velickovic et al., Graph attention networks, 2018). Nothing
-    of an edge is stored but its weights [E, H]."""
+    """Weighted sums [D, W] of the sources' rows [S, W] (Velickovic et al., Graph attention networks, 2018). Weights
+    are, per head, the softmax over a destination's edges of leaky_relu(source_score [S, H] + target_score [D, H]). Of
+    an edge only its weights [E, H] are stored."""
     return _GraphAttention.apply(rows, source_score, target_score, lists, slope)

@@ -1,9 +1,9 @@
-"""What graph convolutions on blocks, on whole graphs and on snapshots share: first weights, factors of messages, loops,
-attention.
+"""Functions that graph convolutions on blocks, on whole graphs and on snapshots share: initial weights, factors of
+messages, loops, attention.
 
-The mean has two versions. Snapshots multiply messages by factors that are kept from step to step (dividing the sums by
-degrees takes 1.08 times as long on their sparse graphs); blocks divide (factors of a block's own take 1.26 times).
-D destinations, S sources, E edges, H heads, W columns of all heads together.
+The mean has two versions. Snapshots multiply messages by factors that are kept from step to step: dividing the sums by
+degrees takes 1.08 times as long on their sparse graphs. Blocks divide: factors made for each block take 1.26 times as
+long. D destinations, S sources, E edges, H heads, W columns of all heads together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def with_loops(lists: EdgeLists) -> EdgeLists:
-    """Add every destination as one more source of itself, after its others."""
+    """Add to every destination a self-loop, after its other edges."""
     everyone = torch.arange(len(lists), device=lists.indptr.device)
     source = lists.source.new_empty(len(lists.source) + len(lists))
     source[lists.indptr[1:] + everyone] = everyone
@@ -41,7 +41,7 @@ def edge_factors(
     loop: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Return the factor of every message [E, 1]: target [D] of its destination, times source [S] of its source, times
-    the edge's weight. loop [D]: factors of the loops that ``with_loops`` added; weight has none of these."""
+    the edge's weight. loop [D]: factors of the loops that ``with_loops`` added; weight has no entries for the loops."""
     factors, last = target[lists.destination], lists.indptr[1:] - 1
     if source is not None:
         factors = factors * source[lists.source]

@@ -1,7 +1,7 @@
 """Decoders, which score pairs of embeddings as links, and their table.
 
-n positive pairs, k negatives each, m candidates, Z width of embeddings, K neighbors a node. What all decoders share:
-``forward`` scores pairs, of source and destination [n, Z], one of them perhaps [k, n, Z], as [n] or [k, n];
+n positive pairs, k negatives each, m candidates, Z width of embeddings, K neighbors a node. All decoders have these
+methods. ``forward`` scores pairs of source and destination [n, Z], one of them perhaps [k, n, Z], as [n] or [k, n].
 ``all_pairs`` scores queries [n, Z] with every candidate [m, Z] as [n, m]. Queries are sources or, if reverse,
 destinations; relation [n] is their edge type.
 """
@@ -105,8 +105,9 @@ class DistMult(nn.Module):
 
 
 class ComplEx(nn.Module):
-    """Scores a pair by the real part of the sum of source * relation * conjugate of destination, complex numbers whose
-    real parts are the first half of a row (Trouillon et al., Complex embeddings for simple link prediction, 2016)."""
+    """Scores a pair by the real part of the sum of source * relation * conjugate of destination, as complex numbers.
+    Their real parts are the first half of a row (Trouillon et al., Complex embeddings for simple link prediction,
+    2016)."""
 
     def __init__(self, relations: int, width: int):
         super().__init__()
@@ -134,8 +135,8 @@ def _complex_product(rows: torch.Tensor, factor: torch.Tensor, sign: int) -> tor
 
 
 def meeting(source_node, source_slot, destination_node, destination_slot) -> torch.Tensor:
-    """Tell where two neighborhoods meet, [n, 4 K] 0 or 1: the source's slots that are the destination, the
-    destination's slots that are the source, and each side's slots that the other has as well.
+    """Mark the common nodes of two neighborhoods, [n, 4 K] 0 or 1. Marked are the source's slots that are the
+    destination, the destination's slots that are the source, and each side's slots that the other side has as well.
 
     source_node, destination_node [n] rows; source_slot, destination_slot [n, K] rows, -1 pads.
     """
@@ -148,11 +149,11 @@ def meeting(source_node, source_slot, destination_node, destination_slot) -> tor
 
 
 class PairDecoder(nn.Module):
-    """An MLP over the embeddings, plus one over where the neighborhoods meet.
+    """An MLP over the embeddings, plus one over the common nodes of the neighborhoods.
 
-    Whether a destination is among the source's recent neighbors, and how recent, is what memory-less baselines live on
-    (Poursafaei et al., EdgeBank, 2022); neighbors in common are the rest of it (Yu et al., DyGFormer, 2023; Zhang et
-    al., TNCN, 2024).
+    Baselines without memory score by whether a destination is among the source's recent neighbors, and how recent it is
+    (Poursafaei et al., EdgeBank, 2022). Common neighbors add to that (Yu et al., DyGFormer, 2023; Zhang et al., TNCN,
+    2024).
     """
 
     def __init__(self, width: int, slots: int):
@@ -170,8 +171,8 @@ class PairDecoder(nn.Module):
 
 @dataclass(frozen=True)
 class DecoderSizes:
-    """What a decoder is made for: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines,
-    and the neighbors K of a node that it compares."""
+    """Sizes of a decoder: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines, and the
+    neighbors K of a node that it compares."""
 
     width: int
     relations: int = 1
@@ -181,10 +182,10 @@ class DecoderSizes:
 
 @dataclass(frozen=True)
 class DecoderPart(Part):
-    """A decoder. make: of DecoderSizes; typed: has weights by edge type; divides: reads the
-    temperature; compares_neighbors: scores where neighborhoods
-    meet, too, and has no ``all_pairs``; shares_negatives: its ``all_pairs`` has gradients, so that the edges of a batch
-    may have the same negatives; kernel: the class, and no subclass, that a native kernel computes."""
+    """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type; divides: reads the temperature.
+    compares_neighbors: scores the common nodes of neighborhoods, too, and has no ``all_pairs``. shares_negatives: its
+    ``all_pairs`` has gradients, so that the edges of a batch may have the same negatives. kernel: the class, and no
+    subclass, that a native kernel computes."""
 
     make: Callable[[DecoderSizes], nn.Module]
     typed: bool = False

@@ -21,8 +21,8 @@ KEYED = (
 
 @contextmanager
 def named_errors(class_path: str) -> Iterator[None]:
-    """Turn what the user's class raises within the block into a ValueError of one line, with the line of the class's
-    code; one that is a ValueError or OSError already stays. Empty: the class is not the user's."""
+    """Turn an exception of the custom class in the block into a one-line ValueError with the line of the class's code.
+    A ValueError or OSError stays unchanged. Empty ``class_path``: the class is not a custom one."""
     try:
         yield
     except (ValueError, OSError):

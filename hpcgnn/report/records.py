@@ -58,8 +58,8 @@ class RunRecords:
         return seconds
 
     def sent_bytes(self) -> np.ndarray | Any:
-        """Sum the bytes from rank to rank [R, R], of many ranks those that each sent [R], over the same epochs; None
-        without records."""
+        """Sum the bytes from rank to rank [R, R], for many ranks the bytes that each sent [R], over the same epochs;
+        None without records."""
         sent = [np.array(line["sent_bytes"]) for line in self._newest_times()]
         if any(bytes_sent.ndim == 1 for bytes_sent in sent):
             sent = [bytes_sent if bytes_sent.ndim == 1 else bytes_sent.sum(axis=1) for bytes_sent in sent]

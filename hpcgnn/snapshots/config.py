@@ -292,7 +292,7 @@ class SnapshotTrainConfig(TrainConfig):
     """The loop.
 
     Attributes:
-        epochs: Number of passes over the training snapshots.
+        epochs: Number of passes through the training snapshots.
         batch_size: Number of consecutive snapshots that a step predicts from, on all ranks together. Where state is
             carried, gradients end at the start of a step. With all training snapshots or more, an epoch is one step.
     """

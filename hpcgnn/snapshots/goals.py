@@ -34,7 +34,7 @@ KEPT = "kept"
 
 class SnapshotGoal(Goal):
     """A task on snapshots: plans the targets of a step, scores outputs and makes the loss. Collective to create;
-    planning: the channel that ``want`` uses, channel: the one that ``score`` uses.
+    planning: the channel that ``want`` uses; channel: the channel that ``score`` uses.
 
     Kinds of tasks fill in: roots [S] int64: number of training predictions made from every snapshot, on all ranks;
     last: the last snapshot that predictions can be made from; restarts: state is reset at the start of every split;
@@ -48,7 +48,7 @@ class SnapshotGoal(Goal):
 
     def splits(self, data: Any, first: int, named: dict[str, tuple[int, int]], horizon: int) -> dict[str, range]:
         """Return the ranges of input snapshots by split, from ``first`` on: with the graph's own splits, ``horizon``
-        before the targets; named: first and last snapshot of these. Raises ValueError."""
+        before the targets; named: first and last snapshot of the graph's splits. Raises ValueError."""
         if data.split_by != GRAPH:
             return data.split(first, self.last)
         if not named:

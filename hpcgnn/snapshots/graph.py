@@ -28,7 +28,7 @@ UNWEIGHTED = "write others, or set model.edge_weights false"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEdges:
-    """Edges into the nodes of a rank in one snapshot, in order of destination, then row: src [e] global ids, dst [e]
+    """Edges into the nodes of a rank in one snapshot, in order of destination, then row. src [e] global ids, dst [e]
     local rows, row [e] rows of the graph file, all int64; columns [e, ...] by name."""
 
     src: np.ndarray
@@ -89,8 +89,8 @@ class SnapshotPartition:
         return self._edges.columns[name]
 
     def renumber_edges(self, name: str, trained: list[str]) -> None:
-        """Number a column of edges that was made of words as those of ``trained``; without such a column nothing
-        changes. Raises ValueError for a word that is not in ``trained``."""
+        """Renumber a column of edges by the place of its words in ``trained``; without such a column nothing changes.
+        Raises ValueError for a word that is not in ``trained``."""
         if name in self._edges.columns:
             names = self.edge_names.get(name, [])
             self._edges.columns[name] = renumber(self._edges.columns[name], names, trained, f"column {name} of edges:")
@@ -131,8 +131,8 @@ class SnapshotPartition:
         return SnapshotEdges(self._edges.src[place], self._dst[place], self._edges.row[place], taken)
 
     def count_repeated(self, value: np.ndarray, known: np.ndarray, before: range, after: range) -> np.ndarray:
-        """Count the edges of the snapshots ``after``: those that are in a snapshot of ``before`` with the same value,
-        and all, int64 [2]; value [m], known [m] bool: of all rows of edges."""
+        """Count the edges of the snapshots ``after``: the edges that are in a snapshot of ``before`` with the same
+        value, and all edges, int64 [2]. value [m], known [m] bool: of all rows of edges."""
         first, ends = self._first, self._ends
         key = np.unique(self._edges.src * max(1, self.num_nodes) + self._dst, return_inverse=True)[1]
         values = np.unique(value, return_inverse=True)[1]
@@ -170,8 +170,8 @@ def open_snapshot_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     edge_columns: Collection[str] | None = None,
 ) -> SnapshotPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph; working: called for every part;
-    edge_columns: columns of the edges that are read besides their ends and snapshots, None: all.
+    """Read the share of ``rank`` of ``size`` from a partition set of a snapshot graph. working: called for every part;
+    edge_columns: columns of the edges to read, in addition to their ends and snapshots, None: all.
 
     Raises as ``open_graph_partition``, and FileFormatError for columns that do not fit the number of snapshots.
     """

@@ -41,11 +41,12 @@ SCORES = 1 << 18  # pairs scored at once: they stay in a cache
 
 @dataclass(slots=True)
 class Ranked:
-    """How well edges rank: columns by name, with a row for each of t targets, the same on all ranks, or of r ranks.
+    """Ranking quality of edges: columns by name, with a row for each of t targets, the same on all ranks, or of r
+    ranks.
 
-    Among all pairs, of a target: "map", average precision of edges against all other pairs; "mrr", mean over sources of
-    the mean reciprocal rank of their edges among all destinations, other edges too; "auc"; infinite where a score is
-    not finite. Of ends among all nodes: "rank" of this rank's edges.
+    Rankings among all pairs have columns by target. "map": average precision of edges against all other pairs. "mrr":
+    mean over sources of the mean reciprocal rank of their edges among all destinations, other edges too. "auc". All are
+    infinite where a score is not finite. Rankings of ends among all nodes have the "rank" of this rank's edges.
     """
 
     columns: dict[str, np.ndarray]
@@ -165,11 +166,11 @@ def _drawn_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RankingPart(Part):
-    """How links are evaluated. make: collective, scores a target, from the decoder, outputs [n, Z], pairs, a chain, a
-    channel and the world; plan: collective, plans the pairs, as ``PairPlanner.drawn`` does; none: makes the scores of
-    no target, for a number of negatives; names: of the metrics that measure, collective, computes from all scores;
-    against: what edges are compared with, for the log; whole: it ranks all edges of a snapshot at once, whatever their
-    type."""
+    """A way to evaluate links. make: collective, scores a target, from the decoder, outputs [n, Z], pairs, a chain, a
+    channel and the world; plan: collective, plans the pairs, as ``PairPlanner.drawn`` does. none: makes the scores of
+    no target, for a number of negatives. names: of the metrics; measure: collective, computes them from all scores.
+    against: the pairs or nodes that edges are compared with, in words, for the log; whole: it ranks all edges of a
+    snapshot at once, of all types together."""
 
     make: Callable[..., Any]
     plan: Callable[[PairPlanner, str, int, int, int], TargetPairs]

@@ -1,12 +1,13 @@
 """The neighbors of all nodes of a rank in one snapshot, and sums over them that reach other ranks.
 
-n nodes of this rank (*own* rows), g *remote nodes*: nodes of other ranks, or, by part, of other parts, that have edges
-to them, whose rows a halo exchange brings while the own rows are added up. What depends on remote nodes being remote
-must not depend on the number of ranks. E edges from own rows or from remote nodes, e edges of a snapshot, D columns.
+n nodes of this rank (*own* rows), g *remote nodes*: nodes of other ranks (or, by part, of other parts) with edges to
+them. A halo exchange brings the rows of remote nodes while the own rows are added up. Results that depend on which
+nodes are remote must not depend on the number of ranks. E edges from own rows or from remote nodes, e edges of a
+snapshot, D columns.
 
 Boundary node sampling (Wan et al., BNS-GCN, 2022): a training step sees a random share of the remote nodes. A remote
-node is taken or left for all ranks that would see it, by its row id: its owner and its users know without asking, and
-the choice is the same on any number of ranks. Messages of the remote nodes that are taken are divided by the share.
+node is taken or left for all ranks that would see it, by its row id. So its owner and its users make the same choice
+without communication, on any number of ranks. Messages of the taken remote nodes are divided by the share.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ class Operator:
 
 @dataclass(slots=True)
 class Neighborhood:
-    """The in-neighbors of a rank's nodes. own: edges from own rows; remote: edges from remote nodes; degree [n]
-    and remote_degree [g]: sums of the weights of the in-edges in the whole snapshot; looped [n] and remote_looped [g]:
-    bool, nodes that have an edge to themselves; route: brings the remote nodes' rows, None on one rank whose remote
-    nodes are of other ranks; remote_row [g] flat row ids; signed: some weight is below 0, on any rank."""
+    """The in-neighbors of a rank's nodes. own: edges from own rows; remote: edges from remote nodes; degree [n] and
+    remote_degree [g]: sums of the weights of the in-edges in the whole snapshot. looped [n] and remote_looped [g]:
+    bool, nodes that have an edge to themselves. route: brings the remote nodes' rows, None on a single rank, unless
+    remote nodes are by part. remote_row [g]: flat row ids; signed: some weight is below 0, on any rank."""
 
     num_nodes: int
     own: Edges
@@ -138,14 +139,14 @@ def propagate(
 
 
 def next_term(name: str, product: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-    """Compute the term of an operator's series that follows: product, operator @ the last term, or of the polynomials
-    of Chebyshev 2 product - before, the term before the last (None: the last is the first)."""
+    """Compute the next term of an operator's series: ``product``, which is operator @ the last term; for Chebyshev
+    polynomials 2 product - before. before: the term before the last (None: the last is the first)."""
     return 2 * product - before if name == CHEBYSHEV and before is not None else product
 
 
 def make_operator(name: str, neighborhood: Neighborhood) -> Operator:
-    """Form the operator of a neighborhood, A its matrix of weights and D its in-degrees: sum A, mean and walk D^-1 A,
-    chebyshev -D^-1/2 A D^-1/2, and gcn D^-1/2 A D^-1/2, there with a loop of weight 1 at every node that has none."""
+    """Form the operator of a neighborhood, from its matrix of weights A and its in-degrees D. sum: A; mean and walk:
+    D^-1 A; chebyshev: -D^-1/2 A D^-1/2. gcn: D^-1/2 A D^-1/2, with a loop of weight 1 at every node that has none."""
     own, remote, lists, loop = neighborhood.own, neighborhood.remote, neighborhood.own.lists, None
     degree, remote_degree = neighborhood.degree, neighborhood.remote_degree
     if name == SUM:

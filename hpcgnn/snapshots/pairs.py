@@ -42,7 +42,7 @@ class Reach:
 def reach(
     nodes: list[np.ndarray], book: Book, channel: Channel, device: torch.device
 ) -> tuple[Reach, list[torch.Tensor]]:
-    """Collective. Plan one exchange that brings the rows of all nodes in arrays of global ids; returns it, and for each
+    """Collective. Plan one exchange that brings the rows of all nodes in arrays of global ids. Returns it, and for each
     array the positions of its nodes in the rows that it brings."""
     if channel.size == 1:
         return Reach(None), [
@@ -62,9 +62,9 @@ TYPE = "rel"  # column of the edges that holds their types
 @dataclass(frozen=True, slots=True)
 class Answers:
     """Edges whose ends are ranked among all nodes. edges [S, 3]: source, destination (global ids) and type of the edges
-    of all ranks; own: the slice of this rank. Twice, with the source as query and with the destination: rows, the reach
-    to the queries' rows and the position [S] of each edge's query in them; known, all edges of the snapshot by query,
-    which are left out of the ranking."""
+    of all ranks; own: the slice of this rank. rows and known have two entries, with the source as query and with the
+    destination. rows: the reach to the queries' rows and the position [S] of each edge's query in them. known: all
+    edges of the snapshot by query, which are left out of the ranking."""
 
     edges: np.ndarray
     own: slice
@@ -74,9 +74,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class TargetPairs:
-    """Pairs to score for one target, as positions in the rows that ``reach`` brings: source, destination [s] of edges,
-    negative [k, s]: destinations of negatives, negative_source: their sources, None: those of the edges; relation [s]:
-    types of the edges, None: they have none. number: the snapshot that predictions are made from.
+    """Pairs to score for one target, as positions in the rows that ``reach`` brings. source, destination [s]: of edges;
+    negative [k, s]: destinations of negatives; negative_source: their sources, None: the sources of the edges. relation
+    [s]: types of the edges, None: they have none. number: the snapshot that predictions are made from.
 
     Where edges are ranked among all pairs of nodes, reach and negative are None, source [s] holds global ids and
     destination [s] local rows. answers: the edges, where their ends are ranked among all nodes."""
@@ -93,9 +93,9 @@ class TargetPairs:
 
 class TargetEdges:
     """Finds the edges that are learned, ``horizon`` snapshots after the input snapshot: every pair of nodes once.
-    Collective to create. undirected: one of both directions, drawn for the pair and the snapshot (if it were always the
-    one from the lower row id, drawn negatives would give it away); new_only: leave out edges that the input snapshot
-    already has; types: number of edge types, 0: edges have none."""
+    Collective to create. undirected: one of both directions is drawn for the pair and the snapshot (drawn negatives
+    would give away a fixed direction, from the lower row id). new_only: leave out edges that the input snapshot already
+    has; types: number of edge types, 0: edges have none."""
 
     def __init__(
         self, partition: SnapshotPartition, horizon: int, undirected: bool, new_only: bool, types: int, channel: Channel
@@ -140,8 +140,8 @@ class TargetEdges:
 class PairPlanner:
     """Plans the pairs of a target: its edges, and negatives. Collective to create and to call, over ``channel``.
 
-    both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn one; strict: none is an edge
-    of the same snapshot, nor a node with itself; kind: of NEGATIVES, in training.
+    both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn node. strict: no negative is
+    an edge of the same snapshot, or a node with itself; kind: of NEGATIVES, in training.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def make_batches(
     name: str, snapshots: range, batch_size: int, roots: np.ndarray, shuffle: Random | None = None,
     drop_last: bool = False, updates: int = 1,
 ) -> SnapshotBatches:  # fmt: skip
-    """Make steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times;
+    """Make steps of ``batch_size`` snapshots each (0: all), in order of time or shuffled, each ``updates`` times.
     roots: number of predictions made from every snapshot of the graph, on all ranks."""
     numbers = np.arange(snapshots.start, snapshots.stop)
     if shuffle is not None:
@@ -59,7 +59,7 @@ def make_batches(
 @dataclass(slots=True)
 class SnapshotPlan:
     """One step, or a group's part of it: L may be 0. frames: numbers [L][k] of the snapshots; targets [k or L]: the
-    snapshots that predictions are made from; needs: for each target, the goal's plan; blocks: by snapshot, the
+    snapshots that predictions are made from; needs: for each target, the goal's plan. blocks: by snapshot, the
     in-neighbors and out-neighbors (None: the model sees none) that the step sees; whole: the same with all neighbors.
     begins, ends: whether it is the first (which reports scores) or the last (which hands the state on) of consecutive
     steps on the same targets."""

@@ -60,11 +60,12 @@ def _first(session: Session) -> int:
 
 
 def forecast_nodes(session: Session, last: int) -> AnswerColumns:
-    """Collective. Return, for every node, its original id (its row where the graph has none), its type where the graph
-    has several, and at each of the ``last`` snapshots the columns that ``_named`` makes of the model's outputs.
+    """Collective. Return the model's outputs for every node at each of the ``last`` snapshots, as the columns of
+    ``_named``. Further columns are the node's original id (its row where the graph has none), and its type where the
+    graph has several.
 
-    Raises DistributedError for more snapshots than follow those of training, or, where splits are of nodes, than there
-    are from the first one of training on.
+    Raises DistributedError for more snapshots than follow the training snapshots, or, where splits are of nodes, than
+    there are from the first training snapshot on.
     """
     partition = session.partition
     most = partition.num_snapshots - _first(session)

@@ -1,5 +1,4 @@
-"""What a model of snapshots needs of another graph, and how that graph's numbers, labels and edge types are made those
-of the graph that it was trained on."""
+"""The schema of snapshot graphs: needs of a model, and the adaptation of another graph's units, labels and edge types."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ STATE = "state."
 
 class SnapshotTask(Task):
     """Runs planned steps; collective to create, and so are ``train``, ``score`` and ``evaluate``. inputs(number):
-    features of the nodes in a snapshot [n, F], collective; sampling: the section, None: its defaults; relay: hands
+    features of the nodes in a snapshot [n, F], collective; sampling: the section, None: its defaults. relay: hands
     state from group to group where groups split time, None: there is one group only."""
 
     def __init__(

@@ -17,12 +17,12 @@ from hpcgnn.static.model.blocks import Batch
 class NeighborBatch:
     """A mini-batch of nodes at this rank.
 
-    batch: blocks and all else that the models of ``hpcgnn.static.model`` take; x: by node type, input rows [U, F] of
-    the innermost block's source nodes, None without features; n_id: by type, rows in the graph file [U] of these nodes;
-    seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without;
-    input_id [s]: places of the seeds in what was given: in a mask of all nodes, which are their rows, in the lists of
-    all ranks, one behind the other, or among the nodes of a split, in order of row; batch_size: number of seeds of all
-    ranks in this step.
+    batch: blocks and all other inputs of the models of ``hpcgnn.static.model``. x: by node type, input rows [U, F] of
+    the innermost block's source nodes, None without features; n_id: by type, rows in the graph file [U] of these nodes.
+    seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without.
+    input_id [s]: places of the seeds in the given input. For a mask of all nodes the places are the rows. For lists
+    they count over the concatenated lists of all ranks, for a split over its nodes in order of row. batch_size: number
+    of seeds of all ranks in this step.
     """
 
     batch: Batch
@@ -39,10 +39,10 @@ class NeighborBatch:
 class LinkBatch:
     """A mini-batch of edges at this rank.
 
-    batch, x, n_id: what a NeighborBatch has of these names; src, dst [s]: places of the seeds' ends among the nodes of
-    their types; negative_src, negative_dst [s, k]: places of the negatives, or None; row [s]: of the seeds in the graph
-    file; input_id [s]: their places among the input edges, as in a NeighborBatch; rel [s]: their column of that name,
-    or None; relation: number of their relation; batch_size: number of seeds of all ranks in this step.
+    batch, x, n_id: the same as in a NeighborBatch. src, dst [s]: places of the seeds' ends among the nodes of their
+    types; negative_src, negative_dst [s, k]: places of the negatives, or None. row [s]: of the seeds in the graph file;
+    input_id [s]: their places among the input edges, as in a NeighborBatch; rel [s]: their column of that name, or
+    None. relation: number of their relation; batch_size: number of seeds of all ranks in this step.
     """
 
     batch: Batch

@@ -43,11 +43,11 @@ class Queries:
 def best_answers(
     session: Session, count: int, path: str = "", end: int = DESTINATION, new_only: bool = False
 ) -> AnswerColumns:
-    """Collective. Find the ``count`` nodes at an ``end`` that score highest for each query, as exact evaluation scores
-    them: src or dst, the query; rel where there are edge types; place from 1; the answer, and its score. path: CSV of
-    the queries, and their edge types; empty: all nodes at the other end. new_only: without the answers that a query has
-    an edge to, in any split; the run is open with eval.ranking filtered then. Of equal scores the node that the graph
-    file has first comes first.
+    """Collective. Find the ``count`` nodes at an ``end`` that score highest for each query, with the scores of exact
+    evaluation. Columns are the query (src or dst), rel where there are edge types, place from 1, the answer, and its
+    score. path: CSV of the queries, and their edge types; empty: all nodes at the other end. new_only: without the
+    answers that a query has an edge to, in any split; the run is open with eval.ranking filtered then. Of equal scores
+    the node that the graph file has first comes first.
 
     Raises DistributedError for queries that the graph does not have.
     """

@@ -264,7 +264,7 @@ BOTH_ENDS = "both"
 
 @dataclass
 class GraphTaskConfig(TaskConfig):
-    """The task: what is learned of the graph.
+    """The task on the graph.
 
     Attributes:
         kind: Task: "node": node classification by the column ``label``; "link": link prediction, whether there is an
@@ -359,10 +359,10 @@ class GraphTrainConfig(TrainConfig):
     """The training loop.
 
     Attributes:
-        epochs: Number of passes over the training seeds, which are labeled nodes or edges.
+        epochs: Number of passes through the training seeds, which are labeled nodes or edges.
         batch_size: Number of seeds in a global batch, over all ranks together.
-        full_graph: Full-graph (full-batch) training: a step is a pass over the whole graph, nothing is sampled, and the
-            loss is a mean over all training nodes. sampling.fanouts and train.batch_size have no effect.
+        full_graph: Full-graph (full-batch) training: a step computes the whole graph, nothing is sampled, and the loss
+            is a mean over all training nodes. sampling.fanouts and train.batch_size have no effect.
     """
 
     full_graph: bool = False

@@ -1,5 +1,5 @@
-"""A node's rows and how they are fetched: features, row ids and degrees, from memory that the ranks of a machine share,
-from their owners, or from copies a rank keeps.
+"""A node's rows and how they are fetched. Rows are features, row ids and degrees. They come from memory that the ranks
+of a machine share, from their owners, or from copies that a rank keeps.
 
 The remote rows that a rank needs most are counted beforehand (presample.py), or were stored with the parts. n nodes of
 a type at this rank, N at the ranks that it shares memory with, U wanted nodes, C copies.
@@ -39,9 +39,9 @@ Stored = tuple[StoredColumn | None, ...]  # features by type
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """A plan to fetch the rows of U wanted nodes. index [U]: their rows in the near tables, if all of them are near.
-    Otherwise None: the nodes at positions ``near`` are rows ``row`` of the near tables, the nodes at ``copied`` are
-    rows ``copy`` of the feature cache, and the rows of the nodes at ``pulled`` come over the route ``pull``. All int64.
-    route: to the owners of all wanted nodes, for types with learnable embeddings; to nothing for others."""
+    Otherwise index is None: the nodes at positions ``near`` are rows ``row`` of the near tables, and the nodes at
+    ``copied`` are rows ``copy`` of the feature cache. The rows of the nodes at ``pulled`` come over the route ``pull``.
+    All int64. route: to the owners of all wanted nodes, for types with learnable embeddings; to nothing for others."""
 
     num_wanted: int
     route: Route
@@ -55,7 +55,7 @@ class Fetch:
 
     @property
     def num_asked(self) -> int:
-        """Number of rows that this rank asks other machines for, on behalf of all ranks of its own."""
+        """Number of rows that this rank requests from other machines, for all ranks of its machine."""
         if self.pull is None:
             return 0
         return (self.pull.far if isinstance(self.pull, MachineRoute) else self.pull).num_wanted
@@ -185,8 +185,8 @@ class NodeRows:
         return self._put_together(fetch, name, self._gather(near, fetch.row), rows)
 
     def fetch_exact(self, fetch: Fetch, names: Sequence[str]) -> list[torch.Tensor]:
-        """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, those of other machines in
-        one message."""
+        """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, with one message for rows
+        of other machines."""
         device = (fetch.pulled if fetch.index is None else fetch.index).device
         near: list[Any] = [self._on(device, name, self._near_tables[name]) for name in names]
         if fetch.index is not None:
@@ -368,9 +368,9 @@ class NodeTables:
         )
 
     def keep_copies(self, input_ids: InputIds, num_steps: int) -> None:
-        """Collective. Copy the rows that this rank needs most and that are not near, by the parts' ranking or by what
-        the steps of an epoch need, of the types with features none of whose rows are learned. Raises DistributedError
-        where the parts should have a ranking and have none."""
+        """Collective. Copy the rows that this rank needs most, by the parts' ranking or by the needs of an epoch's
+        steps. Only rows that are not near are copied, of types with features and without learnable embeddings. Raises
+        DistributedError where the parts should have a ranking and have none."""
         config = self._config
         if config.cache_policy == "stored":
             if not self._world.any(any(len(ranking.id) for ranking in self._ranking)):

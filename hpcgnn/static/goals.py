@@ -1,6 +1,4 @@
-"""What runs on a static graph learn, and how results are measured: labels of nodes, or links against drawn
-destinations.
-"""
+"""The tasks on static graphs and their metrics: labels of nodes, or links against drawn destinations."""
 
 from __future__ import annotations
 
@@ -66,9 +64,9 @@ from hpcgnn.task.ranking import Candidates
 
 
 class StaticGoal(Goal):
-    """A task on a static graph. Collective to create. Subclasses set pools (the seeds of each split), roots (node types
-    and columns that a seed needs), loss (a sum over seeds), excluded (edges hidden from a step) and complete (what adds
-    negatives to a step's columns)."""
+    """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
+    roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
+    complete: adds negatives to a step's columns."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
@@ -350,7 +348,7 @@ def make_goal(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
 ) -> tuple[StaticGoal, GraphPartition]:
     """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages; edge_types: the
-    least number of types that links have, besides those of the graph."""
+    least number of types of the links."""
     if config.task.kind == NODE:
         return NodeGoal(config, partition, world, channel), partition
     links = links_to_learn(config, partition, world, channel, edge_types)
@@ -360,7 +358,7 @@ def make_goal(
 def links_to_learn(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
 ) -> LinksToLearn:
-    """Collective. Read what ``task`` says of links from the graph; edge_types: the least number of types."""
+    """Collective. Read the links of the section ``task`` from the graph; edge_types: the least number of types."""
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")

@@ -38,8 +38,8 @@ def open_partition(
     edges: bool = True, columns: bool = True,
 ) -> GraphPartition:  # fmt: skip
     """Collective. Open this rank's part of a run's graph, its edges in the direction that sampling follows. edges,
-    columns: False leaves the edges, or the nodes' columns, out; of the edges' columns only those that the run uses are
-    read. check: raises ValueError for a configuration that does not fit the graph."""
+    columns: False leaves out the edges, or the nodes' columns; of the edges' columns only the ones that the run uses
+    are read. check: raises ValueError for a configuration that does not fit the graph."""
     folder, out = stage_path(path, config.data.stage_to, world), config.sampling.direction == OUT
     with together(world, "open the partition set"):
         partition = open_graph_partition(
@@ -114,9 +114,8 @@ class StaticGraph:
     def replica(
         self, topology: str, mode: str, excluded: Exclusion | None = None, loader: Any = None
     ) -> Replica | None:  # fmt: skip
-        """Collective. Make a copy of the edges on every machine; None where owners are asked. Loaders of a ``mode``
-        share it, but a ``loader`` whose steps leave out edges has one of its own, which goes when the loader is
-        gone."""
+        """Collective. Make a copy of the edges on every machine; None where owners draw. Loaders of a ``mode`` share
+        it, but a ``loader`` whose steps leave out edges has a separate one, which is closed when the loader is gone."""
         if topology == SHARDED:
             return None
         if excluded is None and mode in self._shared:
@@ -195,10 +194,10 @@ class StaticGraph:
 
 
 def induced_subgraph(graph: StaticGraph, nodes: dict[str, Nodes], edge_columns: Sequence[str] = ()) -> Block:
-    """Collective. Find all edges of the graph among nodes that this rank names, by type their rows in the graph file,
-    as a block whose sources and destinations are these nodes, in their order. Edges come with their rows and columns.
+    """Collective. Find all edges of the graph among given nodes: by type, their rows in the graph file. Returns a block
+    whose sources and destinations are these nodes, in their order. Edges come with their rows and columns.
 
-    Raises DistributedError for what is no node, or named twice.
+    Raises DistributedError for a row that is no node, or given twice.
     """
     world, channel, partition = graph.world, graph.channel, graph.partition
     with together(world, "choose nodes"):

@@ -1,9 +1,9 @@
 """Infers the outputs of a static graph's nodes exactly: layer by layer, every node once, with all its neighbors.
 
-A layer's rows lie at the owners of their nodes; a chunk of nodes reads those of its neighbors: in place where ranks of
-a node share memory, which then holds the rows between two layers; else it pulls them. Input rows that stay in files
-are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all types one behind the other;
-W width of a layer's rows.
+A layer's rows lie at the owners of their nodes; a chunk of nodes reads the rows of its neighbors. It reads them in
+place where ranks of a machine share memory, which then holds the rows between two layers; else it pulls them. Input
+rows that stay in files are pulled by the first layer's chunks, and never in memory all at once. n local nodes, all
+types one behind the other; W width of a layer's rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor
 
 @torch.no_grad()
 def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int | None = None) -> torch.Tensor:
-    """Collective. Compute the rows [n, W] of all local nodes after the last layer, or after so many ``hops``, in order
+    """Collective. Compute the rows [n, W] of all local nodes after the last layer, or after ``hops`` layers, in order
     of local row. ``between`` is called on all ranks after every chunk of a layer, or after the only pass where a step
     is the whole graph; what it raises ends the computation."""
     check_layers(session.model, session.config)

@@ -42,9 +42,9 @@ ENDS = (("src", "dst", "negative"), ("dst", "src", "negative_src"))  # columns: 
 class LinkNeighborLoader(BatchLoader):
     """Collective to create and to iterate. Mini-batches of edges, sampled neighbors of their ends and of negatives.
 
-    Which seeds are in a step, their negatives and what is sampled for them depend on the seed and the graph, not on the
-    number of ranks; every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with
-    its own order and its own neighbors; it ends one that is not at its end.
+    The seeds of a step, their negatives and the sampled neighbors depend on the random seed and the graph, not on the
+    number of ranks. Every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with
+    its own order and its own neighbors; it ends an earlier, unfinished iteration.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class LinkNeighborLoader(BatchLoader):
         """edges: a split ("train", "val", "test") of the only relation with a column ``split``, or (relation, split),
         or (relation, mask): of all its edges in the graph file, by row, or (relation, rows): of this rank's edges,
         among ``graph.edges(relation)``. With a split messages follow the edges of "train" alone. neg_sampling: "binary"
-        draws so many ``negatives`` a seed, with both ends new, "triplet" destinations alone; uniform over the nodes of
-        the type but the seed's own. Without shuffling a list keeps its order, rank after rank; all else is in order of
+        draws ``negatives`` pairs per seed, with both ends new, "triplet" destinations alone; uniform over the nodes of
+        the type except the seed's. Without shuffling a list keeps its order, rank after rank; all else is in order of
         row. exclude_seeds: the seeds of a step, their copies (of the same column ``rel``, where there is one) and their
         reverses are left out before neighbors are sampled; reverse: the relation that holds these, as ``task.reverse``
         in the run file. options: ``hpcgnn.static.loader.LoaderOptions``.

@@ -45,8 +45,8 @@ SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Seeds of a loader. pool: all of them; roots: the groups of nodes that a seed needs; excluded: the edges that a
-    step leaves out; complete: draws the negatives of a step, columns that the pool lacks."""
+    """Seeds of a loader. pool: all seeds; roots: the groups of nodes that a seed needs. excluded: the edges that a step
+    leaves out; complete: draws the negatives of a step, columns that the pool lacks."""
 
     pool: SeedPool
     roots: Roots
@@ -57,9 +57,9 @@ class Seeds:
 class SeedLoader:
     """Collective to create. Plans the steps of a pool of seeds, ahead in the background.
 
-    Which seeds are in a step and what is sampled for them depends on the seed of the random numbers and the graph, not
-    on the number of ranks; every rank gets its share of every step, which may be empty. batches: of the current epoch;
-    samplers: one for each plan in flight; prefetch: number of plans made ahead; remote: the sampling servers, if any;
+    The seeds of a step and the sampled neighbors depend on the seed of the random numbers and the graph, not on the
+    number of ranks. Every rank gets its share of every step, which may be empty. batches: of the current epoch;
+    samplers: one for each plan in flight; prefetch: number of plans made ahead. remote: the sampling servers, if any;
     replica: the copy of all edges that neighbors are drawn from, if any.
     """
 
@@ -108,7 +108,7 @@ class SeedLoader:
 
     @property
     def draw(self) -> Draw:
-        """The draw of the first sampler, which those of further plans in flight are twins of."""
+        """The draw of the first sampler; the draws of further plans in flight are its twins."""
         return self._draws[0]
 
     def _make_draw(self, neighbors: type[NeighborSampler], induced: bool, with_edges: bool) -> Draw:
@@ -185,16 +185,15 @@ class SeedLoader:
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """What loaders of mini-batches have in common.
+    """Options that loaders of mini-batches share.
 
     fanouts, relation_fanouts, strategy, prefetch, in_flight, topology: as in the run file's section ``sampling``.
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
-    batch.
-    as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several types
-    or relations. sampler: a class of the user's own, whose ``sample`` draws the neighbors of one relation and hop.
-    subgraph_type: "directional" for layered blocks of what was sampled, "induced" for all edges among the sampled nodes
-    in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+    batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several
+    types or relations. sampler: a custom class, whose ``sample`` draws the neighbors of one relation and hop.
+    subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges among the sampled
+    nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
     """
 
     fanouts: list[int]
@@ -299,7 +298,7 @@ class BatchLoader(SeedLoader):
 
 
 def own_rows(own: np.ndarray, chosen: np.ndarray, num_rows: int, argument: str, name: str, hint: str) -> np.ndarray:
-    """Choose the rows of this rank, out of ``own``: those that a mask of all ``num_rows`` rows sets, or a list of own
+    """Choose rows of this rank, out of ``own``: the rows that a mask of all ``num_rows`` rows sets, or a list of own
     rows. Raises ValueError."""
     if chosen.ndim != 1 or (chosen.dtype.kind not in "biu" and len(chosen)):
         raise ValueError(
@@ -325,9 +324,9 @@ def own_rows(own: np.ndarray, chosen: np.ndarray, num_rows: int, argument: str, 
 def pool_of_chosen(
     name: str, rows: np.ndarray, chosen: str | Nodes, num_rows: int, columns: dict[str, np.ndarray], graph: StaticGraph
 ) -> SeedPool:  # fmt: skip
-    """Collective. Make the pool of seeds with ``rows`` [s] out of num_rows, as chosen: a split, or masks on all ranks,
-    in order of row, else in the order given, rank after rank. input_id [s]: of a mask the place in it, of a list that
-    in those of all ranks, rank after rank, of a split that among its seeds."""
+    """Collective. Make the pool of seeds with ``rows`` [s] out of num_rows. Seeds are in order of row for a split, or
+    for masks on all ranks, and else in the order given, rank after rank. input_id [s]: for a mask the place in it, for
+    a list the place in the concatenated lists of all ranks, for a split the place among its seeds."""
     if isinstance(chosen, str):
         pool = make_pool(name, rows, num_rows, columns, graph.world, graph.channel)
         return replace(pool, columns=columns | {"input_id": pool.place})
@@ -344,9 +343,9 @@ __all__ = ["NeighborBatch", "NeighborLoader", "StaticGraph"]
 class NeighborLoader(BatchLoader):
     """Collective to create and to iterate. Mini-batches of nodes with sampled neighbors.
 
-    Which seeds are in a step and what is sampled for them depends on the seed and the graph, not on the number of
-    ranks; every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with its own
-    order and its own neighbors; it ends one that is not at its end.
+    The seeds of a step and the sampled neighbors depend on the random seed and the graph, not on the number of ranks.
+    Every rank gets its share of every step, which may be empty. Every iteration is a new epoch, with its own order and
+    its own neighbors; it ends an earlier, unfinished iteration.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Plans static steps: from a batch's seeds to layered blocks and the routes to their input rows.
 
 Where steps are CUDA graphs, plans are padded (one rank, one node type and relation). Level k holds the nodes that are
-sources of block k and destinations of block k - 1. Padding of a level lies behind its nodes; those of the level above,
-with their padding, are the first of it. Edges that are padding lead from the last nodes of a level, which are padding,
-to the padding of the level above, so that no sum over neighbors sees them.
+sources of block k and destinations of block k - 1. Padding of a level lies behind its nodes; the nodes of the level
+above, with their padding, are its first nodes. Edges that are padding lead from the last nodes of a level, which are
+padding, to the padding of the level above, so that no sum over neighbors sees them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ NODE_COLUMNS = ("identity", "degree")  # of a Batch
 
 @dataclass(slots=True)
 class GraphPlan:
-    """The plan of a step. batch_size: number of seeds of all ranks; roots: positions of the seeds' nodes among the last
-    block's destination nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column;
+    """The plan of a step. batch_size: number of seeds of all ranks. roots: positions of the seeds' nodes among the last
+    block's destination nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column.
     position [s]: of the seeds in the epoch; columns [s, ...]: of the seeds, by name; fetches: of the input rows, by
-    node type; features: these rows [U, F] where they came with the plan, None for types whose rows the step
+    node type. features: the input rows [U, F] where they came with the plan, None for types whose rows the step
     fetches."""
 
     step: int
@@ -74,8 +74,8 @@ class GraphSampler:
         self._steps: Steps | None = None
 
     def over(self, channel: Channel, draw: Draw | None = None) -> GraphSampler:
-        """Return a twin for another thread, which plans over a channel of its own; draw: by default a twin of the draw,
-        which shares the edges."""
+        """Return a twin for another thread, which plans over ``channel``; draw: by default a twin of the draw, which
+        shares the edges."""
         twin = copy.copy(self)
         twin._channel, twin._draw, twin._steps = channel, draw or self._draw.over(channel), None
         twin._complete = self._complete and self._complete.over(channel)

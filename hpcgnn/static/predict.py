@@ -71,10 +71,10 @@ def answer(session: Session, arguments: Namespace) -> None:
 
 
 def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
-    """Collective. Predict, in a run on labels, the nodes of this rank: original id (the row where the graph has none),
-    predicted class (not where a node may have several labels; as a word and as class_id, its number, where the labels
-    were made of words), and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output layer. Raises
-    DistributedError for embeddings that the model does not have."""
+    """Collective. Predict, in a run on labels, the nodes of this rank. Columns are the original id (the row where the
+    graph has none), the predicted class, and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output
+    layer. Where labels were made from words, the class is a word, and class_id its number; where a node may have
+    several labels, there is no class. Raises DistributedError for embeddings that the model does not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
     name, values = "output", infer(session)[nodes]
@@ -118,8 +118,9 @@ def embedding_hops(session: Session) -> int:
 
 
 def embed_ends(session: Session) -> AnswerColumns:
-    """Collective. Embed, in a run on links, this rank's nodes of the types that the relation is between, type by type:
-    original id (the row where the graph has none), type where there are two, and the rows [n, W] that are scored."""
+    """Collective. Embed, in a run on links, this rank's nodes of the relation's source and destination types, type by
+    type. Columns are the original id (the row where the graph has none), the type where there are two, and the rows [n,
+    W] that are scored."""
     partition, learned, outputs = session.partition, session.goal.learned, infer(session)
     kinds, base = sorted({learned.src_type, learned.dst_type}), partition.book.type_base()
     rows, total = [], 0
@@ -137,7 +138,7 @@ def embed_ends(session: Session) -> AnswerColumns:
 
 @torch.no_grad()
 def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
-    """Collective. Compute what the decoder says of each pair, as exact evaluation does for edges (score [m])."""
+    """Collective. Compute the decoder's score of each pair, as exact evaluation does for edges (score [m])."""
     partition, world, learned, count = session.partition, session.world, session.goal.learned, len(pairs.src)
 
     def ids_of(kind: str) -> OriginalIds:

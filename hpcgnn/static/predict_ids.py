@@ -34,9 +34,9 @@ class AskedEdges:
 def read_pairs(
     path: str, edge_types: int = 1, words: list[str] | Any = (), ends: tuple[str, ...] = ("src", "dst")
 ) -> AskedEdges:
-    """Read a CSV with columns src, dst (some of them, ``ends``) and, where there are several edge types, rel: by word,
-    where the types were made of ``words``, or, where no word is spelled so, by number. Raises ValueError naming file
-    and row for a missing column, or for what is no edge type."""
+    """Read a CSV with the columns ``ends`` (of src and dst) and, where there are several edge types, rel. rel is a
+    word, where the types were made from ``words``, or a number, unless a word is spelled like it. Raises ValueError
+    naming file and row for a missing column, or for a value that is no edge type."""
     rows = read_rows(path, (*ends, "rel") if edge_types > 1 else ends)
     src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
     if edge_types == 1:
@@ -55,6 +55,6 @@ def read_pairs(
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:
-    """Return the number of edge types that the decoder tells apart, and their names, where the graph has them."""
+    """Return the number of edge types that the decoder distinguishes, and their names, where the graph has them."""
     names = list(session.schema.values[NAMES])
     return (session.goal.num_edge_types, names) if session.config.task.is_typed else (1, [])

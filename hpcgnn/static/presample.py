@@ -1,4 +1,5 @@
-"""Counts which remote rows the steps of an epoch would need, before it begins: those that are worth a copy."""
+"""Counts the remote rows that the steps of an epoch would need, before it begins, to find the rows that are worth a
+copy."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ def presample(
     input_ids: InputIds, num_steps: int, is_near: Sequence[Callable[[np.ndarray], np.ndarray]], world: World
 ) -> tuple[Ranking, ...]:  # fmt: skip
     """Collective. Rank the nodes of each type by how often the steps of an epoch need their rows (Yang et al., GNNLab,
-    EuroSys 2022); nodes whose rows are near (``is_near``, by type, of global ids) are left out. Of long epochs
+    EuroSys 2022). Nodes whose rows are near (``is_near``, by type, of global ids) are left out. Of long epochs,
     MOST_PRESAMPLED steps at equal distances count, and fewer if a rank meets more than MOST_COUNTED nodes. probability
-    of a ranking: how often a step needs the node."""
+    of a ranking: the mean number of times that a step needs the node."""
     count = min(num_steps, MOST_PRESAMPLED)
     wanted = [IdCounts() for _ in is_near]
     for number in range(count):

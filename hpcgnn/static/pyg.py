@@ -53,12 +53,12 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph, with_ids: bool):
 def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, with_ids: bool):
     """Make Data or HeteroData of a batch, without its seeds.
 
-    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed): each edge that some hop
-    sampled, once, so parallel edges each; with_ids: with e_id, their rows in the graph file, and the columns that were
-    asked for: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a
-    layer over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost
-    first: (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in
-    HeteroData by relation.
+    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed) has each edge that some hop
+    sampled, once; parallel edges are separate. with_ids: with e_id, their rows in the graph file, and the requested
+    columns: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a layer
+    over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first:
+    (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by
+    relation.
     """
     from torch_geometric.data import Data, HeteroData
 

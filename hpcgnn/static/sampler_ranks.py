@@ -2,7 +2,7 @@
 
 A message is bytes: a header of int64, then the arrays whose sizes it has. Where servers hold the features, too
 (``comm.server_features``), the rows of the drawn nodes follow, in one message for each type. A trainer requests steps
-ahead, no more than ``comm.server_buffer`` besides the one it plans, so neither side holds more drawn steps.
+ahead: the one it plans and at most ``comm.server_buffer`` more, so neither side holds more drawn steps.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, lo
 
 
 class SamplerRank:
-    """A sampling server. Collective over the servers to create and to serve. Each of several lanes is served by a
-    thread of its own. All servers draw the steps of a lane in one order, because drawing is collective."""
+    """A sampling server. Collective over the servers to create and to serve. Where there are several lanes, a separate
+    thread serves each. All servers draw the steps of a lane in one order, because drawing is collective."""
 
     def __init__(self, config: StaticConfig, path: str, crew: Crew, watchdog: Watchdog, log: RunLog):
         self._config, self._crew, self._watchdog, self._world = config, crew, watchdog, crew.world

@@ -1,4 +1,4 @@
-"""What a model of a static graph needs of another graph, and how that graph's labels and edge types are numbered."""
+"""The schema of static graphs: needs of a model, and the adaptation of another graph's labels and edge types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens runs on static graphs, sampled or whole: graph, goal, loaders, model and learnable rows."""
+"""Opens runs on static graphs, sampled or whole: graph, goal, loaders, model and learnable node embeddings."""
 
 from __future__ import annotations
 

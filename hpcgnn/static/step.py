@@ -126,8 +126,8 @@ class ReplacedEnd:
 class GraphLinkTask(GraphTask):
     """Scores every seed and its negatives with the model's decoder.
 
-    A plan's roots are the sources, the destinations, and then for each of ``replaced`` the negatives: drawn for every
-    seed, or candidates of all seeds, which their owners embed and send to all ranks.
+    A plan's roots are the sources, the destinations, and then for each of ``replaced`` the negatives. Negatives are
+    drawn for every seed, or are candidates of all seeds, which their owners embed and send to all ranks.
     """
 
     def __init__(self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], loss: Loss, *shared):
@@ -217,7 +217,7 @@ class GraphLinkTask(GraphTask):
 
 
 def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
-    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z]; ends: embeddings of source and
+    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z]. ends: embeddings of source and
     destination [s, Z], of which ``replaced`` is left out; relation [s]: edge types or None."""
     source, destination = ends
     if replaced == SOURCE:

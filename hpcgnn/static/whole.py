@@ -1,5 +1,4 @@
-"""Passes over a whole static graph: a rank's share of it as blocks, every layer for all nodes, remote nodes by halo
-exchange.
+"""Computes whole static graphs: a rank's share as blocks, every layer for all nodes, remote nodes by halo exchange.
 
 n own nodes, g *remote nodes*: nodes of other ranks with edges to own ones; s seeds; T node types; D width of a layer's
 rows. An own node is *outer* if an in-neighbor is a remote node, else *inner*; inner nodes with edges to outer ones are
@@ -8,7 +7,7 @@ each in order of global id. So one block computes the inner nodes from own rows 
 nodes are on their way.
 
 Snapshots split the edges by their sources instead (own rows, then remote nodes, added up): a sum over halves of the
-nodes takes 1.09 to 1.23 times as long there, and models of static graphs need all sources of a node in one block."""
+nodes takes 1.09 to 1.23 times as long there. Models of static graphs need all sources of a node in one block."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ DEEP, BORDER, OUTER = range(3)
 @dataclass(frozen=True, slots=True)
 class Half:
     """One of the two blocks of full-graph training: its destinations are the inner nodes, or the outer ones. source: by
-    type, the row of every source node in [own nodes in the partition's order | remote nodes]; identity, degree: by
-    type, of the source nodes, as a Batch has them. All int64."""
+    type, the row of every source node in [own nodes in the partition's order | remote nodes]. identity, degree: by
+    type, of the source nodes, as in a Batch. All int64."""
 
     block: Block
     source: tuple[torch.Tensor, ...]
@@ -61,7 +60,7 @@ class Half:
 class FullGraph:
     """A rank's share of the graph. Its own nodes have two orders: the partition's, and the stacked one. counts [T]:
     deep, border and outer nodes by type; num_remote [T]; place [n]: the stacked row of every row in the partition's
-    order; route: brings rows of all remote nodes, type by type, from their owners' stacked rows; routes [T]: brings
+    order. route: brings rows of all remote nodes, type by type, from their owners' stacked rows. routes [T]: brings
     rows of the remote nodes of one type, from their owners' rows in the partition's order."""
 
     inner: Half
@@ -221,7 +220,7 @@ class FullGraphTask(Task):
 
     @torch.no_grad()
     def rows(self, hops: int) -> torch.Tensor:
-        """Collective. Compute the rows of all local nodes [n, D] after so many layers, in the partition's order."""
+        """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
         self.model.eval()
         learned = {kind: table.weight for kind, table in self._embeddings.tables.items()}
         rows = self._pass(learned, StepKey(self._seed), HaloChain(self.timers, self._overlap), hops)

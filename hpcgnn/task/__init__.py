@@ -1,1 +1,1 @@
-"""What is learned, whatever the kind of graph: scores, losses, and metrics over whole splits."""
+"""Tasks on all kinds of graphs: scores, losses, and metrics over whole splits."""

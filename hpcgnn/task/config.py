@@ -1,4 +1,4 @@
-"""What the section ``task`` of run files has for graphs of all kinds."""
+"""The section ``task`` of run files: keys for all kinds of graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPERATURE = "temperature"
 
 @dataclass
 class TaskConfig:
-    """What is learned.
+    """The task.
 
     Attributes:
         classes: Number of classes, at least 2; 0: from the labels. Classification only.
@@ -61,7 +61,7 @@ class TaskConfig:
 
     @property
     def learns(self) -> str:
-        """What the loss is of: LINKS, CLASSES or NUMBERS."""
+        """Kind of values in the loss: LINKS, CLASSES or NUMBERS."""
         if self.kind == LINK:
             return LINKS
         return NUMBERS if self.kind.endswith("regression") else CLASSES

@@ -33,8 +33,8 @@ class StepScores(Protocol):
 class Collected:
     """Collects the scores of this rank's roots of a split, step after step.
 
-    measure: makes metrics of all scores by name and of the split's batches, collective; ranking: a step has many
-    negatives, of which only the rank of every positive among them is kept, as ``rank``.
+    measure: collective, makes metrics from all scores by name and the split's batches. ranking: a step has many
+    negatives; only the rank of every positive among them is kept, as ``rank``.
     """
 
     def __init__(self, measure: SplitMeasure, ranking: bool = False):
@@ -141,7 +141,7 @@ class TrainScores:
 
 
 class Goal(ABC):
-    """What is learned and how it is measured. num_outputs: columns that the model computes for it."""
+    """A task: its loss, scores and metrics. num_outputs: columns that the model computes for it."""
 
     num_outputs: int
 
@@ -167,8 +167,8 @@ class Goal(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in a few words what is learned."""
+        """Describe the task in a few words."""
 
     def protocol(self) -> dict[str, str]:
-        """Say how evaluation comes to its scores, for the report of ``hpcgnn.evaluate``."""
+        """Describe how evaluation computes its scores, for the report of ``hpcgnn.evaluate``."""
         return {}

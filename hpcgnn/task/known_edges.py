@@ -1,4 +1,4 @@
-"""Looks up known edges, such as those of training, which lie at the owners of one of their ends.
+"""Looks up known edges, such as training edges, which are at the owners of one of their ends.
 
 A query is a node and an edge type; its answers are the nodes that known edges of the type join it to. m known edges,
 n queries or pairs.

@@ -70,7 +70,7 @@ def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
 
 
 def has_label(label: np.ndarray) -> np.ndarray:
-    """Say which nodes have a label, of those that ``node_labels`` reads: [n] bool."""
+    """Mark the nodes that have a label, from the labels of ``node_labels``: [n] bool."""
     return (label if label.ndim == 1 else label[:, 0]) >= 0
 
 

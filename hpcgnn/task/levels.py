@@ -86,8 +86,9 @@ def _measure(levels: Iterable[Levels], positives: int, negatives: int, group: Gr
 
 def ap_auc(positive: np.ndarray, negative: np.ndarray, group: Group) -> tuple[float, float]:
     """Collective. Compute average precision and ROC AUC from this rank's scores of positives [s] and of negatives, of
-    any shape, none of them NaN; both are NaN where there are none of either. The scores of all ranks are sorted, and
-    each rank counts at nearly as many different ones: none holds more than its share."""
+    any shape. No score may be NaN; both results are NaN where there are no positives or no negatives. The scores of all
+    ranks are sorted, and each rank counts at nearly the same number of distinct scores: no rank holds more than its
+    share."""
     entries = np.concatenate([*_entries(positive, False, group), *_entries(negative, True, group)])
     entries.sort()
     if group.size > 1:
@@ -150,7 +151,7 @@ def _levels(pieces: list[np.ndarray], higher: np.ndarray) -> Iterator[Levels]:
 
 class MatrixLevels:
     """Counts negatives by level where there are many more of them than of positives, as in the scores of all pairs of
-    nodes: they stay where they are, and all ranks know all levels."""
+    nodes. Negatives stay on their ranks, and every rank has all levels."""
 
     def __init__(self, positive: np.ndarray, group: Group):
         """Collective. positive [s]: scores of this rank's positives; no negative is counted yet."""

@@ -22,8 +22,9 @@ def mean_loss(loss: Loss, positive: torch.Tensor, negatives: Sequence[torch.Tens
 class LinkScores:
     """Logits of one step: positive [s]; negative [k, s], -inf where there is none.
 
-    ends: where negatives stand in for both ends of a pair, how many of the k do so for each; number [s]: the snapshot
-    that a pair is predicted from; count [s]: how many of the k, the first ones, count for each pair, None: all.
+    ends: where negatives replace both ends of a pair, the number of the k that replace each end; number [s]: the
+    snapshot that a pair is predicted from. count [s]: the number of the k, the first ones, that count for each pair,
+    None: all.
     """
 
     positive: torch.Tensor

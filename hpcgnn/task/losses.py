@@ -40,8 +40,8 @@ def margin_loss(
 
 
 def average(loss: torch.Tensor, negative: torch.Tensor, adversarial: float) -> torch.Tensor:
-    """Average losses [k, n] over a pair's negatives, [n]: those whose score [k, n] is above -inf; 0 without any. With
-    adversarial above 0 the softmax of adversarial * score weighs them (Sun et al., RotatE, 2019)."""
+    """Average losses [k, n] over a pair's negatives, [n]: the entries whose score [k, n] is above -inf; 0 without any.
+    With adversarial above 0 the softmax of adversarial * score weighs them (Sun et al., RotatE, 2019)."""
     is_negative = negative > float("-inf")
     if not adversarial:
         return loss.sum(0) / is_negative.sum(0).clamp(min=1)
@@ -73,19 +73,19 @@ def _errors(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def squared_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Sum of squared errors of numbers, outputs [n] or [n, 1] and labels [n], those that are NaN left out."""
+    """Sum of squared errors of numbers, outputs [n] or [n, 1] and labels [n]; labels that are NaN are left out."""
     return _errors(output, label).square().sum()
 
 
 def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Sum of absolute errors of numbers, outputs [n] or [n, 1] and labels [n], those that are NaN left out."""
+    """Sum of absolute errors of numbers, outputs [n] or [n, 1] and labels [n]; labels that are NaN are left out."""
     return _errors(output, label).abs().sum()
 
 
 @dataclass(frozen=True)
 class LossPart(Part):
-    """A loss. make: of the section task, a function of what is learned: scores of pairs [n] and of their negatives [k,
-    n] for links, outputs and labels for the others; learns: LINKS, CLASSES or NUMBERS; options: the keys of the section
+    """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
+    links, of outputs and labels for other tasks. learns: LINKS, CLASSES or NUMBERS; options: the keys of the section
     that it reads; kernel: the function that native training steps compute."""
 
     make: Callable[[Any], Loss]

@@ -1,9 +1,9 @@
 """Metrics over a whole split, exact on any number of ranks: counts or sums over ranks, never metrics averaged.
 
-``METRICS`` has all of them. Each is computed from scores of a kind: those of pairs against negatives, ranks, ranks by
-query, classes, several labels a node, or numbers. The number of ranks changes no bit of a metric of the same scores,
-and no rank gathers those of others. b events of this rank, k negatives an event, n rows of this rank, c classes. Scores
-are compared in float32, so that equal pairs stay tied whatever the order of additions that led to them.
+``METRICS`` has all of them. Each is computed from scores of a kind: pairs against negatives, ranks, ranks by query,
+classes, several labels per node, or numbers. The number of ranks changes no bit of a metric of the same scores, and no
+rank gathers the scores of other ranks. b events of this rank, k negatives an event, n rows of this rank, c classes.
+Scores are compared in float32, so that equal pairs stay tied whatever the order of additions that led to them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class QueryRanks(PairRanks):
 
 
 class ClassCounts:
-    """Collective to create. How often each of c classes is a label, is predicted, and both; on all ranks."""
+    """Collective to create. Numbers of rows for which each of c classes is the label, is predicted, and both; on all
+    ranks."""
 
     def __init__(self, counts: list[np.ndarray], world: World):
         """counts [3, c]: how often it is both, a label, and predicted, on this rank."""
@@ -111,8 +112,8 @@ class Errors:
 
 @dataclass(frozen=True)
 class MetricPart(Part):
-    """A metric. make: collective, computes it from scores, an object of this module; of: the kinds of scores that have
-    it; lower_is_better: as for errors; unit: the power of the target's unit that it comes in, 0: none."""
+    """A metric. make: collective, computes it from scores, an object of this module; ``of``: the kinds of scores that
+    have it. lower_is_better: as for errors; unit: the power of the target's unit that it comes in, 0: none."""
 
     make: Callable[[Any], float]
     of: tuple[str, ...] = ()
@@ -202,10 +203,10 @@ class Standing:
 
 
 def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> np.ndarray:
-    """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]: 1 + the mean of two counts of
-    negatives, those that score higher and those that score at least as high. A tie counts half, as TGB's evaluator has
-    it, and so does the rank 1 of an event that has none of the k. NaN where a score is not finite, and where k is 0.
-    count [b]: negatives of each, the first ones; None: all k.
+    """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]. A rank is 1 + the mean of two
+    counts of negatives: the ones with a higher score, and the ones with at least the same score. A tie counts half, as
+    in TGB's evaluator, which also gives rank 1 to an event without negatives among the k. NaN where a score is not
+    finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
     standing = Standing(positive, count)
     standing.add(negative)
@@ -225,8 +226,8 @@ def ranking_metrics(ranks: np.ndarray, world: World, inductive: np.ndarray | Non
 
 
 def drawn_metrics(positive: np.ndarray, negative: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of pairs against negatives and of their ranks among these, from scores [b] and
-    [b, k]; NaN without pairs. Raises DistributedError for a score that is not finite."""
+    """Collective. Compute the metrics of pairs against negatives and of their ranks among the negatives, from scores
+    [b] and [b, k]; NaN without pairs. Raises DistributedError for a score that is not finite."""
     return link_metrics(positive, negative, world) | ranking_metrics(ranks_of(positive, negative), world)
 
 
@@ -237,11 +238,11 @@ def mean_known(values: Iterable[float]) -> float:
 
 
 def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: those of classes, and of two classes
-    those of class 1 against class 0. NaN without labels.
+    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: of classes, and with two classes also of
+    class 1 against class 0. NaN without labels.
 
-    Labels [n, c] of 0 and 1 have the metrics of the classes with outputs above 0, and before them, as ``..._topk``,
-    those of as many classes, the ones with the highest outputs, as the node has labels (Perozzi et al., DeepWalk,
+    For labels [n, c] of 0 and 1, the metrics count the classes with outputs above 0 as predicted. Before them,
+    ``..._topk`` metrics predict the highest outputs of a node, one for each of its labels (Perozzi et al., DeepWalk,
     2014).
     """
     # What float32 has no number for would be equal to all others of the kind.
@@ -263,7 +264,7 @@ def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[
 
 
 def two_class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of the pairs of a row of class 1 and one of class 0, by the difference of their
+    """Collective. Compute the metrics of rows of class 1 against rows of class 0, scored by the difference of their two
     outputs [n, 2]; NaN when only one class occurs."""
     margin = output[:, 1] - output[:, 0]
     return measured(PAIRS, PairScores(margin[labels == 1], margin[labels == 0], world))

@@ -1,8 +1,7 @@
 """Draws negatives: nodes that take the place of ends of edges, and the table of ways to draw them.
 
-What is drawn is a function of the random key, the edges' row ids and the graph, the same on any number of ranks. s
-edges of this rank, n of them; k negatives an edge; e ends of an edge that are drawn together, 1 or 2; N nodes of a
-pool.
+Drawn nodes are a function of the random key, the edges' row ids and the graph, the same on any number of ranks. s edges
+of this rank, n of them; k negatives an edge; e ends of an edge that are drawn together, 1 or 2; N nodes of a pool.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class NegativeDraw(ABC):
         self.pool = pool
 
     def over(self: Self, channel: Channel) -> Self:
-        """Return a twin for another thread, which asks over a channel of its own."""
+        """Return a twin for another thread, which communicates over ``channel``."""
         twin = copy.copy(self)
         twin.pool = self.pool.over(channel)
         return twin
@@ -58,9 +57,10 @@ def draw_negatives(
     """Collective. Draw global ids [e, s, count] that take the place of the ends ``own`` [e, s] of edges by row id [s];
     never all own ends of an edge together.
 
-    draws [e]: one for each end, over one pool, which has at least two nodes; keys [e]: their random keys, whose ``hop``
-    counts tries; again: key of the draws in place of own ends; is_edge(edges [n], nodes [e, n]): collective, which of
-    the drawn nodes make a known edge [n], bool: they are drawn again, but the last of TRIES stays even if it makes one.
+    draws [e]: one for each end, over one pool, which has at least two nodes. keys [e]: their random keys, whose ``hop``
+    counts tries; again: key of the draws in place of own ends. is_edge(edges [n], nodes [e, n]): collective, marks the
+    drawn nodes that make a known edge, [n] bool. Such nodes are drawn again, but the last of TRIES stays even if it
+    makes an edge.
     """
     pool = draws[0].pool
 

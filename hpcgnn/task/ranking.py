@@ -1,7 +1,7 @@
 """Ranks edges among all nodes, from exact embeddings at the owners of the nodes.
 
-S seeds of a step on all ranks, c candidate nodes at this rank, Z embedding width. A seed asks with one end, the query,
-for the other, the answer.
+S seeds of a step on all ranks, c candidate nodes at this rank, Z embedding width. One end of a seed is the query, the
+other end is the answer.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Candidates:
     def ranks(
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, answer, world: World
     ) -> np.ndarray:  # fmt: skip
-        """Collective. Rank every answer: [S] float64, 1 + the mean of two counts of other candidates, known answers
-        left out: those that score higher, and those that score at least as high; NaN where a candidate's score is not
-        finite. Scores are compared in float32.
+        """Collective. Rank every answer: [S] float64. A rank is 1 + the mean of two counts of other candidates, without
+        known answers: the ones with a higher score, and the ones with at least the same score. NaN where a candidate's
+        score is not finite. Scores are compared in float32.
 
         embeddings [c, Z] of the candidates; rows [S, Z] of the queries; query, edge_type, answer [S], on all ranks
         alike.
@@ -55,9 +55,10 @@ class Candidates:
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, row_id, count: int,
         channel: Channel,
     ) -> np.ndarray:  # fmt: skip
-        """Collective. Find the ``count`` candidates of all ranks that score highest for each query, known answers left
-        out: a structured array of number (of the query), score (float32), row_id and node (counted over all ranks, from
-        0), by query and from the highest score on; of equal scores the lower row_id comes first. Alike on all ranks.
+        """Collective. Find the ``count`` candidates of all ranks that score highest for each query, without known
+        answers. Returns a structured array of number (of the query), score (float32), row_id and node (counted over all
+        ranks, from 0). It is sorted by query and from the highest score on; of equal scores the lower row_id comes
+        first. Alike on all ranks.
 
         embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
         """

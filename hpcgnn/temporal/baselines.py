@@ -42,9 +42,9 @@ class Baseline:
         """Collective. Prepare for the steps of a split, before the first of them is scored."""
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
-        """Collective. Score pairs at times, by the events with row ids below ``before``, those of earlier batches: src,
-        dst [n] global ids of any owner, time [n] int64, step: of the split that was started last. Returns [n] floats,
-        the same on any number of ranks."""
+        """Collective. Score pairs at times, by the events of earlier batches, with row ids below ``before``. src, dst
+        [n]: global ids of any owner; time [n] int64; step: of the split that was started last. Returns [n] floats, the
+        same on any number of ranks."""
         raise NotImplementedError
 
     def score(
@@ -103,8 +103,8 @@ class EdgeBank(Baseline):
 
 
 def oldest_of_newest_events(graph: Any, share: float, ends: np.ndarray) -> np.ndarray:
-    """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]: the quantile of
-    their times, interpolated and rounded up to a whole time, as in the authors' code and DyGLib."""
+    """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]. It is the
+    quantile of their times, interpolated and rounded up to a whole time, as in the authors' code and DyGLib."""
     position = np.round((1 - share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
     low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
     times = event_times(graph.partition, np.concatenate([low, high]), graph.world).reshape(2, -1)
@@ -112,9 +112,9 @@ def oldest_of_newest_events(graph: Any, share: float, ends: np.ndarray) -> np.nd
 
 
 def oldest_of_fixed_length(graph: Any, share: float, ends: np.ndarray) -> np.ndarray:
-    """Collective. Find the first time of windows that end with the newest event with a row below ``ends`` [S], and are
-    as long as ``share`` of the time from the first to the last training event (``EdgeBankPredictor`` of TGB, Huang et
-    al., Temporal graph benchmark, 2023)."""
+    """Collective. Find the first time of windows that end with the newest event with a row below ``ends`` [S]. A
+    window's length is ``share`` of the time from the first to the last training event (``EdgeBankPredictor`` of TGB,
+    Huang et al., Temporal graph benchmark, 2023)."""
     train_end = int(graph.splits.bounds[1])
     rows = np.concatenate([np.maximum(ends - 1, 0), [0, train_end - 1]])
     *newest, first, last = event_times(graph.partition, rows, graph.world)

@@ -1,8 +1,8 @@
 """Splits events in time, and makes the global batches of each split: which events, and which rank handles which.
 
-A split is what trains, validates or tests; some nodes are hidden from training, others were never seen in it. A rank
-handles the events of a batch whose source it owns, up to ceil(B / R); what is over goes to ranks with room by a fixed
-rule that every rank computes from the counts alone. n local nodes, S steps, R ranks, B events of a batch.
+A split trains, validates or tests; some nodes are hidden from training, others were never seen in it. A rank handles
+the events of a batch whose source it owns, up to ceil(B / R). Further events go to ranks with room, by a fixed rule
+that every rank computes from the counts alone. n local nodes, S steps, R ranks, B events of a batch.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end:
 class Batches:
     """The events of one split that this rank handles, step after step.
 
-    events in order of (step, row); indptr [S + 1] their range in each step; sizes [S] global batch sizes; first_row [S]
-    row id of each batch's first event; inductive: [events] whether an endpoint was never seen in training.
+    events: in order of (step, row); indptr [S + 1]: their range in each step; sizes [S]: global batch sizes. first_row
+    [S]: row id of each batch's first event; inductive [events]: whether an endpoint was never seen in training.
     """
 
     name: str

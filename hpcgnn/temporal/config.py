@@ -289,7 +289,7 @@ class TemporalDataConfig:
         return val, test
 
     def check_own_split(self) -> None:
-        """Raise ValueError for shares of a graph whose events have a split of their own."""
+        """Raise ValueError for shares of a graph whose events have a column ``split``."""
         for name in ("val_ratio", "test_ratio"):
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -392,7 +392,7 @@ class TemporalConfig(Sections):
 
     @property
     def model_name(self) -> str:
-        """What is trained, in a few words: a class of the user's own, or the parts of the model."""
+        """Name of the trained model: the class path of a custom model, or the parts of the model."""
         memory = f"{self.memory.updater} memory" if self.memory.has_memory else "no node memory"
         return self.model.class_path or f"{self.model.readout} embedding, {memory}"
 

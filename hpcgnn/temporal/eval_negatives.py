@@ -1,8 +1,8 @@
 """The negatives of a split's evaluation, drawn or read from a file, and the table of their kinds: the same in every
 epoch and on any number of ranks.
 
-n events of this rank, k negatives an event, S steps. Of a file, rank 0 reads m listed events in slabs; lines travel by
-way of homes, even blocks of the split's event rows, so that rank 0 need not know who handles an event.
+n events of this rank, k negatives an event, S steps. Rank 0 reads the m listed events of a file in slabs. Lines travel
+by way of homes, even blocks of the split's event rows, so that rank 0 needs no list of the ranks that handle events.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ STAGE = "read the negatives"
 
 @dataclass(frozen=True, slots=True)
 class NegativeSource:
-    """What the negatives of all splits are made from. pool: the nodes that random negatives are drawn from; per_event:
-    how many are drawn for an event; path: of a file that lists them."""
+    """The source of the negatives of all splits. pool: the nodes that random negatives are drawn from; per_event:
+    number of draws for an event; path: of a file that lists negatives."""
 
     partition: TemporalPartition
     splits: Splits
@@ -69,8 +69,8 @@ def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
     ``negative_file`` describes the formats. Events with fewer than k have them first, then their first one again. The
     file may list events of other splits too; ``{split}`` in its path stands for the name of the split.
 
-    Raises DistributedError, on all ranks alike and naming file, row and remedy, for a file that cannot be read, an
-    unknown id, or an event of the split that is not listed.
+    Raises DistributedError on all ranks for a file that cannot be read, an unknown id, or an event of the split that is
+    not listed. The error names file, row and remedy.
     """
     partition, world, channel = source.partition, source.world, source.channel
     path, (begin, end) = file_of(source.path, batches.name), source.rows_of(batches.name)
@@ -200,9 +200,9 @@ def check_historical(source: NegativeSource) -> None:
 
 
 def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
-    """Collective. Take as negatives of an event all nodes of the pool except those that its source meets at the same
-    time, in events of the same split, which the pool must hold: one-vs-many of TGB (Huang et al., Temporal graph
-    benchmark, NeurIPS 2023), with the filter of its ``NegativeEdgeGenerator``.
+    """Collective. Take as negatives of an event all nodes of the pool, except the nodes that its source meets at the
+    same time, in events of the same split. The pool must have these nodes. This is one-vs-many of TGB (Huang et al.,
+    Temporal graph benchmark, NeurIPS 2023), with the filter of its ``NegativeEdgeGenerator``.
 
     Raises DistributedError where no event has a negative.
     """
@@ -246,7 +246,7 @@ def _true_places(meetings: np.ndarray, split: str, source: NegativeSource) -> np
 
 @dataclass(frozen=True, slots=True)
 class MetKind:
-    """Which pairs that met before are drawn. new_only: those that met for the first time after the split began;
+    """A kind of pairs that met before. new_only: only pairs that met for the first time after the split began;
     relation: keeps the random numbers of the kinds apart. It must never change, or other negatives are drawn."""
 
     name: str
@@ -259,14 +259,15 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
-    meet in the batch; inductive ones met for the first time after the split began. So the inductive pairs of validation
-    never met in training, those of the test neither in training nor in validation, as in the authors' code (DGB) and in
-    DyGLib.
+    meet in the batch. Inductive pairs met for the first time after the split began. So inductive pairs of validation
+    never met in training, and inductive pairs of the test met neither in training nor in validation, as in the authors'
+    code (DGB) and in DyGLib.
 
-    What differs from that code: "before" and "in the batch" go by event row, not by time; negatives are drawn with
-    replacement, each for itself, not without within a batch; a draw that meets in the batch is drawn again, up to 8
-    times; after that, and where there is no such pair, the negative is the random one: the event's own source and a
-    node of the pool other than its destination, not compared with the batch. ``met_share`` is the share of the others.
+    There are differences from that code. "Before" and "in the batch" go by event row, not by time. Negatives are drawn
+    independently, with replacement, not without replacement within a batch. A draw that meets in the batch is drawn
+    again, up to 8 times. After that, and where there is no such pair, the negative is random: the event's own source
+    and a node of the pool other than its destination, not compared with the batch. ``met_share`` is the share of the
+    negatives that are pairs that met before.
 
     Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
@@ -345,10 +346,11 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class EvalNegativesPart(Part):
-    """A kind of negatives in evaluation. make: collective, of the batches of a split and their NegativeSource, in the
-    order of ``batches.events``; ranks: events are ranked among many negatives, which decides on the metrics; met:
-    negatives are pairs that met before, as many as there are, and ``met_share`` is reported; reads_file: reads
-    eval.negatives_file; check: collective, raises DistributedError for graphs with too many of them."""
+    """A kind of negatives in evaluation. make: collective, makes them from the batches of a split and their
+    NegativeSource, in the order of ``batches.events``. ranks: events are ranked among many negatives, which decides on
+    the metrics. met: negatives are pairs that met before, as far as there are any, and ``met_share`` is reported.
+    reads_file: reads eval.negatives_file; check: collective, raises DistributedError for graphs with too many of
+    them."""
 
     make: Callable[[Batches, NegativeSource], AnyNegatives]
     ranks: bool = False

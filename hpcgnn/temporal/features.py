@@ -1,5 +1,5 @@
-"""Features of nodes and of events: fetched with the plans, ahead of the steps, as they do not depend on weights; rows
-of the ranks of a machine are read where they lie.
+"""Features of nodes and of events: fetched with the plans, ahead of the steps, as they do not depend on weights. Rows
+of the ranks of a machine are read in place.
 
 n rows of a rank, e events of a machine, F features, U wanted nodes or events, N queries with K slots, R ranks.
 """
@@ -37,8 +37,8 @@ class NodeFeatures:
             self._shared.publish()
 
     def fetch(self, owner: np.ndarray, local: np.ndarray, route: Route) -> torch.Tensor:
-        """Collective. Fetch the rows [U, F] that lie at ``local`` rows [U] of their owners [U]; those of other machines
-        come over ``route``, whose wanted ids they are."""
+        """Collective. Fetch the rows [U, F] at ``local`` rows [U] of their owners [U]. Rows of other machines come over
+        ``route``; its wanted ids are these rows."""
         if self._shared is None:
             return route.pull(self._table)[0]
         near = self._shared.tables[0]
@@ -64,9 +64,9 @@ class NodeFeatures:
 
 
 class EventFeatures:
-    """Features of all events with an end at a rank of this machine, one row each whatever ranks both ends belong to, in
-    memory that the machine's ranks share; without room for it, every rank has a table of its own events. Collective to
-    create and to close.
+    """Features of all events with an end at a rank of this machine, in memory that the machine's ranks share. Each
+    event has one row, even if both ends are at such ranks. Without room for it, every rank has a table of its own
+    events. Collective to create and to close.
 
     table [e, F] float32, in order of event row id: where no event is far, its row there is its row id."""
 
@@ -152,8 +152,8 @@ class EventFeatures:
     def fetch(
         self, event: np.ndarray, first: np.ndarray, second: np.ndarray, channel: Channel
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Collective where ``has_far``. Return the rows [U, F] of the unique ones of events [N, K] (-1 pads) of nodes
-        first [N] and second [N, K], and the place [N, K] int32 of each (-1 pads)."""
+        """Collective where ``has_far``. Return the rows [U, F] of the unique events among ``event`` [N, K] (-1 pads),
+        and the place [N, K] int32 of each (-1 pads). first [N], second [N, K]: the events' nodes."""
         if not self.has_far:
             unique, place = native.unique_relabel(event.reshape(-1))
             return native.gather_rows(self.table, torch.from_numpy(unique)), place.reshape(event.shape)
@@ -199,7 +199,8 @@ class EventFeatures:
         return route.pull_served(native.gather_rows(self.table, served))[0]
 
     def of_events(self, events: Events, channel: Channel) -> FeatureRows:
-        """Collective where ``has_far``. Return the features of events; those that do not lie here are fetched."""
+        """Collective where ``has_far``. Return the features of events; features that are not on this machine are
+        fetched."""
         table = self.table.numpy()
         if not self.has_far:
             return FeatureRows(table, table[:0], events.row)

@@ -1,4 +1,4 @@
-"""What runs on temporal graphs learn, and how results are measured: links between nodes, or labels of events.
+"""The tasks on temporal graphs and their metrics: links between nodes, or labels of events.
 
 e events of this rank, C classes.
 """
@@ -32,8 +32,8 @@ from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTa
 
 
 class TemporalGoal(Goal):
-    """What a run on a temporal graph learns. num_outputs: logits of a root. draws_negatives: whether events are scored
-    against drawn destinations."""
+    """A task on a temporal graph. num_outputs: logits of a root. draws_negatives: whether events are scored against
+    drawn destinations."""
 
     num_outputs = 1
     draws_negatives = True
@@ -82,7 +82,8 @@ class EventLinkGoal(TemporalGoal):
 
 
 class EventLabelGoal(TemporalGoal):
-    """Collective to create. Predicts the label of every event: a class of its source or of itself, or a number."""
+    """Collective to create. Predicts the label of every event: a class of its source, a class of the event, or a
+    number."""
 
     draws_negatives = False
 

@@ -1,4 +1,4 @@
-"""What a rank holds of a temporal graph: its nodes, their histories as one T-CSR, and the events whose source it owns.
+"""A rank's share of a temporal graph: its nodes, their histories as one T-CSR, and the events whose source it owns.
 
 A rank reads the parts that the book gives it. *Flat row id*: first flat id of the node's type + row id in the graph
 file; it identifies a node on any partition set. n local nodes, m history entries, e own events.
@@ -88,9 +88,9 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """Features of events that are left in the part files until it is known where they are to lie: column [k, F], the
-    events of a rank's parts one part after the other; row [k] int64 their row ids, source_rank [k] int64 the owners of
-    their sources. An event that two parts have is there twice."""
+    """Features of events that are left in the part files until their place in memory is decided. column [k, F]: the
+    events of a rank's parts, one part after the other; row [k] int64: their row ids; source_rank [k] int64: the owners
+    of their sources. An event that two parts have is there twice."""
 
     column: StoredColumn
     row: np.ndarray
@@ -102,7 +102,7 @@ class StoredFeatures:
         return self.column.shape[1]
 
     def read(self, table: np.ndarray, places: np.ndarray) -> None:
-        """Read the rows into ``table`` [., F] at ``places`` [k] int64, those at negative places nowhere, in slabs.
+        """Read the rows into ``table`` [., F] at ``places`` [k] int64, in slabs; rows with negative places are skipped.
         Raises FileFormatError."""
         for first, rows in self.column.slabs():
             place = places[first : first + len(rows)]
@@ -114,10 +114,10 @@ class StoredFeatures:
 class TemporalPartition:
     """A rank's share of a temporal graph.
 
-    flat_row [n] of every local node; graph_hash: of the graph file, the same for all its partition
-    sets; node_feature only where the graph has them; node_ids: original ids by type; stored: where event features are
-    to be read from, None without; features: where they lie (``hpcgnn.temporal.features``), None before they were read;
-    unread, unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
+    flat_row [n]: of every local node; graph_hash: of the graph file, the same for all its partition sets; node_feature:
+    None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
+    features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
+    unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
     source."""
 
     book: Book
@@ -178,8 +178,8 @@ def open_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     columns: Collection[str] = KEPT,
 ) -> TemporalPartition:  # fmt: skip
-    """Read the share of ``rank`` of ``size`` from a temporal partition set; columns: of KEPT, those of events that are
-    wanted besides FIXED. Features are only found, not read. Raises as ``open_parts``, and FileFormatError for a graph
+    """Read the share of ``rank`` of ``size`` from a temporal partition set. columns: of KEPT, columns of events to read
+    in addition to FIXED. Features are only found, not read. Raises as ``open_parts``, and FileFormatError for a graph
     of several relations."""
     read_part = partial(_read_part, wanted=columns)
     with open_parts(path, rank, size, "temporal", read_part, _check_book, check_hash, working) as opened:

@@ -72,12 +72,12 @@ class TemporalGraph:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """How the steps of a split are planned where several loaders share it, or a step needs several plans.
+    """Settings to plan the steps of a split, which several loaders can share; a step may need several plans.
 
     sampler: makes plans, over ``channel``; fixed: the negatives of a split's events in all epochs, None: new random
-    ones in every epoch of training; epochs: places in a round of epochs of those that a step of training is planned
-    for; chunk: negatives an event that a plan of evaluation looks at, 0: all; timers: of the drawing of negatives and,
-    plan_timers, of plans; negative_kind: how those of training are drawn.
+    ones in every epoch of training. epochs: places, in a round of epochs, of the epochs that a training step is planned
+    for; chunk: negatives per event in a plan of evaluation, 0: all. timers: of the drawing of negatives; plan_timers:
+    of plans; negative_kind: distribution of training negatives.
     """
 
     sampler: TemporalSampler

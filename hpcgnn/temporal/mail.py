@@ -20,9 +20,9 @@ RECORD = np.dtype([("local", "u4"), ("order", "i4"), ("message", "i4"), ("event"
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """Which mails a model reads. slots: newest mails that a node keeps; to_neighbors: neighbors of the endpoints get
-    mails as well; mean: a node keeps the mean of a batch's mails, not the newest ones; from_memory: mails hold the
-    other endpoint's memory, not its embedding."""
+    """Kind of mails that a model reads. slots: number of newest mails that a node keeps; to_neighbors: neighbors of the
+    endpoints get mails as well. mean: a node keeps the mean of a batch's mails, not the newest ones; from_memory: mails
+    hold the other endpoint's memory, not its embedding."""
 
     slots: int = 1
     to_neighbors: bool = False

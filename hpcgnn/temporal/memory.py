@@ -1,8 +1,8 @@
-"""Node memory and mailbox of the nodes that a rank keeps: its own, and those that every rank keeps a copy of.
+"""Node memory and mailbox of the nodes that a rank keeps: its own nodes, and the hot nodes.
 
-The latter are the hot nodes, those with most training events (StarryGL keeps such copies and brings them up to date now
-and then; here they are always exact). n nodes that a rank owns, H hot nodes, U unique ids, S mailbox slots, D memory
-width, M mail width.
+Hot nodes have most training events; every rank keeps a copy of them. (StarryGL keeps such copies and brings them up to
+date now and then; here they are always exact.) n nodes that a rank owns, H hot nodes, U unique ids, S mailbox slots, D
+memory width, M mail width.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hpcgnn.temporal.graph import TemporalPartition
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which rows of a table of ``num_rows`` rows belong to which nodes: own [n] int64 are the rows of the nodes that
-    this rank owns; from row ``first_copy`` on lie the nodes that all ranks have, in the same order on each."""
+    """Assigns the rows of a table of ``num_rows`` rows to nodes. own [n] int64: rows of the nodes that this rank owns.
+    From row ``first_copy`` on lie the nodes that all ranks have, in the same order on each."""
 
     num_rows: int
     own: torch.Tensor
@@ -61,8 +61,8 @@ def newest_mail(mailed: torch.Tensor, delivered: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class MemoryRows:
-    """Rows of the node memory: state [r, D], mail [r, S, M], updated [r] time of the state, mailed [r, S] times of the
-    mails, delivered [r] mails ever received (int64). Mail number j lies in slot j % S."""
+    """Rows of the node memory. state [r, D], mail [r, S, M]; updated [r]: time of the state; mailed [r, S]: times of
+    the mails; delivered [r]: number of mails ever received (int64). Mail number j lies in slot j % S."""
 
     state: torch.Tensor
     mail: torch.Tensor
@@ -81,9 +81,9 @@ class MemoryRows:
 
 @dataclass(slots=True)
 class WaitingWrite:
-    """A step's write that reads do not see yet: rows [m], updated [m] time of the state, mailed [m] time of the mail,
-    state [m, D] where it is known. arrive() finishes the exchange that brings the mails, and returns them as
-    ``NodeMemory.write`` says."""
+    """A step's write that reads do not see yet. rows [m]; updated [m]: time of the state; mailed [m]: time of the mail;
+    state [m, D], or None where mails begin with it. arrive() finishes the exchange that brings the mails, and returns
+    them as ``NodeMemory.write`` takes them."""
 
     rows: torch.Tensor
     updated: torch.Tensor
@@ -129,9 +129,9 @@ class NodeMemory(NodeRowStore):
         return newest_mail(mailed, native.gather_rows(self.table.delivered, rows))
 
     def replace(self, rows, state, rest, time, place: torch.Tensor | None = None) -> None:
-        """Replace state and only mail of unique rows [r]: states are state [., D] at place [r] (None: [r, D] as they
-        come), mails of times [r] the new state, then rest [r, M - D]. The state's time becomes that of the mail it
-        consumed; for a node without mail, that of its first mail, whose time difference is thereby 0."""
+        """Replace state and only mail of unique rows [r]. States are state [., D] at place [r] (None: [r, D] in order);
+        mails of times [r] are the new state, then rest [r, M - D]. The state's time becomes the time of the mail it
+        consumed; for a node without mail, the time of its first mail, whose time difference is thereby 0."""
         table = self.table
         if is_supported(table.state, state, rest):
             replace_memory(table.tensors(), rows, place, state.contiguous(), rest.contiguous(), time)
@@ -163,7 +163,7 @@ class NodeMemory(NodeRowStore):
         self._waiting.append(WaitingWrite(rows, torch.where(delivered > 0, consumed, time), time, state, arrive))
 
     def settle(self, keep: int = 0) -> None:
-        """Let reads see the writes that wait, oldest first, all but the newest ``keep``. Every rank must have begun
+        """Let reads see the writes that wait, oldest first, except the newest ``keep``. Every rank must have begun
         their exchanges."""
         # Two waiting writes may have a node in common: in another order the older one would stay.
         while len(self._waiting) > keep:
@@ -190,8 +190,8 @@ class NodeMemory(NodeRowStore):
         native.scatter_rows(table.updated, rows, updated)
 
     def append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
-        """Put new mails [m, M] of times [m] into the rings of rows [m] (grouped by row, oldest first, at most S a row);
-        number [m]: place among the new mails of its row. A first mail sets the state's time, so that its time
+        """Put new mails [m, M] of times [m] into the rings of rows [m], grouped by row, oldest first, at most S per
+        row. number [m]: place among the new mails of its row. A first mail sets the state's time, so that its time
         difference is 0."""
         table, slots = self.table, self.slots
         delivered = native.gather_rows(table.delivered, rows)
@@ -209,7 +209,7 @@ class NodeMemory(NodeRowStore):
         return MemoryRows(*(tensor[self.layout.own] for tensor in self.table.tensors()))
 
     def saved(self) -> list[SavedRows]:
-        """Copy what this rank owns: the rows that have mail, then those of every write that waits, oldest
+        """Copy the rows that this rank owns: the rows that have mail, then the rows of every write that waits, oldest
         first."""
         owned = self.owned()
         rows = torch.nonzero(owned.delivered).squeeze(1)
@@ -248,7 +248,7 @@ class NodeMemory(NodeRowStore):
                 self.layout.share(table, channel)
 
     def put_write(self, pieces: list[SavedRows], channel: Channel) -> None:
-        """Collective. Let a saved write, in pieces, wait behind those that wait already."""
+        """Collective. Let a saved write, in pieces, wait behind the writes that already wait."""
         rows = torch.cat([piece.rows for piece in pieces])
         columns = [torch.cat([piece.columns[name] for piece in pieces]) for name in COLUMNS]
         if self.layout is not None:
@@ -298,8 +298,8 @@ class HotNodes:
 def hottest(
     share: float, count: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
 ) -> HotNodes | None:
-    """Collective. Choose the share of all nodes with the largest ``count`` [n] above 0, ties by flat row id: the same
-    nodes on any number of ranks, each of which sends no others. None where that is no node."""
+    """Collective. Choose the share of all nodes with the largest ``count`` [n] above 0, ties by flat row id. The nodes
+    are the same on any number of ranks; a rank sends only its chosen ones. Returns None where that is no node."""
     most = round(share * partition.book.num_nodes)
     candidates = np.flatnonzero(count > 0)
     coldness, row = -count[candidates], partition.flat_row[candidates]

@@ -28,7 +28,7 @@ SUFFIXES = (".npz", ".h5", ".pkl")
 @dataclass(frozen=True, slots=True)
 class NegativeFile:
     """Negatives as a file lists them. read(start, stop): negatives [stop - start, k] of the events listed there, int64
-    or bytes; behind the last one of an event, what ``is_none`` says.
+    or bytes; behind the last one of an event, entries for which ``is_none`` is True.
 
     Events are listed by row [m], or by their source, destination and time: keys, three arrays [m].
     """

@@ -24,9 +24,9 @@ DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """Negative pairs of events: dst [n, k] int64 global ids; src [n, k], or None: the event's own source; count [n]:
-    how many of the k, the first ones, count for each event, None: all; met_share: the share of all ranks' negatives
-    that are pairs that met before, None where pairs are not chosen by that."""
+    """Negative pairs of events. dst [n, k] int64: global ids; src [n, k], or None: the event's own source. count [n]:
+    the number of the k, the first ones, that count for each event, None: all. met_share: the share of all ranks'
+    negatives that are pairs that met before, None where pairs are not chosen by that."""
 
     dst: np.ndarray
     src: np.ndarray | None = None
@@ -43,7 +43,7 @@ class Negatives:
         return None if self.count is None else self.count[events]
 
     def at(self, events: slice, columns: slice = slice(None)) -> Negatives:
-        """Return the negatives of some of the events, such as those of one step; columns: some of each event's."""
+        """Return the negatives of some of the events, such as the events of one step; columns: some of each event's."""
         src = None if self.src is None else self.src[events, columns]
         return Negatives(self.dst[events, columns], src, self.counts(events))
 
@@ -64,11 +64,11 @@ def no_negatives(batches: Batches) -> Negatives:
 @dataclass(frozen=True, slots=True)
 class AllOthers:
     """Negatives that are every node of a pool of N nodes except true destinations, in order of flat row id. Each step
-    makes its own, as [n, k] may be large.
+    makes its negatives when it is planned, as [n, k] may be large.
 
-    true_of [n]: of each event the number of its list of true nodes; indptr [l + 1]: the lists, of which events may
-    share one; key [p]: of every true node its list times N + 1, plus the negatives before it, increasing; per_event: k,
-    the most negatives of any event of the split, the same on all ranks.
+    true_of [n]: for each event the number of its list of true nodes; indptr [l + 1]: the lists, of which events may
+    share one. key [p]: for every true node its list times N + 1, plus the negatives before it, increasing. per_event:
+    k, the largest number of negatives of any event of the split, the same on all ranks.
     """
 
     pool: NodeDirectory
@@ -137,8 +137,8 @@ def split_draws(
 
 
 class RandomNegatives:
-    """Negatives that are drawn from a pool, for a stretch of steps at a time: the same steps on all ranks. What is
-    drawn is a function of the random key and the event, and never its destination."""
+    """Negatives that are drawn from a pool, for a stretch of steps at a time: the same steps on all ranks. The draw is
+    a function of the random key and the event, and never the event's destination."""
 
     def __init__(self, batches: Batches, draws: NegativeDraw, per_event: int, random: Random):
         """draws: from the pool; per_event: k above 0; random: their key."""
@@ -151,8 +151,8 @@ class RandomNegatives:
         """Return None: all negatives of some of the events count."""
 
     def stretch(self, step: int, channel: Channel) -> tuple[Negatives, int]:
-        """Collective. Return the negatives of the events of a stretch with a step, and the place of the first of these
-        events among all; steps are asked for in one order on all ranks. channel: over which the pool is asked."""
+        """Collective. Return the negatives of the events of the stretch that has a step, and the place of the first of
+        these events among all. Steps are requested in one order on all ranks. channel: for the lookup in the pool."""
         number, indptr = step // self._num_steps, self._batches.indptr
         first, last = np.minimum(np.array([number, number + 1]) * self._num_steps, len(indptr) - 1)
         events = slice(int(indptr[first]), int(indptr[last]))

@@ -1,8 +1,8 @@
-"""Neighbors of nodes at times, drawn from the histories that a rank or a device holds, or requested from owners: one
-request and one reply for all queries of a hop.
+"""Neighbors of nodes at times, drawn from the histories that a rank or a device holds, or requested from owners. A hop
+has one request and one reply for all its queries.
 
-Arrays of queries and answers are NumPy's on the host and tensors on a device; ``lib`` is the library that made them,
-numpy or torch, of which only names that both have are used. N queries (node, time), K slots, M requests served.
+Arrays of queries and answers are NumPy arrays on the host and tensors on a device. ``lib`` is the library that made
+them, numpy or torch; only names that both have are used. N queries (node, time), K slots, M requests served.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ class Winners:
 
 @dataclass(slots=True)
 class Answer:
-    """Neighbors of N queries. count [N] int32, other [N, K] int64 global ids (-1 pads), dt [N, K] int64, edge_of [N,
-    K] int32 rows of edge [., F] or None without event features; winners: None where the owners were not asked for
-    them."""
+    """Neighbors of N queries. count [N] int32; other [N, K] int64: global ids (-1 pads); dt [N, K] int64. edge_of [N,
+    K] int32: rows of edge [., F], or None without event features; winners: None where they were not requested."""
 
     count: Array
     other: Array
@@ -104,9 +103,9 @@ class Histories:
             self._part = put(self._book.part_of(self._book.local_to_global(rank)))
 
     def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        """Draw neighbors: count [N] int32, other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events
-        have no features) of ``fanout`` neighbors of local rows [N] at times [N], of events with row ids below
-        ``limit``."""
+        """Draw ``fanout`` neighbors of local rows [N] at times [N], of events with row ids below ``limit``. Returns
+        count [N] int32 and other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events have no
+        features)."""
         if self._config.strategy == "recent":
             place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
         else:

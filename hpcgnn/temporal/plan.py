@@ -1,11 +1,11 @@
 """The plan of a temporal step: everything that depends on the graph and the seed, and nothing that depends on weights.
 
-b events that this rank handles, R roles an event (source, destination, negative destinations, negative sources), N =
-b R roots, role by role; U unique nodes; M requests that this rank serves as an owner.
+b events that this rank handles, R roles per event (source, destination, negative destinations, negative sources), N = b
+R roots, role by role. U unique nodes; M requests that this rank serves as an owner.
 
-Where steps are CUDA graphs, plans are padded: lengths that depend on the data grow to the next of four sizes an octave
-(`padded_length`), which depend on nothing but the plan, so that a resumed run pads as one that never stopped. What a
-step computes from padding reaches neither the loss nor a gradient nor the node memory.
+Where steps are CUDA graphs, plans are padded: lengths that depend on the data grow to the next of four sizes per octave
+(`padded_length`). These sizes depend on the plan alone, so that a resumed run pads as one that never stopped. Values
+that a step computes from padding reach neither the loss nor a gradient nor the node memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Level:
 class Query:
     """The roots to embed: N = R roles x b events, role by role (source, destination, negatives).
 
-    root [N] int64 rows of the unique nodes with their transpose, time [N] int64, identity [N] int64 keys of the roots'
-    random numbers; levels from the lowest to the roots'; windows: the top level has N x windows queries, window by
-    window, the newest first.
+    root [N] int64: rows of the unique nodes, with their transpose; time [N] int64; identity [N] int64: keys of the
+    roots' random numbers. levels: from the lowest to the roots' level; windows: the top level has N x windows queries,
+    window by window, the newest first.
     """
 
     root: torch.Tensor
@@ -76,10 +76,10 @@ class WritePlan:
 class Announcement:
     """Writes of memory that every rank keeps, of all nodes or the hot ones: winners are announced to all ranks.
 
-    node [a] rows of the unique nodes whose state is sent, once each: of winners and, where mails hold it, of their
-    others; event [w] place among this rank's events, other_root [w] root of the other endpoint; node_counts, counts
-    [R] states and winners of every rank. Of all winners, in rank order: rows [m] of the memory, time [m], and own,
-    other [m] places of both endpoints among all states.
+    node [a]: rows of the unique nodes whose state is sent, once each: of winners and, where mails hold it, of the other
+    endpoints. event [w]: place among this rank's events; other_root [w]: root of the other endpoint; node_counts,
+    counts [R]: states and winners of every rank. Of all winners, in rank order: rows [m] of the memory, time [m], and
+    own, other [m], the places of both endpoints among all states.
     """
 
     node: torch.Tensor
@@ -98,9 +98,9 @@ class Delivery:
     """Mails of a step that are more than the winners' own: to every endpoint, or to neighbors as well.
 
     As sender: node, other, other_root, event [w] as in WritePlan, one a message, grouped by receiving rank with
-    send_counts [R]. As owner of the receivers: message [m] place among the received messages (receive_counts [R]), rows
-    [m] local, in order of (row, event), number [m] place among its row's mails, time [m]. For the mean instead one mail
-    a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average.
+    send_counts [R]. As owner of the receivers, in order of (row, event): message [m] place among the received messages
+    (receive_counts [R]), rows [m] local, number [m] place among its row's mails, time [m]. For the mean instead one
+    mail a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average.
     """
 
     node: torch.Tensor
@@ -132,11 +132,11 @@ def on_device(part: Part, device: torch.device) -> Part:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. num_events b; num_negatives k; paired: negatives have sources of their own; nearby: global ids of the
-    roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None; columns: the events'
-    label, and count, how many negatives of each count, if not all; write, hot, delivery: None without memory; hot: of
-    the hot nodes, where there are any; delivery: None when mails are but the winners' own; final: no further plan of
-    this step scores more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none."""
+    """One step. num_events: b; num_negatives: k; paired: negatives have separate sources. nearby: global ids of the
+    roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None. columns: the events'
+    label, and count, the number of negatives of each that count, if not all. write, hot, delivery: None without memory;
+    hot: of the hot nodes, where there are any; delivery: None when only the winners get mails. final: no further plan
+    of this step scores more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none."""
 
     step: int
     epoch: int

@@ -1,6 +1,6 @@
 """Answers questions about the end of a graph: scores or labels of pairs, embeddings or labels of nodes, at given times.
 
-Files name nodes by their original ids, and times are those of the graph's source. Plans have neither negatives nor
+Files name nodes by their original ids, and have the times of the graph's source. Plans have neither negatives nor
 write-back. n rows of a file, m of them of this rank, C classes, F width of events' features, Z embedding width.
 """
 
@@ -77,8 +77,8 @@ def query_plan(
     session: Session, rows: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray, size: int,
     feature: np.ndarray | None = None,
 ) -> StepPlan:  # fmt: skip
-    """Collective. Plan a step that changes nothing: this rank's pairs [m] of ``size``, numbered by ``rows``; feature
-    [m, F]: of the events that they may be, zeros where nothing is predicted from it."""
+    """Collective. Plan a step that changes nothing: this rank's pairs [m] of ``size``, numbered by ``rows``. feature
+    [m, F]: of the possible events, zeros where no feature is predicted from."""
     width, classifies = session.partition.edge_width, session.config.task.classifies
     feature = np.zeros((len(rows), width), np.float32) if feature is None else feature
     columns = {"label": np.full(len(rows), MISSING if classifies else np.nan)} | ({FEATURE: feature} if width else {})
@@ -168,8 +168,8 @@ def _compute(
 
 
 def score_pairs(session: Session, pairs: AskedEvents) -> AnswerColumns:
-    """Collective. Compute for every pair the probability of an event (score, float64), or, in runs on labels of events,
-    the label (class and output [C], or a number as output), from the session's current memory."""
+    """Collective. Compute for every pair the probability of an event (score, float64), from the session's current
+    memory. In runs on labels of events, compute the label: class and output [C], or a number as output."""
     partition, world, goal = session.partition, session.world, session.goal
     source_type, _, destination_type = files.split_relation(partition.relation)
     ids_of = partial(partition.original_ids, world=world)

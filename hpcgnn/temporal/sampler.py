@@ -84,7 +84,7 @@ class TemporalSampler:
         columns: slice = slice(None),
     ) -> StepPlan:  # fmt: skip
         """Collective. Plan a step. negatives: of all events of the split, of which ``columns`` are looked at; without
-        ``write`` a plan that only scores. It is made on a stream of its own."""
+        ``write``, the plan only scores. The plan is made on a separate stream."""
         return self._plans.run(partial(self._plan, batches, negatives, epoch, step, write, columns))
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
@@ -187,8 +187,9 @@ class TemporalSampler:
 def choose_sampler(
     partition: TemporalPartition, config: TemporalSamplingConfig, needs: Needs, place: Placement
 ) -> Callable[..., TemporalSampler]:  # fmt: skip
-    """Choose what makes samplers that plan where ``sampling.plan_on`` says: TemporalSampler itself on the host; those
-    on the device share what lies there. Raises ValueError where the device cannot make plans."""
+    """Choose the maker of samplers that plan on the device or on the host (``sampling.plan_on``). On the host it is
+    TemporalSampler itself; samplers on the device share the graph there. Raises ValueError where the device cannot make
+    plans."""
     if config.plan_on == "host":
         return TemporalSampler
     hindrance = other_device(place.device)

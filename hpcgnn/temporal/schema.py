@@ -1,4 +1,4 @@
-"""What a model of a temporal graph needs of another graph."""
+"""The schema of temporal graphs: needs of a model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a model needs of a plan: hops of neighbors below the roots (0: none), how mails travel (None: no memory),
+    """Needs of a model from a plan: hops of neighbors below the roots (0: none), the kind of mails (None: no memory),
     and whether its decoder compares the roots' neighbors."""
 
     hops: int
@@ -48,8 +48,8 @@ class Placement:
     """Where plans are made and used: the channel of planning, the one that moves rows, device and precision.
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
-    hot: nodes whose rows every rank keeps behind its own. threads: of planning. board: on which the ranks of a machine
-    read each other's rows. features: of nodes.
+    hot: nodes whose rows every rank keeps behind its own rows. threads: of planning. board: on which the ranks of a
+    machine read each other's rows. features: of nodes.
     """
 
     plan_channel: Channel
@@ -78,7 +78,7 @@ class HostSide:
         self._scratch = np.full(rows, -1, np.int64)
 
     def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
-        """Collective. Ask the owners, as `NeighborSource.ask` says."""
+        """Collective. Request neighbors from the owners (`NeighborSource.ask`)."""
         return self._source.ask(queries, limit, random, fanout, writers)
 
     def arange(self, count: int) -> Array:
@@ -90,9 +90,9 @@ class HostSide:
         return batches.events.take(batches.at(step)), of_step(negatives, batches, step, columns, self._channel)
 
     def route(self, ids: Array) -> tuple[Array, Route, Array, torch.Tensor | None]:
-        """Collective. Plan the route: inverse [n] int32 into the unique ids (-1 for padding), the route to their rows,
-        the unique ids [U] themselves, sorted by owner, so that the route's rows need no reordering, and their features
-        [U, .]."""
+        """Collective. Plan the route to rows of ids. Returns inverse [n] int32 into the unique ids (-1 for padding),
+        the route to their rows, the unique ids [U], and their features [U, .]. Unique ids are sorted by owner, so that
+        the route's rows need no reordering."""
         inverse, unique, owner, local = self._locate(ids)
         place = self._place
         route = Route.plan_located(owner, local, place.own_channel or self._channel)
@@ -188,8 +188,8 @@ class DeviceSide:
         return torch.arange(count, device=self._device)
 
     def events(self, batches: Batches, negatives: AnyNegatives, step: int, columns: slice) -> tuple[Events, Negatives]:
-        """Return this rank's events of a step, and some columns of their negatives: slices of tables that are brought
-        to the device once, events for a split, negatives for a stretch of steps."""
+        """Return this rank's events of a step, and some columns of their negatives. Both are slices of tables that are
+        brought to the device once, events for a split, negatives for a stretch of steps."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
             labels = {name: put(values) for name, values in events.columns.items() if name == "label"}

@@ -3,9 +3,9 @@
 `memory.update_at: owner`: the owner works the mail in once, users pull the result, and gradients go back by push_sum.
 `user`: users pull memory and mail and each works the mail in for itself: more bytes and flops, one exchange less.
 
-A task adds what it scores and its loss. Links: whether an event happens, against negatives. Labels: "node" is dynamic
-node classification (Kumar et al., JODIE, KDD 2019; Rossi et al., TGN, 2020): the label of event (u, v, t) is the state
-of u at t, predicted from the embedding of u just before the event; "edge" and "edge_regression" see both endpoints and
+A task adds its scores and its loss. Links: whether an event happens, against negatives. Labels: "node" is dynamic node
+classification (Kumar et al., JODIE, KDD 2019; Rossi et al., TGN, 2020). There the label of event (u, v, t) is the state
+of u at t, predicted from the embedding of u just before the event. "edge" and "edge_regression" see both endpoints and
 the event's features. b events, k negatives, C classes, Z embedding width.
 """
 
@@ -37,8 +37,8 @@ from hpcgnn.temporal.plan import Announcement, Delivery, StepPlan, WritePlan
 
 @dataclass(slots=True)
 class Reading:
-    """What a step read: memory [U, D] of its unique nodes, the owner's updated rows [S, D] (owner mode), times [U] of
-    the last mails (where the model needs them)."""
+    """Rows that a step read. memory [U, D]: of its unique nodes; served [S, D]: the owner's updated rows (owner mode);
+    last [U]: times of the last mails (where the model needs them)."""
 
     memory: torch.Tensor
     served: torch.Tensor | Any
@@ -48,7 +48,7 @@ class Reading:
 class TemporalTask(StepTask):
     """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective.
 
-    A task says how embeddings are scored (``_score``) and what the loss is (``_loss``). freeze: the head (the model's
+    A task defines the scores of embeddings (``_score``) and the loss (``_loss``). freeze: the head (the model's
     ``decoder``) alone is trained: all below it works as in evaluation. staleness k: a training step reads memory as it
     was k steps before the newest one, while the writes since then are under way; everything else reads all writes.
     """
@@ -87,13 +87,13 @@ class TemporalTask(StepTask):
 
     @torch.no_grad()
     def score(self, plan: StepPlan) -> StepScores:
-        """Collective. Score only; memory stays as it is."""
+        """Collective. Score only; memory stays unchanged."""
         self._set_mode(training=False)
         return self._score(plan, self._embed(plan, self._read_all(plan))[0])
 
     @torch.no_grad()
     def embed(self, plan: StepPlan) -> torch.Tensor:
-        """Collective. Compute the embeddings [R, b, Z] of the roots; memory stays as it is."""
+        """Collective. Compute the embeddings [R, b, Z] of the roots; memory stays unchanged."""
         self._set_mode(training=False)
         embedding, _ = self._embed(plan, self._read_all(plan))
         return by_role(plan, embedding)
@@ -263,9 +263,9 @@ def make_head(kind: str, model: TemporalModelConfig, edge_width: int, classes: i
 
 
 class TemporalLabelTask(TemporalTask):
-    """Scores the label of every event. The loss is the (weighted) cross entropy or squared error of the labeled
-    events, divided by the number of all events of the global batch: a labeled event counts the same whatever batch it
-    is in, and nothing has to be counted over ranks."""
+    """Scores the label of every event. The loss is the (weighted) cross entropy or squared error of the labeled events,
+    divided by the number of all events of the global batch. So a labeled event counts the same in every batch, and
+    nothing has to be counted over ranks."""
 
     def __init__(self, kind: str, loss: Loss, *shared, **options):
         """loss: a sum over events; shared, options: as TemporalTask. The model's decoder is a Head."""

@@ -336,7 +336,9 @@ def test_training_starts_with_weights_and_rows_of_another_graph(comm, mpi_tmp_pa
     answers = by_id(predict_nodes(trainer.session), trainer.session, "output")
     for name, values in expected.items():
         np.testing.assert_allclose(answers[name], values, rtol=1e-9, atol=1e-12)
-    assert said[-1].endswith(f"{AUTHORS} of {AUTHORS} nodes were in the graph of the run, the others have new rows")
+    assert said[-1].endswith(
+        f"{AUTHORS} of {AUTHORS} nodes were in the graph of the run; the others have new embeddings"
+    )
     trainer.close()
 
 

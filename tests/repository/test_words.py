@@ -58,6 +58,17 @@ def test_help_and_messages_are_plain():
     assert {idiom: count.per_thousand(idiom) for idiom in IDIOMS if count.per_thousand(idiom) > MOST_IDIOMS} == {}
 
 
+def test_docstrings_are_plain():
+    """Of modules, and of public classes and functions."""
+    files = [file for package in ("hpcgnn", "data_tools") for file in sorted((REPOSITORY / package).rglob("*.py"))]
+    found = [piece for file in files for piece in words.docstrings(file)]
+    count = Count.of(found)
+    assert len(found) > 5000
+    assert count.long_share <= MOST_LONG
+    assert {idiom: count.per_thousand(idiom) for idiom in IDIOMS if count.per_thousand(idiom) > MOST_IDIOMS} == {}
+    assert [(piece.file, twins) for piece in found if (twins := words.twins(piece))] == []
+
+
 @pytest.mark.parametrize(
     ("text", "idiom"),
     [

@@ -39,8 +39,8 @@ def checked_parts(part: np.ndarray, num_nodes: int, num_parts: int, origin: str)
 
 
 def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.ndarray:
-    """Read the part per node [N] int32 from a text file with one part a line, as METIS and ParMETIS write it, an npy
-    file, or an npz file with one array per node type."""
+    """Read the part per node [N] int32 from a file. It is a text file with one part a line, as METIS and ParMETIS write
+    it, an npy file, or an npz file with one array per node type."""
     path = pathlib.Path(path)
     if path.suffix == ".npz":
         return checked_parts(by_type(source, path), source.num_nodes, num_parts, str(path))
@@ -85,8 +85,8 @@ def code_hash(name: str) -> str | None:
 
 
 def user_parts(name: str, graph: PairGraph, weights: dict[str, np.ndarray], num_parts: int, seed: int) -> np.ndarray:
-    """Call the user's own partitioner with the pair graph, the weights [N] int64 by constraint, the number of parts and
-    the seed; it returns the part of every node [N] int32."""
+    """Call a custom partitioner with the pair graph, the weights [N] int64 by constraint, the number of parts and the
+    seed. It returns the part of every node [N] int32."""
     part = load_partitioner(name)(graph, weights, num_parts, seed)
     return checked_parts(part, graph.num_nodes, num_parts, name)
 

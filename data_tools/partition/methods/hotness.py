@@ -27,8 +27,8 @@ def hotness_parts(source: Source, part: np.ndarray, weights: np.ndarray, options
 
 
 class HotPlacement:
-    """Nodes bid for the part that reaches them most likely; a part takes those that would lose most elsewhere until a
-    load is at TARGET of the mean. Who is refused bids again.
+    """Nodes bid for the part that reaches them most likely; a part takes the nodes that would lose most elsewhere,
+    until a load is at TARGET of the mean. A refused node bids again.
 
     access [P, N] float32, home [N] the part of a node before, fixed [N] bool nodes that stay, weights [N, C].
     """

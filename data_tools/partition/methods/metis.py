@@ -1,8 +1,8 @@
 """METIS with several balance constraints.
 
-pymetis carries METIS, but its Python function knows one constraint only. The functions of the library are called here
-through ctypes: Karypis and Kumar, "Multilevel algorithms for multi-constraint graph partitioning", 1998.
-N nodes, C constraints, A adjacency entries, P parts.
+pymetis carries METIS, but its Python function takes one constraint only. The functions of the library are called here
+through ctypes: Karypis and Kumar, "Multilevel algorithms for multi-constraint graph partitioning", 1998. N nodes, C
+constraints, A adjacency entries, P parts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Moves nodes between parts until no part is too heavy, and as long as fewer ties are cut.
 
-A part may be as heavy as the mean, unless single nodes are heavier than that. Nodes are visited again and again; each
-goes where its ties and a penalty on the squared excesses of loads over their limits cost least, and the penalty rises
-from visit to visit. The sum of squares is convex in the loads, so with small nodes no exchange is needed to reach
-limits that can be met; where nodes are large, exchanges follow. N nodes, P parts, C constraints. Weights are in means
-of a part, so that all loads of a constraint add up to P.
+A part may be as heavy as the mean, unless single nodes are heavier than that. Nodes are visited again and again. Each
+goes where its ties and a penalty on the squared excesses of loads over their limits cost least; the penalty rises from
+visit to visit. The sum of squares is convex in the loads, so with small nodes no exchange is needed to reach limits
+that can be met. Where nodes are large, exchanges follow. N nodes, P parts, C constraints. Weights are in means of a
+part, so that all loads of a constraint add up to P.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def load_limits(
 ) -> np.ndarray:
     """Compute the limits of the loads [P, C] float64 by constraint, for an assignment [N] of nodes with weights [N, C].
 
-    A part without a giant (mask [N]: nodes heavier than a mean part) may have ``tolerance`` times the mean; where there
-    are giants, the others share what remains, and parts of the same runs as they are get less of it.
+    A part without a giant (mask [N]: nodes heavier than a mean part) may have ``tolerance`` times the mean. Where there
+    are giants, the other parts share the remaining load; parts in the same runs as a giant get less of it.
     """
     held = np.zeros((num_parts, weight.shape[1]))
     np.add.at(held, part[giant], np.where(weight[giant] > 1, weight[giant], 0.0))
@@ -72,8 +72,8 @@ def divide(share: np.ndarray, least: np.ndarray, begin: int, end: int, amount: f
 
 
 def spread_giants(part: np.ndarray, weight: np.ndarray, giants: np.ndarray, num_parts: int, tolerance: float) -> None:
-    """Move giants [n], nodes heavier than a mean part, so that no part and no block of consecutive parts has more of
-    them than it must; part [N] changes in place."""
+    """Move giants [n], nodes heavier than a mean part. No part and no block of consecutive parts has more of them than
+    it must; part [N] changes in place."""
     ranks = [rank_of_parts(num_parts, count) for count in run_sizes(num_parts)]
     held = [np.zeros((rank[-1] + 1, weight.shape[1])) for rank in ranks]
     for node in giants[np.argsort(-weight[giants].max(axis=1), kind="stable")]:

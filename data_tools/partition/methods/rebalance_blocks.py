@@ -2,7 +2,7 @@
 
 `data_tools.partition.methods.rebalance` is another search, for a graph in one place: it visits the nodes one after the
 other, which ranks cannot do, and its parts are other ones. N nodes, n of them in a rank's block, A adjacency entries of
-these, P parts, C constraints.
+the block, P parts, C constraints.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class RemoteNodes:
 class BlockLoads:
     """The limits of the loads of the parts, by constraint.
 
-    unit [C]: times a node's weight, its share of the load that a mean part may have; limit [P, C] of the sums of
-    shares; fixed [n] of this rank's block: nodes that stay, as they are heavier than a mean part.
+    unit [C]: times a node's weight, its share of the load that a mean part may have; limit [P, C]: of the sums of
+    shares. fixed [n]: nodes of this rank's block that stay, because they are heavier than a mean part.
     """
 
     unit: np.ndarray
@@ -67,11 +67,11 @@ class BlockLoads:
 def rebalance_blocks(remote_nodes: RemoteNodes, part: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
     """Collective. Move nodes out of parts that are over their limits; returns the part [n] int32.
 
-    weights [n, C]. Every rank proposes the moves that lessen the overload (the sum of the squares of what parts have
-    above their limits) and cost the least: the cut, and a penalty on the overload that rises from round to round. Of
-    all proposals those are made that still do so, in the order of their cost. A part may take more of one constraint
-    than it should, and pass other nodes on. The result is the same however the nodes are dealt to ranks. Where no move
-    helps, nodes that weigh much of what a part may have are exchanged.
+    weights [n, C]. The overload is the sum of the squares of the parts' excesses over their limits. Every rank proposes
+    the moves that lessen it and cost the least: the cut, and a penalty on the overload that rises from round to round.
+    The proposals that still do so are made, in the order of their cost. A part may take more of one constraint than it
+    should, and pass other nodes on. The result does not depend on how the nodes are dealt to ranks. Where no move
+    helps, nodes that take a large share of a part's limit are exchanged.
     """
     total = remote_nodes.team.sum(weights.sum(axis=0))
     weights, means = weights[:, total > 0], total[total > 0] / num_parts
@@ -135,8 +135,9 @@ def exchange_nodes(team: Team, part: np.ndarray, weights: np.ndarray, loads: np.
 def whose_turn(
     remote_nodes: RemoteNodes, part: np.ndarray, shares: np.ndarray, over: np.ndarray, fixed: np.ndarray, number: int
 ) -> np.ndarray:
-    """Collective. Choose the nodes of this rank's block that may leave their part in a round, as it has too much (mask
-    [P, C]) of what they weigh; where they are many, one in so many."""
+    """Collective. Choose the nodes of this rank's block that may leave their part in a round. Their part is over (mask
+    [P, C]) in a constraint in which they have weight; of many such nodes, a fraction is chosen, others in other
+    rounds."""
     nodes = np.flatnonzero((over[part] & (shares > 0)).any(axis=1) & ~fixed)
     turns = max(1, int(remote_nodes.team.sum(np.array([len(nodes)]))[0]) // AT_ONCE)
     return nodes[(nodes + remote_nodes.first) % turns == number % turns]
@@ -193,7 +194,7 @@ def best(moves: np.ndarray) -> np.ndarray:
 
 
 def accept(moves: np.ndarray, excess: np.ndarray, penalty: float) -> np.ndarray:
-    """Choose the moves that are made: in order of their cost, those that lessen the overload by more than they cost."""
+    """Choose the moves to make, in order of their cost: a move must lessen the overload by more than it costs."""
     # Each rank's list ends with its best CANDIDATES: beyond those of all together the order would not be complete.
     moves = best(moves)[:CANDIDATES]
     excess, taken = excess.copy(), []

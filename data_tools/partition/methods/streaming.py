@@ -1,12 +1,13 @@
-"""Parts for nodes that come one after the other: linear deterministic greedy (Stanton and Kliot, "Streaming graph
-partitioning for large distributed graphs", 2012) and Fennel (Tsourakakis et al., "FENNEL: streaming graph partitioning
-for massive scale graphs", 2014), streamed several times (Nishimura and Ugander, "Restreaming graph partitioning",
-2013), the nodes with most edges first.
+"""Parts for nodes that come one after the other, the nodes with most edges first, streamed several times.
 
-The ranks take turns, slab by slab in the order of the rows. In a *round* every rank has one slab: all read theirs and
-ask for the parts of its neighbors together; then one after the other assigns its rows, and sends the others the parts
-of these and what the parts hold now.
-m rows of a rank, k rows that a slab is about, C constraints, P parts.
+The methods are linear deterministic greedy (Stanton and Kliot, "Streaming graph partitioning for large distributed
+graphs", 2012) and Fennel (Tsourakakis et al., "FENNEL: streaming graph partitioning for massive scale graphs", 2014).
+Several passes: Nishimura and Ugander, "Restreaming graph partitioning", 2013.
+
+The ranks take turns, slab by slab in the order of the rows. In a *round* every rank has one slab: all ranks read their
+slabs and request the parts of the neighbors together. Then one rank after the other assigns its rows, and sends the
+others the parts of its rows and the new loads of the parts. m rows of a rank, k rows that a slab is about, C
+constraints, P parts.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ GAMMA = 1.5  # Fennel's: its price grows with the square root of the load
 class Slab:
     """A rank's slab in a round, empty where it has none left: its rows first .. stop - 1.
 
-    rows: all rows that the slab is about, increasing (None: all of the graph); part: of each of these; own, and the
-    neighbors of the adjacency: places among them.
+    rows: the slab's rows and their neighbors, increasing (None: all rows of the graph); part: of each of these rows;
+    own, and the neighbors of the adjacency: places among these rows.
     """
 
     first: int

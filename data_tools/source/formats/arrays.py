@@ -88,7 +88,7 @@ class ArraysTable(Table):
             return self.loaded_bytes()
 
     def size(self, reference: Any) -> Size:
-        """Measure the file, whose rows are those of an array."""
+        """Measure the file, whose rows are the rows of an array."""
         array = type(self)(self.source, self.spec).array(reference)  # which is dropped with that table
         largest = max(array.nbytes, os.path.getsize(self.source.path), self.memory())
         return Size(len(array) if array.ndim else 0, array.nbytes, 1 + largest // BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""Reads folders of chunks: a metadata file says which files hold the nodes of each type and the edges of each relation.
+"""Reads folders of chunks: a metadata file lists the files with the nodes of each type and the edges of each relation.
 
 ``metadata.yaml`` (or .yml, .json)::
 
@@ -21,9 +21,9 @@
         self_loops: drop
         dangling: drop
 
-The keys of a table are those of node types and relations in `data_tools.source.spec`, and those of its files (format,
-delimiter, header, comment, quote, rows; `names` for the columns of text without a header). A column may have `files`
-of its own and these keys too. A metadata.json of DGL's chunked graph format is read as it is, see `chunks_dgl`, and so
+A table has the keys of node types and relations in `data_tools.source.spec`, and the keys of its files (format,
+delimiter, header, comment, quote, rows; `names` for the columns of text without a header). A column may have separate
+`files`, with the same keys. A metadata.json of DGL's chunked graph format is read directly, see `chunks_dgl`, and so
 are DGL's parts, see `dgl_partitions`.
 """
 

@@ -6,8 +6,8 @@ Integers are little-endian; a vector is its length (uint64) and its items, a tex
     shape (int64 each), bytes (int64), data
 
 A file of tensors is a magic, their number, and a vector of (name, tensor). A file of graphs has a header of 4 KiB, the
-position of the first graph, named labels, and graphs: a meta graph, a vector of relations (as COO, CSR and CSC, those
-that were saved), the number of nodes by type, and named tensors of nodes and of edges, by type.
+position of the first graph, named labels, and graphs. A graph is a meta graph, a vector of relations (each in the saved
+ones of COO, CSR and CSC), the number of nodes by type, and named tensors of nodes and of edges, by type.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads partitions as DGL writes them (partition_graph, dispatch_data.py), unpacked to chunks, one part at a time.
 
-The nodes of a type are those of part 0, then those of part 1, and so on, as DGL numbers them; column ``part`` keeps
-the part of a node. Where orig_nids.dgl exists, the column ``id`` holds the original ids, in order of the rows.
-Edges are in the order of their ids in DGL.
+A type's nodes come in order of the parts, part 0 first, as DGL numbers them; column ``part`` keeps the part of a node.
+Where orig_nids.dgl exists, the column ``id`` holds the original ids, in order of the rows. Edges are in the order of
+their ids in DGL.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Chunks:
         self.files: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, array: np.ndarray) -> None:
-        """Write the next chunk of an array, into a file whose name says what it holds, as reports name sources."""
+        """Write the next chunk of an array, into a file with the array's name, as reports name sources."""
         chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
         folder = self._folder / str(list(self.files).index(name))
         folder.mkdir(exist_ok=True)

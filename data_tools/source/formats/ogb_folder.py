@@ -1,9 +1,9 @@
 """Reads the folder of a data set of the Open Graph Benchmark, as its package downloads it, as a spec.
 
-Read are raw/ in csv form (one type of nodes, or several with relations/) and in binary form (data.npz, node-label.npz),
-and a split: of nodes from split/<name>/[<type>/]{train,valid,test}.csv.gz, of links from
-split/<name>/{train,valid,test}.pt, whose positive links are the edges. Whatever else raw/ holds about nodes
-(node_year.csv.gz) or edges (edge_reltype.csv.gz) becomes a column.
+It reads raw/ in csv form (one type of nodes, or several with relations/) and in binary form (data.npz, node-label.npz),
+and a split. A split of nodes is read from split/<name>/[<type>/]{train,valid,test}.csv.gz, a split of links from
+split/<name>/{train,valid,test}.pt, whose positive links are the edges. Other files of raw/ about nodes
+(node_year.csv.gz) or edges (edge_reltype.csv.gz) become columns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "t
 
 
 def choose_direction(assigned: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """Set ``undirected`` where it is ``auto`` or not given: as OGB's loader has the edges of the set that the name of
-    the folder, or archive, tells; returns the settings, and a note for users."""
+    """Set ``undirected`` where it is ``auto`` or missing, as in OGB's loader for the set with the name of the folder or
+    archive. Returns the settings, and a note for users."""
     if assigned.get("undirected", "auto") != "auto" or "folder" not in assigned:
         return assigned, None
     name = pathlib.Path(assigned["folder"]).resolve().name

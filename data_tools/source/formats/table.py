@@ -1,8 +1,8 @@
-"""A source file as a table that is read in batches, and measured before: how many rows it has, how many bytes, and how
-much of them is in memory at once.
+"""A source file as a table that is read in batches, and measured before.
 
-Nothing is guessed: parquet files and arrays have it in their headers, and text, compressed or not, is read once from
-end to end, which takes a small part of the time of its conversion.
+Measures are its rows, its bytes, and the bytes that are in memory at once. Nothing is guessed: parquet files and arrays
+have the numbers in their headers. Text, compressed or not, is read once from end to end, which takes a small part of
+the time of its conversion.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Size:
 
 @dataclass(slots=True)
 class TextCount:
-    """Counts of a text: bytes, lines, characters that may separate two values, the bytes of the longest line (0: no
-    longer than a block), and the bytes that a character takes in memory."""
+    """Counts of a text. num_marks: characters that may separate two values; longest: bytes of the longest line (0: no
+    longer than a block); character_bytes: bytes that a character takes in memory."""
 
     num_bytes: int = 0
     num_lines: int = 0
@@ -52,7 +52,7 @@ class TextCount:
 class Table:
     """A source file with rows; a format is a subclass, whose methods here are right for a text with a row a line.
 
-    spec: the `FileSpec` that says how the file is laid out; number: which of the files of triples this is, from 1.
+    spec: the `FileSpec` with the layout of the file; number: number of this file among the files of triples, from 1.
     Opening one reads nothing. All methods raise FileFormatError for a damaged file.
     """
 
@@ -98,14 +98,14 @@ class Table:
         return self.counted.longest * self.line_copies
 
     def size(self, reference: Any) -> Size:
-        """Measure the file, whose rows are those of a column. A file that is read as a whole is read, which takes
+        """Measure the file, whose rows are the rows of a column. A file that is read as a whole is read, which takes
         `memory`."""
         counted = self.counted
         return Size(counted.num_lines, counted.num_bytes, 1 + counted.num_bytes // BLOCK_BYTES)
 
     def column_bytes(self, reference: Any, sparse: str | None, row: Any) -> int:
-        """Count the bytes that a column of nodes takes when it is stored, at most: ``reference``, or the dense matrix
-        of the arrays that begin with ``sparse``; ``row``: a column with a value a row."""
+        """Count the bytes that a column of nodes takes at most when it is stored. The column is ``reference``, or the
+        dense matrix of the arrays that begin with ``sparse``; ``row``: a column with a value per row."""
         if sparse is not None:
             return NUMBER_BYTES * int(np.prod(self.array(sparse + "shape"), dtype=object))
         return self.size(row).num_bytes * self.value_bytes

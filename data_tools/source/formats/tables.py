@@ -256,8 +256,8 @@ class ParquetTable(Table):
             return 2 * max(groups, default=0)
 
     def size(self, reference: Reference) -> Size:
-        """Measure the file by its footer: numbers as they are in memory, text as it is in the file, where equal ones
-        may be stored once."""
+        """Measure the file by its footer: numbers by their bytes in memory, text by its bytes in the file, where equal
+        texts may be stored once."""
         with naming(self.name, "parquet"):
             footer, num_bytes = pyarrow.parquet.read_metadata(self.source.path), 0
             for column in footer_columns(footer):
@@ -290,8 +290,8 @@ def footer_columns(footer: pyarrow.parquet.FileMetaData) -> list[pyarrow.parquet
 
 @dataclass(frozen=True)
 class Format(Part):
-    """A row of FORMATS. make: a subclass of Table; suffixes: of files that have the format where none is declared;
-    in_archives: it is read from a stream, so the file may be a member of an archive; has_blank_nodes: the files are
+    """A row of FORMATS. make: a subclass of Table; suffixes: of files that have the format where none is declared.
+    in_archives: it is read from a stream, so the file may be a member of an archive. has_blank_nodes: the files are
     numbered, since names of their blank nodes mean other nodes in other files."""
 
     suffixes: tuple[str, ...] = ()

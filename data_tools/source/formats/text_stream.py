@@ -23,8 +23,8 @@ LONGEST_LINE = 64 << 20  # whole lines are in memory, several times
 
 @contextlib.contextmanager
 def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Open the decompressed bytes of a file: .gz, .zip with a single member, or as it is (``suffix`` overrides the
-    name's).
+    """Open the decompressed bytes of a file: .gz, .zip with a single member, or not compressed (``suffix`` overrides
+    the name's suffix).
 
     With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
     Raises FileFormatError for a missing or damaged file, also while the caller reads.

@@ -1,9 +1,9 @@
 """Reads N-Triples (RDF) as a table: subject, predicate, object.
 
 A term is its text: an IRI without its angle brackets, a blank node ``_:x``, a literal as it stands in the file with
-quotes, language and type, but numbered characters (``\\u00E9``) are put in. So equal literals are one node,
-as in R-GCN (Schlichtkrull et al. 2018). A blank node is one of its file: in the second of
-several files ``_:x`` is ``_:[file 2]x``. A term beyond 255 bytes is cut, and a hash tells it from others.
+quotes, language and type, but numbered characters (``\\u00E9``) are put in. So equal literals are one node, as in R-GCN
+(Schlichtkrull et al. 2018). A blank node is one of its file: in the second of several files ``_:x`` is ``_:[file 2]x``.
+A term beyond 255 bytes is cut, and a hash distinguishes it from others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Reads Turtle, and N3 as far as it is Turtle, as a table: subject, predicate, object.
+"""Reads Turtle, and the part of N3 that is Turtle, as a table: subject, predicate, object.
 
 Terms are written as in `triples`. The whole file is held in memory; for files beyond that convert to N-Triples first.
-Parsed by hand: pyoxigraph (0.5) puts language tags into lower case, so that N-Triples and Turtle of one graph would not
-make the same nodes, and names the nodes of brackets at random, so that a file would be another graph each time.
+Parsed by hand, as pyoxigraph (0.5) has two drawbacks. It puts language tags into lower case, so that N-Triples and
+Turtle of one graph would not make the same nodes. It names the nodes of brackets at random, so that a file would be
+another graph each time.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class TurtleTable(Table):
             yield pick(chosen, {i: text_array(self.name, column) for i, column in enumerate(columns)}, len(batch))
 
     def memory(self) -> int:
-        """Count the bytes of the text, as it is in the file and as Python has it."""
+        """Count the bytes of the text in the file and in Python."""
         return self.counted.num_bytes * (1 + self.counted.character_bytes)
 
     def size(self, reference: Reference) -> Size:

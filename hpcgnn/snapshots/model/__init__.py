@@ -18,8 +18,9 @@ from hpcgnn.snapshots.model.stacks import DySAT, PlainGAT, PlainGCN, PlainSAGE
 
 @dataclass(frozen=True)
 class ModelPart(Part):
-    """A model. make: of the section ``model`` and of SequenceSizes; options: the keys of the section that this model
-    reads and some others do not; windowed: it looks back over a window, which ``sampling.window_size`` must give."""
+    """A model. make: makes it from the section ``model`` and SequenceSizes; options: the keys of the section that this
+    model reads and some other models do not. windowed: it looks back over a window, which ``sampling.window_size`` must
+    give."""
 
     make: Callable[[Any, SequenceSizes], SequenceModel]
     options: tuple[str, ...] = ()

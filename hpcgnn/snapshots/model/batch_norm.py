@@ -18,8 +18,9 @@ MOMENTUM, EPSILON = 0.1, 1e-5
 
 class BatchNorm(nn.Module):
     """Batch normalization (Ioffe and Szegedy, Batch normalization, 2015): every snapshot by the mean and the variance
-    of all its N rows; in evaluation by running ones. These move once a step (``settle``), toward the means over its
-    snapshots, of which each counts as often as the step's frames show it: so they know neither ranks nor groups."""
+    of all its N rows; in evaluation by running ones. The running ones move once a step (``settle``), toward the means
+    over its snapshots. A snapshot counts once for each of the step's frames that has it, so the result depends on
+    neither ranks nor groups."""
 
     mean: torch.Tensor
     variance: torch.Tensor

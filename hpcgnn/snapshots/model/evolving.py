@@ -1,5 +1,5 @@
-"""EvolveGCN (Pareja et al., EvolveGCN: evolving graph convolutional networks for dynamic graphs, 2020): the matrices of
-graph convolutions are the state, and change from snapshot to snapshot by a GRU, as in the authors' program.
+"""EvolveGCN (Pareja et al., EvolveGCN: evolving graph convolutional networks for dynamic graphs, 2020). The matrices of
+graph convolutions are the state; a GRU changes them from snapshot to snapshot, as in the authors' program.
 
 n nodes of this rank, k sequences, I input, H hidden, C output, D columns, m rows wanted.
 """
@@ -21,9 +21,9 @@ NOBODY = torch.iinfo(torch.int64).max >> 11  # an id, exact in float64, that no 
 
 
 def best_rows(frames: list[Frame], rows: list[torch.Tensor], direction: torch.Tensor, num_best: int) -> list:
-    """Collective. Choose of every frame's rows [n, k, D] of all ranks the m with the largest products with a direction
-    [D] of length 1, each times tanh of its product: [k, m, D], the best first, of equal ones the lower row id; zeros
-    where there are fewer nodes. One exchange for all frames."""
+    """Collective. Choose the m best of every frame's rows [n, k, D] of all ranks: [k, m, D], the best first. The best
+    have the largest products with a direction [D] of length 1, of equal ones the lower row id. Each is multiplied by
+    tanh of its product; zeros fill up where there are fewer nodes. One exchange for all frames."""
     keys, sent = [], []
     for frame, frame_rows in zip(frames, rows, strict=True):
         for snapshot_rows in frame_rows.unbind(1):
@@ -165,8 +165,8 @@ class EvolveGCNO(EvolveGCN):
 
 
 class EvolveGCNH(EvolveGCN):
-    """EvolveGCN-H: the GRU's input is the summary of a snapshot, the rows of all ranks that score best (Cangea et al.,
-    Toward sparse hierarchical graph classifiers, 2018), as many as the matrix has columns."""
+    """EvolveGCN-H: the GRU's input is the summary of a snapshot. The summary is the best rows of all ranks, one for
+    each column of the matrix (Cangea et al., Toward sparse hierarchical graph classifiers, 2018)."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)

@@ -62,8 +62,8 @@ class FilterLSTM(nn.Module):
 
 
 class FilteredModel(SequenceModel):
-    """Layers of such units, each over the hidden rows of the one below; the products with these, and with the inputs,
-    are formed for all frames at once."""
+    """Layers of such units, each over the hidden rows of the layer below. The products with these hidden rows, and with
+    the inputs, are formed for all frames at once."""
 
     cell: type[FilterGRU] | type[FilterLSTM]
 

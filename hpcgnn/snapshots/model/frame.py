@@ -1,9 +1,9 @@
-"""Frames, which models of snapshots compute on, and what each of these models offers the run: tensors only.
+"""Frames, which models of snapshots compute on, and the interface of these models to the run: tensors only.
 
-A *frame* is one place in k sequences of snapshots that a step follows at once: k windows that end at different targets,
-or k = 1 where state is carried on. *State* is what a model remembers from snapshot to snapshot: rows of nodes
-[n, k, W], kept at their owners, and what all ranks share [k, ...]. n nodes of this rank, F or I input, D hidden, C
-output columns; rows are [n, k, D].
+A *frame* is one place in k sequences of snapshots that a step follows at once. The sequences are k windows that end at
+different targets, or one (k = 1) where state is carried on. *State* is a model's memory from snapshot to snapshot: rows
+of nodes [n, k, W], kept at their owners, and tensors [k, ...] that all ranks share. n nodes of this rank, F or I input,
+D hidden, C output columns; rows are [n, k, D].
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term
 
 @dataclass(slots=True)
 class Neighbors:
-    """The neighbors of all nodes in one snapshot: ``into`` along in-edges, ``out`` along out-edges where the model asks
-    for them, each with its halo (None: no remote nodes)."""
+    """The neighbors of all nodes in one snapshot: ``into`` along in-edges, ``out`` along out-edges where the model has
+    ``with_out``, each with its halo (None: no remote nodes)."""
 
     into: Neighborhood
     halo: RankHalo | None = None
@@ -53,9 +53,9 @@ class Neighbors:
 
 @dataclass(slots=True)
 class Snapshot:
-    """One snapshot as a step sees it. inputs [n, F]; smoothed: terms of the inputs' series by operator, direction and
-    number, kept from step to step, None where inputs are learned; identity [n] row ids, the keys of dropout; whole: all
-    neighbors, over which inputs that are not learned are smoothed, where the step sees a part of them."""
+    """One snapshot as a step sees it. inputs [n, F]; identity [n]: row ids, the keys of dropout. smoothed: terms of the
+    inputs' series by operator, direction and number, kept from step to step, None where inputs are learned. whole: all
+    neighbors, over which inputs that are not learned are smoothed, where the step sees a part of the neighbors."""
 
     number: int
     neighbors: Neighbors
@@ -117,9 +117,8 @@ class Frame:
         return side_by_side([s.neighbors.propagate(name, piece, ahead, out) for s, piece, ahead in pieces])
 
     def attend(self, rows: torch.Tensor, exchanges: list, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Collective. Sum neighbors' and own rows [n, k, H] of every snapshot, weighed by attention
-        (``attend``); source and target [heads, H / heads] make scores of rows; exchanges: of the same
-        rows, started before."""
+        """Collective. Sum neighbors' and own rows [n, k, H] of every snapshot, weighed by attention (``attend``).
+        source and target [heads, H / heads] make scores of rows; exchanges: of the same rows, started before."""
         if len(self.distinct) == 1:
             return self.distinct[0].attend(rows, exchanges[0], source, target)
         pieces = zip(self.snapshots, rows.split(1, dim=1), exchanges, strict=True)
@@ -173,10 +172,10 @@ class SequenceSizes:
 
 
 class SequenceModel(nn.Module):
-    """Base of the models of snapshots. A user's own model is made as Class(config, sizes) and has these attributes and
+    """Base of the models of snapshots. A custom model is made as Class(config, sizes) and has these attributes and
     methods.
 
-    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors; weighs_edges:
+    node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors. weighs_edges:
     whether the model weighs edges itself and cannot use their column weight; config: the section ``model``.
     """
 

@@ -212,7 +212,7 @@ class TGCN(SequenceModel):
 
 
 class A3TGCN(TGCN):
-    """A3T-GCN (Zhu et al., Attention temporal graph convolutional network for traffic forecasting, 2020): T-GCN whose
+    """A3T-GCN (Zhu et al., Attention temporal graph convolutional network for traffic forecasting, 2020). A T-GCN whose
     hidden rows of a window are weighed by a learned score of each, for every node."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
@@ -226,9 +226,9 @@ class A3TGCN(TGCN):
 
 
 class MPNNLSTM(SequenceModel):
-    """MPNN-LSTM (Panagopoulos et al., Transfer graph neural networks for pandemic forecasting, 2021): the rows of all
-    graph convolutions, side by side, then two LSTM layers; the output sees both of these and the inputs. Batch
-    normalization follows each activation, as in the authors' program."""
+    """MPNN-LSTM (Panagopoulos et al., Transfer graph neural networks for pandemic forecasting, 2021). Two LSTM layers
+    follow the concatenated rows of all graph convolutions; the output layer reads both LSTM layers and the inputs.
+    Batch normalization follows each activation, as in the authors' program."""
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__(config, sizes)

@@ -15,7 +15,7 @@ from hpcgnn.snapshots.neighborhood import next_term
 
 
 class Distinct:
-    """The snapshots of several frames, each once. frames: those with the same neighbors in one frame."""
+    """The snapshots of several frames, each once. frames: snapshots with the same neighbors are in one frame."""
 
     def __init__(self, frames: list[Frame]):
         self._numbers = [[snapshot.number for snapshot in frame.snapshots] for frame in frames]

@@ -1,4 +1,4 @@
-"""Layers of every snapshot by itself, the models that are nothing else, and attention over their outputs in time.
+"""Layers within each snapshot, models of such layers alone, and attention over their outputs in time.
 
 n nodes of this rank, k sequences, L snapshots of a window, I input, H hidden columns.
 """
@@ -19,12 +19,13 @@ from hpcgnn.snapshots.model.spatial import Distinct, attend_all, propagate_all, 
 
 
 class Stack(nn.Module):
-    """Layers one behind the other, with dropout between them: matrices weight [I, H] and biases, and what a kind of
-    layers adds. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last: batch
-    normalization follows the activation.
+    """Layers one behind the other, with dropout between them: matrices weight [I, H] and biases, and further parameters
+    of a kind of layers. Kinds fill in ``first`` and ``other``, which form a layer's rows, and ``activate``. norm_last:
+    batch normalization follows the activation.
 
-    Sums over neighbors and attention are those of static graphs (``nn.aggregation``). Parameters are not: a product
-    comes before its rows travel, where a block's are fused with the sums, and checkpoints know both by their names.
+    Sums over neighbors and attention are shared with static graphs (``nn.aggregation``). Parameters are not: here a
+    product comes before its rows travel, while products of blocks are fused with the sums, and checkpoints have both by
+    their names.
     """
 
     activate = staticmethod(torch.relu)
@@ -43,7 +44,7 @@ class Stack(nn.Module):
         return self.other(0, frames, [frame.inputs for frame in frames])
 
     def other(self, number: int, frames: list[Frame], rows: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Collective. Form the rows of a further layer from those of the layer below, without the bias."""
+        """Collective. Form the rows of a further layer from the rows of the layer below, without the bias."""
         raise NotImplementedError
 
     def layers(self, frames: list[Frame]) -> list[list[torch.Tensor]]:
@@ -130,19 +131,19 @@ class PlainModel(SequenceModel):
 
 
 class PlainGCN(PlainModel):
-    """Graph convolutions of every snapshot by itself."""
+    """Graph convolutions within each snapshot."""
 
     stack = GCNStack
 
 
 class PlainSAGE(PlainModel):
-    """GraphSAGE in every snapshot by itself."""
+    """GraphSAGE within each snapshot."""
 
     stack = SAGEStack
 
 
 class PlainGAT(PlainModel):
-    """Graph attention in every snapshot by itself."""
+    """Graph attention within each snapshot."""
 
     stack = GATStack
     weighs_edges = True

@@ -1,6 +1,6 @@
 """Blocks, which models of static graphs compute on, sampled or whole: tensors only.
 
-Positions count per node type. A layer works on *stacked* rows: those of all node types, one type after the other. S
+Positions count per node type. A layer works on *stacked* rows: the rows of all node types, one type after the other. S
 source rows, D destination rows, E edges, P pairs (relation, destination) with at least one edge.
 """
 
@@ -22,9 +22,9 @@ from hpcgnn.nn.aggregation import with_loops
 class Adjacency:
     """One relation of one block.
 
-    indptr [D + 1] int64 over the block's destination nodes of dst_type; source [E] int64 positions among its source
-    nodes of src_type; edge [E] int64 row ids of the edges in the graph file, and columns [E, ...] of them by name, or
-    None where they were not asked for; weight [E] factors of the messages, or None.
+    indptr [D + 1] int64: over the block's destination nodes of dst_type; source [E] int64: positions among its source
+    nodes of src_type. edge [E] int64: row ids of the edges in the graph file; columns [E, ...]: of the edges, by name;
+    both are None unless requested. weight [E]: factors of the messages, or None.
     """
 
     relation: int
@@ -58,7 +58,7 @@ class Block:
 
     @cached_property
     def looped(self) -> EdgeLists:
-        """The ``lists``, with every destination as one more source of itself."""
+        """The ``lists``, with a self-loop at every destination."""
         return with_loops(self.lists)
 
     @property
@@ -126,8 +126,8 @@ class RelationPairs:
 
 @dataclass(frozen=True)
 class SourcePairs:
-    """Q different pairs (relation, source), in order of relation: rows, lists of one stacked source each; lists: of the
-    pairs (relation, destination) over these; counts by relation."""
+    """Q different pairs (relation, source), in order of relation. rows: lists of one stacked source each; lists: of the
+    pairs (relation, destination), over the pairs (relation, source); counts: by relation."""
 
     rows: EdgeLists
     lists: EdgeLists
@@ -141,10 +141,10 @@ class SourcePairs:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a model gets besides the input rows; blocks[0] is the innermost layer, furthest from the seeds.
+    """Inputs of a model, in addition to the input rows; blocks[0] is the innermost layer, furthest from the seeds.
 
     identity: by type, flat row ids [num_src of blocks[0]] int64, the keys of dropout; degree: by type, in-degrees in
-    the whole graph over all relations, of the same nodes. Empty where the model does not ask for them.
+    the whole graph over all relations, of the same nodes. Empty where the model does not use them.
     """
 
     blocks: tuple[Block, ...]

@@ -47,7 +47,7 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
 
 class SageConv(nn.Module):
     """GraphSAGE: weight [own row | aggregated neighbors] + bias (Hamilton et al., Inductive representation learning on
-    large graphs, 2017), for one node type and relation; fused on the CPU for means and sums."""
+    large graphs, 2017). For one node type and relation; fused on the CPU for means and sums."""
 
     def __init__(self, in_width: int, out_width: int, aggregator: str):
         super().__init__()
@@ -70,10 +70,10 @@ class SageConv(nn.Module):
 
 
 class GcnConv(nn.Module):
-    """GCN: sums rows of neighbors and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)), d the
-    degrees in the whole graph (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
-    2017), for one node type and relation. Sampled neighbors stand for all: times d_v / their number. Without self
-    loops: no + 1."""
+    """GCN (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017), for one node type
+    and relation. Sums rows of neighbors and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)),
+    with d the degrees in the whole graph. Sampled neighbors stand for all neighbors: times d_v / their number. Without
+    self-loops: no + 1."""
 
     def __init__(self, in_width: int, out_width: int, self_loop: bool):
         super().__init__()
@@ -131,8 +131,8 @@ def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:
 
 
 class RelationWeights(nn.Module):
-    """A matrix a relation [R, I, O]: each its own, or sums of B shared bases (Schlichtkrull et al., Modeling relational
-    data with graph convolutional networks, 2018)."""
+    """A matrix for each relation [R, I, O]: separate matrices, or sums of B shared bases (Schlichtkrull et al.,
+    Modeling relational data with graph convolutional networks, 2018)."""
 
     def __init__(self, relations: int, in_width: int, out_width: int, bases: int):
         super().__init__()
@@ -147,8 +147,9 @@ class RelationWeights(nn.Module):
 
 
 class BasisRowWeights(nn.Module):
-    """Matrices [R, I, O] for source rows that hold O columns a basis, and O more for the node's own (self_loop): those
-    columns, summed with a coefficient a relation and basis. I = O (B + self_loop)."""
+    """Matrices [R, I, O] for source rows that have O columns for each basis, and O more for the node's own row
+    (self_loop). The columns of the bases are summed, with a coefficient for each relation and basis. I = O (B +
+    self_loop)."""
 
     def __init__(self, relations: int, bases: int, out_width: int, self_loop: bool):
         super().__init__()
@@ -195,10 +196,11 @@ class OwnRows(nn.Module):
 
 
 class RelationalConv(nn.Module):
-    """Per relation the aggregated neighbors times its matrix, added up with the own row (Schlichtkrull et al., 2018;
-    with a matrix of its own for every node type: GraphSAGE on typed graphs). All relations meet in one grouped product
-    of the pairs (relation, destination) that have edges. low_memory: one relation after the other, each formed again
-    in the backward pass, so that no more than one relation's aggregated rows exist."""
+    """Per relation, the aggregated neighbors times its matrix, added up with the own row (Schlichtkrull et al., 2018).
+    With a separate matrix of the own row for every node type, it is GraphSAGE on heterogeneous graphs. All relations
+    are computed in one grouped product of the pairs (relation, destination) that have edges. low_memory: one relation
+    after the other, each formed again in the backward pass, so that no more than one relation's aggregated rows
+    exist."""
 
     def __init__(
         self, weights: RelationWeights | BasisRowWeights, own: OwnRows | OwnColumns, num_relations: int,
@@ -263,8 +265,8 @@ class RelationalAttention(nn.Module):
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a convolution is made for: the section ``model`` of the run file, widths in and out, and how many relations
-    and node types the graph has. concat: attention heads side by side, else their mean."""
+    """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
+    relations and node types. concat: attention heads side by side, else their mean."""
 
     config: Any
     in_width: int
@@ -283,7 +285,7 @@ class LayerShape:
         return RelationWeights(self.num_relations, self.in_width, width, bases)
 
     def own_rows(self) -> OwnRows:
-        """Make the share of the node's own row, one matrix for all types, as far as ``model.self_loop`` wants it."""
+        """Make the share of the node's own row, one matrix for all types; ``model.self_loop`` switches it on."""
         return OwnRows(self.in_width, self.out_width, 1, self.config.self_loop)
 
 
@@ -321,14 +323,14 @@ def _make_rgat(shape: LayerShape) -> RelationalAttention:
 
 @dataclass(frozen=True)
 class ConvolutionPart(Part):
-    """A convolution. make: of a LayerShape; None: the model has no layers.
+    """A convolution. make: makes it from a LayerShape; None: the model has no layers.
 
-    node_columns: columns of nodes that it reads of a batch, such as "degree"; attends: ``model.heads`` must divide
-    ``model.hidden``, and the layer cannot serve as a product of another width; one_relation: only for graphs of one
-    node type and relation; relational: works by the relations that a block has, which differ from step to step, and
-    may share bases; low_memory: reads the key of this name; make_basis: makes the first layer with
-    ``model.basis_rows``, if there can be one; kernel: the class, and no subclass, that a native kernel computes, which
-    takes rows where they lie."""
+    node_columns: columns of nodes that it reads from a batch, such as "degree". attends: ``model.heads`` must divide
+    ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
+    node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
+    share bases. low_memory: reads the key of this name; make_basis: makes the first layer with ``model.basis_rows``, if
+    there can be one. kernel: the class, and no subclass, that a native kernel computes, which takes rows where they
+    lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -367,7 +369,7 @@ CONVOLUTIONS = {
 
 @dataclass(frozen=True)
 class RowPart(Part):
-    """What is done to each row by itself. make: a norm of the rows' width, or an activation of nothing."""
+    """An operation on single rows. make: makes a norm from the rows' width, or an activation without arguments."""
 
     make: Callable[..., nn.Module]
 

@@ -88,7 +88,7 @@ class InputRows(nn.Module):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the rows of any type are not taken as they are."""
+        """Whether the rows of any type are transformed."""
         return any(type(product) is not nn.Identity for product in self.products)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -101,9 +101,10 @@ class InputRows(nn.Module):
 
 
 class GraphModel(nn.Module):
-    """Base of the models of static graphs: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Passes over a
-    whole graph take these one by one; a row of theirs does not depend on which others are there. A model of labels that
-    has embeddings of nodes says by ``embedding_hops`` after how many steps its rows are these."""
+    """Base of the models of static graphs: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Full-graph
+    training and exact inference call these one by one; a row of their results does not depend on the other rows
+    present. A model of labels that has embeddings of nodes sets ``embedding_hops``, the number of steps after which its
+    rows are the embeddings."""
 
     input: InputRows
     decoder: Any
@@ -200,8 +201,8 @@ class LayeredModel(GraphModel):
 
 
 class ResidualModel(GraphModel):
-    """An input product, blocks that are added to what they take, norm and an output product (the models of Platonov et
-    al., A critical look at the evaluation of GNNs under heterophily, 2023)."""
+    """An input product, residual blocks, norm and an output product (the models of Platonov et al., A critical look at
+    the evaluation of GNNs under heterophily, 2023). A block's output is added to its input."""
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)

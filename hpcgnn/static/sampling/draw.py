@@ -33,7 +33,7 @@ Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The blocks of a step. places: by group, positions [s] int64 of its nodes among the last block's destination nodes
-    of their type; blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
+    of their type. blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
     host, or all on the device. features: by type, these nodes' rows [U, F] or None, from sampling servers; else
     empty."""
 
@@ -44,7 +44,7 @@ class Drawn:
 
 
 class Steps:
-    """One pass over a split: the columns of its steps, made once each, in the order in which steps are drawn, which
+    """The columns of a split's steps in one epoch, made once each, in the order in which steps are drawn. This order
     must be the same on all ranks, because negatives are drawn collectively."""
 
     def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: LinkNegatives | None):
@@ -126,7 +126,7 @@ class BlockSampler:
         return self._neighbors.device is not None
 
     def over(self, channel: Channel) -> BlockSampler:
-        """Make a twin for another thread, which asks over a channel of its own and numbers nodes by itself."""
+        """Make a twin for another thread, which communicates over ``channel`` and has a separate numbering of nodes."""
         twin = copy.copy(self)
         twin._neighbors, twin._relabel = self._neighbors.over(channel), self._make_relabel()
         return twin
@@ -221,8 +221,8 @@ class InducedSampler(BlockSampler):
 
 
 def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: Random) -> Block:
-    """Collective. Draw all edges among nodes, unique global ids [U] by type, as a block with as many destinations as
-    sources; neighbors: of mode "full"; random: key of the step, whose seeds are left out."""
+    """Collective. Draw all edges among nodes, unique global ids [U] by type, as a block with the same destinations as
+    sources. neighbors: of mode "full"; random: key of the step, whose seeds are left out."""
     relations = neighbors.partition.relations
     samples = neighbors.ask(nodes, [FULL] * len(relations), random)
     order = [np.argsort(ids) for ids in nodes]
@@ -249,8 +249,7 @@ def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
 def choose_draw(
     neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
 ) -> BlockSampler:
-    """Choose the draw of static steps that ``sampling.plan_on`` asks for. Raises ValueError where the device cannot
-    draw."""
+    """Choose the draw of static steps by ``sampling.plan_on``. Raises ValueError where the device cannot draw."""
     if config.plan_on != "host":
         hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.plan_on == "device":

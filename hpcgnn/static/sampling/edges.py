@@ -1,6 +1,6 @@
 """Prepares edges for sampling: reverses them, fetches their rows and columns, splits them by type.
 
-m in-edges of a relation at this rank, o out-edges, x entries of edges that steps leave out, T types; E edges of a
+m in-edges of a relation at this rank, o out-edges, x entries of edges that steps leave out, T types. E edges of a
 block's relation, whose positions count all edges of the relation, rank after rank.
 """
 

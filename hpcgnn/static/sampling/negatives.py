@@ -1,7 +1,7 @@
 """Draws the negatives of edges: nodes that take the place of one of their ends.
 
-s seeds of this rank, k negatives a seed; c candidates of this rank, m of all ranks, x pairs of a seed and a candidate
-that is no negative of it. Negatives are a function of random key, edges and nodes, the same on any number of ranks.
+s seeds of this rank, k negatives a seed; c candidates of this rank, m of all ranks. x pairs of a seed and a candidate
+that is not its negative. Negatives are a function of random key, edges and nodes, the same on any number of ranks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of the edges that negatives take the place of. query, answer, column: names of the columns with the end
-    that stays, the end that is replaced, and the negatives; number: of this end, part of the random key; training,
-    evaluation: draw nodes of its type; ownership: of this type; known: the training edges, for strict negatives, or
-    None."""
+    """An end of edges that negatives replace. query, answer, column: names of the columns with the end that stays, the
+    end that is replaced, and the negatives; number: of this end, part of the random key. training, evaluation: draw
+    nodes of its type; ownership: of this type; known: the training edges, for strict negatives, or None."""
 
     query: str
     answer: str
@@ -50,11 +49,12 @@ class LinkNegatives:
     """Adds negatives to the columns of a step's seeds. Collective to call, over ``channel``. Raises DistributedError
     for more nodes of a type than can be drawn from, and for a single one.
 
-    source: where the negatives of training come from. "edge": ``count`` draws for every seed, a column [s, k]. "batch":
-    the answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The
-    latter two are candidates of all seeds: a column [c] of the candidates that this rank owns, how many each rank owns
-    [R] (COUNTS), and pairs [x, 2] of a seed and a candidate to mask, in order of seeds (HIDDEN): the seed's own answer
-    and, if strict, other answers that make a training edge. In evaluation always "edge", with ``eval_count``.
+    source: origin of the negatives of training. "edge": ``count`` draws for every seed, a column [s, k]. "batch": the
+    answers of the step's own seeds, or of ``count`` of them. "shared": ``count`` draws for the whole step. The latter
+    two are candidates of all seeds: a column [c] of the candidates that this rank owns, and the number that each rank
+    owns [R] (COUNTS). HIDDEN has the pairs [x, 2] of a seed and a candidate to mask, in order of seeds. Masked are the
+    seed's own answer and, if strict, other answers that make a training edge. Evaluation always uses "edge", with
+    ``eval_count``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LinkNegatives:
         self._batch_size, self._seed, self._channel = batch_size, seed, channel
 
     def over(self, channel: Channel) -> LinkNegatives:
-        """Return a twin for another thread, which asks over a channel of its own: its requests must not meet another
+        """Return a twin for another thread, which communicates over ``channel``: its requests must not meet another
         thread's."""
         twin = copy.copy(self)
         twin._ends = tuple(

@@ -25,7 +25,7 @@ from hpcgnn.native.dispatch import Uploads
 
 @dataclass(frozen=True, slots=True)
 class InLists:
-    """In-edge lists of T nodes, from which neighbors are drawn: indptr [T + 1], identity [T] flat row ids of the nodes;
+    """In-edge lists of T nodes, from which neighbors are drawn. indptr [T + 1], identity [T] flat row ids of the nodes;
     for every edge weight [m] uint32 and source_identity [m], or None."""
 
     indptr: np.ndarray
@@ -36,7 +36,7 @@ class InLists:
 
 @dataclass(frozen=True, slots=True)
 class HiddenEdges:
-    """A relation's edges at this rank that steps leave out, in G groups: a step with a seed of a group leaves out all
+    """A relation's edges at this rank that steps leave out, in G groups. A step with a seed of a group leaves out all
     edges of the group, such as the copies of the seed. position [x]: of the edges among the in-edges, group by group
     (indptr [G + 1]); place [y]: of the seeds in the pool; group [y]: of the seeds. All int64."""
 
@@ -140,8 +140,8 @@ def splice(touched: np.ndarray, others, those) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A relation's sampled edges: indptr [D + 1] int64 over the frontier's nodes of the destination type, source [E]
-    global ids, edge [E] their positions among the relation's edges, rank after rank, or None where not wanted."""
+    """A relation's sampled edges. indptr [D + 1] int64: over the frontier's nodes of the destination type; source [E]:
+    global ids. edge [E]: positions among the relation's edges, rank after rank, or None where not requested."""
 
     indptr: np.ndarray
     source: np.ndarray
@@ -170,7 +170,7 @@ class NeighborSampler:
         self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
-        """Make a twin for another thread, which asks over a channel of its own; the lists are shared."""
+        """Make a twin for another thread, which communicates over ``channel``; the lists are shared."""
         twin = copy.copy(self)
         if self._channel.size > 1:
             twin._channel = channel
@@ -227,7 +227,7 @@ class NeighborSampler:
 
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
-        its destination type. What is drawn must depend on the random key and the nodes' flat row ids alone."""
+        its destination type. The result must depend on the random key and the nodes' flat row ids alone."""
         lists = self._lists[relation]
         lost = None if self._excluded is None else self._excluded.at(relation, random)
         if lost is None or len(lost) == 0:
@@ -337,7 +337,8 @@ def _of_relations(message: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> 
 
 
 def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
-    """Collective. Count the edges that lie before those of each rank, [R + 1, relations]; the last row counts all."""
+    """Collective. Count the edges of all lower ranks, for each rank, [R + 1, relations]; the last row counts all
+    edges."""
     counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
     return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
 
@@ -382,8 +383,8 @@ def check_weights(partition: GraphPartition) -> None:
 
 
 def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
-    """Collective. Convert each relation's column ``weight``, which ``check_weights`` passed, to uint32 [m]: integers as
-    they are, others in 2^31-ths of the largest one of all ranks; above 0 at least 1."""
+    """Collective. Convert each relation's column ``weight``, which ``check_weights`` passed, to uint32 [m]. Integers
+    stay unchanged; others become multiples of 1 / 2^31 of the largest one of all ranks, at least 1 if above 0."""
     weights = []
     for edges in partition.edges:
         weight = edges.columns["weight"].astype(np.float64)

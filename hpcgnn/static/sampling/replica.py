@@ -1,7 +1,7 @@
-"""Keeps the edges of a whole graph in memory that the ranks of a machine share, so that drawing neighbors asks nobody.
+"""Keeps the edges of a whole graph in memory that the ranks of a machine share, to draw neighbors without messages.
 
-n nodes and m in-edges of a relation at this rank, N and M of all ranks. The lists of all ranks, one behind the other
-in order of rank, are those of all nodes in order of global id.
+n nodes and m in-edges of a relation at this rank, N and M of all ranks. The lists of all ranks, concatenated in order
+of rank, are the lists of all nodes in order of global id.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WEIGHT = "weight"
 
 
 class SharedExclusion(Exclusion):
-    """The edges that a step leaves out of lists that the ranks of a machine share. The seeds stay in order of place in
-    the pool, since no rank may sort shared memory for an epoch; a step's places come from the inverse of the epoch's
+    """The edges that a step leaves out of lists that the ranks of a machine share. No rank may sort shared memory for
+    an epoch, so the seeds stay in order of place in the pool. A step's places come from the inverse of the epoch's
     permutation."""
 
     def start_epoch(self, shuffle: Random | None) -> None:
@@ -134,7 +134,7 @@ def make_neighbors(
     replica: Replica | None = None, neighbors: type[NeighborSampler] = NeighborSampler, with_edges: bool = False,
 ) -> NeighborSampler:  # fmt: skip
     """Collective. Make a sampler that draws from the replica, without the edges that the replica excludes, or, without
-    a replica, asks the owners; neighbors: NeighborSampler or a subclass."""
+    a replica, lets the owners draw; neighbors: NeighborSampler or a subclass."""
     if replica is None:
         return neighbors(partition, mode, channel, threads, with_edges, excluded)
     return replica.sampler(neighbors, threads, with_edges)
@@ -144,7 +144,7 @@ def make_replica(
     topology: str, partition: GraphPartition, mode: str, world: World, channel: Channel,
     excluded: Exclusion | None = None,
 ) -> Replica | None:  # fmt: skip
-    """Collective. Make a replica where ``sampling.topology`` says so and there is more than one rank."""
+    """Collective. Make a replica depending on ``sampling.topology`` and the free memory; None on one rank."""
     if world.size == 1 or topology == SHARDED:
         return None
     if topology == AUTO and topology_bytes(partition, mode, world, excluded) > free_memory(world) // SHARE:
@@ -155,8 +155,8 @@ def make_replica(
 def topology_bytes(
     partition: GraphPartition, mode: str, world: World, excluded: Exclusion | None = None
 ) -> int:  # fmt: skip
-    """Collective. Count the bytes of a copy: 8 a node and 8 for each of its lists, 8 an edge, 4 more if weighted, 8
-    more in mode labor, up to 32 an edge that steps leave out."""
+    """Collective. Count the bytes of a copy: 8 per node and 8 for each of its lists. An edge takes 8, 4 more if
+    weighted, 8 more in mode labor; edges that steps leave out take up to 32 more."""
     edge_bytes = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
     lists = sum(edge_bytes * len(edges.src) + edges.indptr.nbytes for edges in partition.edges)
     seeds = sum(array.nbytes for hidden in excluded.edges.values() for array in hidden.arrays) if excluded else 0

@@ -35,8 +35,8 @@ class SeedPool:
 
 @dataclass(frozen=True, slots=True)
 class SeedBatches:
-    """This rank's seeds in the batches of an epoch: columns [s, ...] by name and position [s] in the epoch, step by
-    step (indptr [S + 1]), within a step in order of position; sizes [S]: numbers of the seeds of all ranks."""
+    """This rank's seeds in the batches of an epoch, step by step (indptr [S + 1]), within a step in order of position.
+    columns [s, ...]: by name; position [s]: in the epoch; sizes [S]: numbers of the seeds of all ranks."""
 
     name: str
     columns: dict[str, np.ndarray]
@@ -91,10 +91,10 @@ TRAIN, NO_SPLIT, NONE = 0, -1, "none"
 @dataclass(frozen=True, slots=True)
 class LinkSeeds:
     """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
-    reverses; edges: by relation, the edges of this graph that steps of training leave out; reverses: by relation with
-    any, how many edges have a reverse in it. Counts of the whole graph: num_left_out, edges without a split, which are
-    neither seeds nor carry messages; num_repeated, held-out edges with a copy among the training edges; num_turned,
-    training edges that carry no messages, because they are reverses of held-out edges."""
+    reverses; edges: by relation, the edges of this graph that training steps leave out. reverses: by relation, the
+    number of edges that have a reverse in it, if any. Counts of the whole graph follow. num_left_out: edges without a
+    split, which are neither seeds nor carry messages; num_repeated: held-out edges with a copy among the training
+    edges. num_turned: training edges that carry no messages, because they are reverses of held-out edges."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition

@@ -25,7 +25,7 @@ from hpcgnn.temporal.plan import Query
 class TemporalModel(nn.Module):
     """Memory updater, readout and link decoder, of tensors alone: ranks do not occur here.
 
-    state_width, mail_width, mailbox_slots: the node memory it wants (widths 0: none). num_hops: levels of neighbors
+    state_width, mail_width, mailbox_slots: sizes of its node memory (widths 0: none). num_hops: levels of neighbors
     that ``embed`` needs. needs_last: whether ``embed`` needs the time of each node's last mail. needs_nearby: whether
     ``decode`` compares neighbors.
     """
@@ -65,9 +65,9 @@ class TemporalModel(nn.Module):
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Work pending mails into the memory; returns it, [r, D].
 
-        state [n, D], mail [n, S, M], updated [n] time of the state, mailed [n, S] times of the mails, delivered [n]
-        mails ever received (all int64); index [r]: the rows wanted, None: all of them. A mail begins with the state of
-        its row, where it is the node's own last one (``memory_config.simple``).
+        state [n, D], mail [n, S, M]; updated [n]: time of the state; mailed [n, S]: times of the mails; delivered [n]:
+        number of mails ever received (all int64). index [r]: the rows to update, None: all. A mail begins with the
+        state of its row, where it is the node's own last one (``memory_config.simple``).
         """
         if self.message is None:
             return self.updater(state, mail, updated, mailed, delivered, index)
@@ -92,8 +92,8 @@ class TemporalModel(nn.Module):
         return embedding if self.attention is None else self.attention(node, query)
 
     def decode(self, rows, nearby=None) -> torch.Tensor:
-        """Compute logits [R - 1, b] of the sources (role 0) with each other role; rows [R, b, Z] embeddings; nearby,
-        for a decoder that wants it: global ids of the roots [R, b] and of their neighbors [R, b, K]."""
+        """Compute logits [R - 1, b] of the sources (role 0) with each other role. rows [R, b, Z]: embeddings; nearby:
+        for a decoder that needs them, global ids of the roots [R, b] and of their neighbors [R, b, K]."""
         if nearby is None:
             return score_roles(self.decoder, rows)
         node, slot = nearby

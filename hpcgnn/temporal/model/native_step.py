@@ -26,8 +26,8 @@ from hpcgnn.temporal.plan import Query
 
 
 def make_link_step(model: Any, loss: Loss) -> LinkStep | None:
-    """Make the step of a model and a loss; None for a part or a loss without a kernel, such as any subclass, for
-    learned time encodings, frozen weights, and where the layers are not native."""
+    """Make the step of a model and a loss, or None. It is None for a part or a loss without a kernel, such as any
+    subclass, for learned time encodings, for frozen weights, and where the layers are not native."""
     if type(model) is not TemporalModel or not has_kernel(loss, LOSSES):
         return None
     if any(part is not None for part in (model.message, model.feature, model.attention)):
@@ -44,8 +44,8 @@ def make_link_step(model: Any, loss: Loss) -> LinkStep | None:
 
 
 class LinkStep:
-    """Runs a training step by ``update``, ``learn`` and ``update_backward``, in this order; gradients are added to
-    those of the parameters."""
+    """Runs a training step by ``update``, ``learn`` and ``update_backward``, in this order; gradients are added to the
+    parameters' gradients."""
 
     def __init__(self, model: TemporalModel):
         self._model, self._update = model, _Weights(model.updater.weights())

@@ -1,10 +1,10 @@
 """Embeddings of the roots from rows of the unique nodes, by attention over neighbors or without, and their table.
 
-All are made of (config, node_width, time, sizes) with the section ``model`` of the run file, and called alike: node
-[U, D], query, the dropout of the roots or None, and last [U] int64, the time of each row's last mail or NEVER, where
-the table says that it is read; they return [N, Z].
+All are made from (config, node_width, time, sizes), with the section ``model`` of the run file, and called alike. They
+take node [U, D], query, and the dropout of the roots or None. Where the table has ``reads_last``, they also take last
+[U] int64, the time of each row's last mail or NEVER. They return [N, Z].
 
-U unique nodes, N roots (of a layer: its queries), D width below, Z embedding width, K slots, H heads, F edge features,
+U unique nodes, N roots (of a layer: its queries), D width below, Z embedding width, K slots, H heads. F edge features,
 T time width, W windows; in a layer of attention W = D + F + T.
 """
 
@@ -32,8 +32,8 @@ from hpcgnn.temporal.plan import Query
 
 @dataclass(frozen=True, slots=True)
 class TemporalSizes:
-    """Sizes that data, sampler and task set: widths of node and edge features, neighbors a root, windows, the root mean
-    square of the times between consecutive events of a node, and the decoder with its temperature."""
+    """Sizes that data, sampler and task set: widths of node and edge features, neighbors per root, windows, and the
+    decoder with its temperature. time_scale: root mean square of the times between consecutive events of a node."""
 
     node_width: int = 0
     edge_width: int = 0
@@ -47,8 +47,9 @@ class TemporalSizes:
 class TemporalAttentionLayer(nn.Module):
     """Multi-head attention of a root over its neighbors' [node | edge | time], merged with the root's own row.
 
-    The products of neighboring weights are formed first (they are small), so that a root's row meets one matrix before
-    the attention and one after it: query and key weights become [H W, D], value and merge weights [Z, H W].
+    The products of neighboring weights are formed first (they are small), so that a root's row is multiplied with one
+    matrix before the attention and one after it. Query and key weights become [H W, D], value and merge weights [Z, H
+    W].
     """
 
     def __init__(self, node_width: int, edge_width: int, out_width: int, heads: int, time: TimeEncoding):
@@ -186,7 +187,7 @@ class IdentityReadout(nn.Module):
 class TimeProjection(nn.Module):
     """Memory that drifts with the time since its last update (Kumar et al., Predicting dynamic embedding trajectory in
     temporal interaction networks, 2019): (1 + w dt / scale) * row. The scale is a time of the size of long pauses (the
-    authors standardize dt): events come in bursts, so that a long pause is hundreds of times the mean one."""
+    authors standardize dt). Events come in bursts, so that a long pause is hundreds of times the mean one."""
 
     def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
@@ -270,10 +271,10 @@ def _mixing(width: int, hidden: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class ReadoutPart(Part):
-    """How the embedding of a root is read out of the rows below. make: as the top of this file says; sees_neighbors:
-    reads levels of neighbors; layered: as many levels as model.layers, others have one layer; shows_memory: nothing is
-    left of it without node memory; reads_last: reads the times of last mails; combines_windows: works with
-    sampling.num_windows above 1; kernel: the class, and no subclass, that the native layers compute."""
+    """A way to read the embedding of a root out of the rows below. make: makes it as at the top of this file;
+    sees_neighbors: reads levels of neighbors; layered: has model.layers levels, others have one layer. shows_memory:
+    nothing is left of it without node memory; reads_last: reads the times of last mails; combines_windows: works with
+    sampling.num_windows above 1. kernel: the class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False

@@ -1,9 +1,9 @@
 """Messages, and the updaters that work pending mail into node memory, with their tables.
 
 n rows of the node memory, r of them to update, S slots, D memory width, M mail width, T time width. All updaters are
-called alike, with whole tables: state [n, D], mail [n, S, M], updated [n] time of the state, mailed [n, S] times of the
-mails, delivered [n] mails ever received (times and counts int64), and index [r] int64, the rows to update, or None for
-all. They return the rows [r, D], those without mail unchanged.
+called alike, with whole tables. state [n, D], mail [n, S, M]; updated [n]: time of the state; mailed [n, S]: times of
+the mails. delivered [n]: number of mails ever received (times and counts int64). index [r] int64: the rows to update,
+or None for all. They return the rows [r, D]; rows without mail are unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hpcgnn.temporal.model.time_encoding import TimeEncoding
 
 @dataclass(frozen=True, slots=True)
 class UpdaterSizes:
-    """What an updater is made for: the width of a mail, or of the message made of it, the width of the memory, the
-    encoding of time differences, the number of attention heads, and whether every mail begins with the state of its
+    """Sizes of an updater: the width of a mail, or of the message made from it, and the width of the memory. Further,
+    the encoding of time differences, the number of attention heads, and whether every mail begins with the state of its
     row."""
 
     mail_width: int
@@ -175,8 +175,8 @@ class TransformerUpdater(nn.Module):
 
 @dataclass(frozen=True)
 class UpdaterPart(Part):
-    """An updater of node memory. make: of UpdaterSizes, None: the model has no memory; reads_mailbox: reads several
-    mails a node, others read one; has_heads: model.heads must divide memory.dim; kernel: the class, and no
+    """An updater of node memory. make: makes it from UpdaterSizes, None: the model has no memory. reads_mailbox: reads
+    several mails per node, others read one; has_heads: model.heads must divide memory.dim. kernel: the class, and no
     subclass, whose cell the native kernel computes."""
 
     make: Callable[[UpdaterSizes], nn.Module] | None
@@ -198,7 +198,8 @@ UPDATERS = {
 
 @dataclass(frozen=True)
 class MessagePart(Part):
-    """What stands between mail and updater. make: of the widths of mail and message, None: the mail is the message."""
+    """A function between mail and updater. make: makes it from the widths of mail and message, None: the mail is the
+    message."""
 
     make: Callable[[int, int], nn.Module] | None
 
