@@ -114,10 +114,11 @@ class Session:
     together. roots: name of the elements of batches. exact: collective, scores a split as a whole (None: plan by plan),
     and returns None if ``stop`` returns True. forgets: whether every split is scored from new memory. renew:
     collective, rebuilds memory by the current weights, after training and before a split is scored, and returns False
-    if ``stop`` returns True; None: memory stays as training left it. check_training: collective, checks data before training that only evaluation will
-    read, and raises DistributedError. more_metrics: collective, returns further metrics of a split, by name.
-    schema: the model's needs of a graph; path: the partition set. rebuild: collective, forms memory up to the end of
-    training from nothing, by the current weights, for a model of another graph; None: there is no memory.
+    if ``stop`` returns True; None: memory stays as training left it. check_training: collective, checks data before
+    training that only evaluation will read, and raises DistributedError. more_metrics: collective, returns further
+    metrics of a split, by name. schema: the model's needs of a graph; path: the partition set. rebuild: collective,
+    forms memory up to the end of training from nothing, by the current weights, for a model of another graph; None:
+    there is no memory.
     """
 
     config: Any

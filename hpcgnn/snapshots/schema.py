@@ -1,4 +1,4 @@
-"""The schema of snapshot graphs: needs of a model, and the adaptation of another graph's units, labels and edge types."""
+"""The schema of snapshot graphs: needs of a model, and how units, labels and edge types of another graph are adapted."""
 
 from __future__ import annotations
 
