@@ -38,7 +38,7 @@ def make_parser() -> jsonargparse.ArgumentParser:
     )
     parser.add_argument(
         "--top_k", type=int, default=0,
-        help="number of best answers to write for each query; 0: none; runs on links of static graphs only",
+        help="number of best answers to write for each query; 0: none; runs on links only",
     )  # fmt: skip
     parser.add_argument(
         "--sources", type=str, default="",
@@ -49,6 +49,11 @@ def make_parser() -> jsonargparse.ArgumentParser:
         help="CSV file of destinations, column dst, in place of --sources: --top_k then finds their best sources",
     )  # fmt: skip
     parser.add_argument("--new_only", action="store_true", help="leave out destinations that a source has an edge to")
+    parser.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="write the probabilities of classes in place of outputs",
+    )
     parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
     parser.add_argument(
         "--out", type=str, required=True,

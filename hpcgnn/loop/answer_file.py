@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -49,6 +50,33 @@ class AnswerColumns:
 def text(ids: np.ndarray) -> np.ndarray:
     """Decode bytes to text of a width that is the same on all ranks; ids of other types stay unchanged."""
     return np.char.decode(ids, "utf-8").astype(f"U{ids.dtype.itemsize}") if ids.dtype.kind == "S" else ids
+
+
+def class_columns(
+    output: np.ndarray, words: list[str], probabilities: bool = False, several: bool = False
+) -> dict[str, np.ndarray]:
+    """Make the columns of predicted classes from outputs [n, C]: class, as a word where labels were made of ``words``,
+    with class_id, its number; and output, or, on request, probability [n, C]. several: a node may have several labels,
+    each with its own probability; there is no class then."""
+    columns: dict[str, np.ndarray] = {}
+    if not several:
+        number = output.argmax(axis=1)
+        columns["class"] = number
+        if words:
+            further = map(str, range(len(words), output.shape[1]))
+            columns = {"class": np.array([*words, *further])[number], "class_id": number}
+    if not probabilities:
+        return columns | {"output": output}
+    if several:
+        return columns | {"probability": 1 / (1 + np.exp(-output))}
+    shares = np.exp(output - output.max(axis=1, keepdims=True))
+    return columns | {"probability": shares / shares.sum(axis=1, keepdims=True)}
+
+
+def refuse_probabilities(arguments: Namespace, classifies: bool) -> None:
+    """Raise ValueError for ``--probabilities`` of answers that are no classes."""
+    if arguments.probabilities and not classifies:
+        raise ValueError("--probabilities is for classes, which this command does not write for this run: leave it out")
 
 
 def check_suffix(path: str) -> None:

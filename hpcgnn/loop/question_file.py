@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,41 @@ def read_numbers(path: str, rows: list[dict[str, str]], column: str) -> np.ndarr
         if not np.isfinite(values[number - 1]):
             raise ValueError(f"{path}: row {number}: {column} {row[column]!r} is not a finite number")
     return values
+
+
+@dataclass(slots=True)
+class AskedEdges:
+    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
+    rel_text, as the file has them."""
+
+    path: str
+    src: list[str]
+    dst: list[str]
+    rel: np.ndarray | None = None
+    rel_text: list[str] | None = None
+
+
+def read_edges(
+    path: str, edge_types: int = 1, words: Sequence[str] = (), ends: tuple[str, ...] = ("src", "dst")
+) -> AskedEdges:
+    """Read a CSV with the columns ``ends`` (of src and dst) and, where there are several edge types, rel. rel is a
+    word, where the types were made from ``words``, or a number, unless a word is spelled like it. Raises ValueError
+    naming file and row for a missing column, or for a value that is no edge type."""
+    rows = read_rows(path, (*ends, "rel") if edge_types > 1 else ends)
+    src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
+    if edge_types == 1:
+        return AskedEdges(path, src, dst)
+    numbers = {str(number): number for number in range(edge_types)}
+    numbers |= {word: number for number, word in enumerate(words)}
+    rel = [row["rel"].strip() for row in rows]
+    for number, kind in enumerate(rel, 1):
+        if kind not in numbers:
+            by_word = f", or by name, such as {words[0]}" if words else ""
+            raise ValueError(
+                f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
+                f"{by_word}"
+            )
+    return AskedEdges(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
 
 
 def find_nodes(

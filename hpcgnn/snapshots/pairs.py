@@ -219,8 +219,13 @@ class PairPlanner:
         return held | (sources == destinations)
 
     def _answers_of(self, edges: SnapshotEdges) -> KnownAnswers:
-        ownership = self._partition.book.of_type(0)
-        return KnownAnswers(ownership, self._partition.rank, edges.src, _types_of(edges), self._ids[edges.dst])
+        return answers_of(edges, self._partition)
+
+
+def answers_of(edges: SnapshotEdges, partition: SnapshotPartition) -> KnownAnswers:
+    """Index edges into this rank's nodes: their destinations are the answers to their sources and types."""
+    ownership = partition.book.of_type(0)
+    return KnownAnswers(ownership, partition.rank, edges.src, _types_of(edges), partition.global_ids[edges.dst])
 
 
 def _types_of(edges: SnapshotEdges) -> np.ndarray:

@@ -7,41 +7,106 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
+from hpcgnn.loop import links
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
+from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
+from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import NODE, REGRESSION
+from hpcgnn.snapshots.goals import EDGE, NODE, REGRESSION
+from hpcgnn.snapshots.neighborhood import reversed_edges
+from hpcgnn.snapshots.pairs import TYPE, answers_of
+from hpcgnn.snapshots.schema import CLASSES, EDGE_CLASSES, EDGE_NAMES
 from hpcgnn.snapshots.session import follow
+from hpcgnn.task.config import LINK
 
-TYPE = "type"  # column of the nodes that holds their types
+NODE_TYPE = "type"  # column of the nodes that holds their types
+PAIRS = 1 << 14  # that a rank answers at once
 
 
 def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
-    if arguments.pairs or arguments.nodes:
-        raise ValueError(
-            "--pairs and --nodes are not for snapshot graphs, whose runs predict for all nodes: leave them out"
-        )
-    hidden = config.task.kind not in (REGRESSION, NODE)
-    if hidden and not arguments.embeddings:
-        raise ValueError(
-            f"predictions of task.kind {config.task.kind} are about pairs of nodes, which this command does not write: "
-            "use --embeddings to write the rows of nodes that score pairs"
-        )
-    if arguments.embeddings and not hidden:
-        raise ValueError(f"--embeddings: the outputs of task.kind {config.task.kind} are predictions; leave it out")
+    if arguments.nodes:
+        raise ValueError("--nodes is not for snapshot graphs, whose runs predict for all nodes: leave it out")
+    kind, of_nodes = config.task.kind, config.task.kind in (REGRESSION, NODE)
+    if of_nodes and (arguments.pairs or arguments.top_k):
+        raise ValueError(f"--pairs and --top_k are for runs on links or edges; this one has task.kind {kind}")
+    if arguments.embeddings and of_nodes:
+        raise ValueError(f"--embeddings: the outputs of task.kind {kind} are predictions; leave it out")
+    if not of_nodes and sum([bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]) != 1:
+        raise ValueError(f"this run has task.kind {kind}: give one of --pairs, --top_k and --embeddings")
+    if arguments.top_k and kind != LINK:
+        raise ValueError(f"--top_k is for runs on links; this one has task.kind {kind}: give --pairs")
+    if arguments.snapshots != 1 and not (of_nodes or arguments.embeddings):
+        raise ValueError("--snapshots: --pairs and --top_k are about the time after the last snapshot: leave it out")
+    check_queries(arguments)
+    refuse_probabilities(arguments, kind == NODE or (kind == EDGE and bool(arguments.pairs)))
     return config
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write the predictions for all nodes at the last snapshots."""
-    answer_with(arguments.out, forecast_nodes(session, arguments.snapshots), "nodes", session.world)
+    """Collective. Write the predictions for all nodes at the last snapshots; or, of links and edges, for pairs or the
+    best answers, ``task.horizon`` snapshots after the last one."""
+    world, out = session.world, arguments.out
+    if arguments.pairs:
+        types, words = edge_types_of(session)
+        pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
+        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", world)
+        return
+    if arguments.top_k:
+        answer_best(partial(links_of, session), arguments, world)
+        return
+    answer_with(
+        arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session.world
+    )
+
+
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+    """Collective. Compute the outputs of all nodes at the last snapshot, as ends of links. given: the end of queries,
+    "src" or "dst"; new_only: with the edges of the last snapshot as known."""
+    partition, world, channel = session.partition, session.world, session.graph.channel
+    *_, (number, outputs) = forecast(session)
+    ids = partition.columns.get("id", partition.flat_row)
+    ends = [LinkEnd(column, 0, ids, partition.flat_row, outputs) for column in ("src", "dst")]
+    query, answer = ends if given == "src" else ends[::-1]
+    known = None
+    if new_only:
+        edges = partition.edges_at(number, (TYPE,) if session.goal.num_edge_types else ())
+        edges = edges if given == "src" else reversed_edges(edges, partition, channel)
+        known = answers_of(edges, partition)
+    decoder = getattr(session.model, "decoder", None)
+    return Links(partition.book, query, answer, decoder, world, channel, edge_types_of(session), known)
+
+
+def edge_types_of(session: Session) -> tuple[int, list[str]]:
+    """Return the number of edge types that the decoder distinguishes, and their names, where the graph has them."""
+    return max(1, session.goal.num_edge_types), list(session.schema.values[EDGE_NAMES])
+
+
+def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False) -> AnswerColumns:
+    """Collective. Answer each pair at the snapshot of the prediction: a score of a link, the class of an edge with its
+    outputs, or its number."""
+    model, classes = session.model, session.schema.values[EDGE_CLASSES]
+
+    def columns_of(source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor) -> dict[str, np.ndarray]:
+        if session.config.task.kind == LINK:
+            return {"score": model.decoder(source, destination, relation).cpu().numpy()}
+        output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
+        return (
+            class_columns(output, classes, probabilities)
+            if session.config.task.kind == EDGE
+            else {"output": output[:, 0]}
+        )
+
+    return links.score_pairs(links_of(session), pairs, PAIRS, columns_of)
 
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
@@ -59,7 +124,7 @@ def _first(session: Session) -> int:
     return snapshots.start if session.forgets else snapshots.stop
 
 
-def forecast_nodes(session: Session, last: int) -> AnswerColumns:
+def forecast_nodes(session: Session, last: int, probabilities: bool = False) -> AnswerColumns:
     """Collective. Return the model's outputs for every node at each of the ``last`` snapshots, as the columns of
     ``_named``. Further columns are the node's original id (its row where the graph has none), and its type where the
     graph has several.
@@ -76,25 +141,25 @@ def forecast_nodes(session: Session, last: int) -> AnswerColumns:
             which = "from the first of training on" if session.forgets else "after those of training"
             raise ValueError(f"--snapshots must be 1 to {most}, the snapshots {which}; got {last}")
     columns = {"node": text(partition.columns.get("id", partition.flat_row))}
-    if TYPE in partition.names and TYPE in partition.columns:
-        columns[TYPE] = np.array(partition.names[TYPE])[partition.columns[TYPE]]
+    if NODE_TYPE in partition.names and NODE_TYPE in partition.columns:
+        columns[NODE_TYPE] = np.array(partition.names[NODE_TYPE])[partition.columns[NODE_TYPE]]
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
-            columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy())
+            columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy(), probabilities)
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
     return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)
 
 
-def _named(session: Session, number: int, outputs: np.ndarray) -> dict[str, np.ndarray]:
+def _named(session: Session, number: int, outputs: np.ndarray, probabilities: bool) -> dict[str, np.ndarray]:
     """Name the outputs [n, C] at a snapshot after the snapshot t that they are for: of numbers ``snapshot_t``, of
     several steps ``snapshot_t_from_number``, numbers as in the source; of classes ``class_t``, by name where the graph
     has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot."""
     task, target = session.config.task, number + session.config.task.horizon
     if task.kind == NODE:
-        chosen, names = outputs.argmax(axis=1), session.partition.names.get(task.target, [])
-        best = np.array(names)[chosen] if len(names) == outputs.shape[1] else chosen
-        return {f"class_{target}": best, f"snapshot_{target}": outputs}
+        columns = class_columns(outputs, session.schema.values[CLASSES], probabilities)
+        names = {"class": "class", "class_id": "class_id", "output": "snapshot", "probability": "probability"}
+        return {f"{names[name]}_{target}": values for name, values in columns.items()}
     if task.kind != REGRESSION:
         return {f"embedding_{number}": outputs}
     steps = np.split(outputs, task.forecast_steps, axis=1)

@@ -1,4 +1,4 @@
-"""The schema of snapshot graphs: needs of a model, and how units, labels and edge types of another graph are adapted."""
+"""The schema of snapshot graphs: needs of a model, and how another graph's units, labels and edge types are adapted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 from hpcgnn.graph.names import renumber
 from hpcgnn.loop.schema import Schema
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import NODE, SnapshotGoal
+from hpcgnn.snapshots.goals import EDGE, NODE, SnapshotGoal
 from hpcgnn.snapshots.graph import WEIGHT, SnapshotPartition
 from hpcgnn.snapshots.pairs import TYPE
 
 SCALES, OUTPUTS, CLASSES, EDGE_TYPES, EDGE_NAMES = "scales", "outputs", "classes", "edge_types", "edge_type_names"
+EDGE_CLASSES, NUM_CLASSES = "edge_classes", "num_classes"
 
 
 def make_schema(
@@ -21,6 +22,7 @@ def make_schema(
     return Schema(needs, {
         OUTPUTS: goal.num_outputs, SCALES: partition.scales, CLASSES: partition.names.get(config.task.target, []),
         EDGE_TYPES: goal.num_edge_types, EDGE_NAMES: partition.edge_names.get(TYPE, []),
+            EDGE_CLASSES: partition.edge_names.get(config.task.target, []), NUM_CLASSES: getattr(goal, "classes", 0),
     })  # fmt: skip
 
 
@@ -43,10 +45,12 @@ def adapt(config: SnapshotConfig, partition: SnapshotPartition, trained: Schema)
             partition.scales[name] = scale
     partition.renumber_edges(TYPE, values[EDGE_NAMES])
     partition.least_edge_types = values[EDGE_TYPES]
-    if config.task.kind != NODE:
+    if config.task.kind == EDGE:
+        partition.renumber_edges(target, values[EDGE_CLASSES])
+    if config.task.kind not in (NODE, EDGE):
         return config
     for columns in (partition.columns, partition.series):
         if target in columns:
             names = partition.names.get(target, [])
             columns[target] = renumber(columns[target], names, values[CLASSES], f"column {target} of nodes:")
-    return replace(config, task=replace(config.task, classes=values[OUTPUTS]))
+    return replace(config, task=replace(config.task, classes=values[NUM_CLASSES]))

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
-from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
-from hpcgnn.graph.original_ids import OriginalIds
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
+from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.loop import links
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.question_file import find_nodes, id_column
+from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
+from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
-from hpcgnn.static.best import best_answers
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
-from hpcgnn.static.predict_ids import AskedEdges, edge_types_of, original_ids, read_pairs
-from hpcgnn.static.schema import CLASSES
+from hpcgnn.static.schema import CLASSES, NAMES
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 
@@ -40,12 +40,10 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         raise ValueError(
             "this run learned links: give one of --pairs, to score pairs of nodes, --top_k and --embeddings"
         )
-    if arguments.top_k < 0 or (config.task.kind != LINK and arguments.top_k):
-        raise ValueError("--top_k is a number above 0, of runs that learned links")
-    if (arguments.sources or arguments.destinations or arguments.new_only) and not arguments.top_k:
-        raise ValueError("--sources, --destinations and --new_only are for --top_k: leave them out")
-    if arguments.sources and arguments.destinations:
-        raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
+    if config.task.kind != LINK and arguments.top_k:
+        raise ValueError("--top_k is for runs that learned links; this one predicts labels of all nodes: leave it out")
+    check_queries(arguments)
+    refuse_probabilities(arguments, config.task.kind != LINK and not arguments.embeddings)
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
@@ -57,46 +55,35 @@ def answer(session: Session, arguments: Namespace) -> None:
     config, world = session.config, session.world
     if arguments.pairs:
         types, words = edge_types_of(session)
-        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, types, words))
+        pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
         answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
     elif arguments.top_k:
-        path, end = arguments.destinations or arguments.sources, SOURCE if arguments.destinations else DESTINATION
-        answers = best_answers(session, arguments.top_k, path, end, arguments.new_only)
-        answer_with(arguments.out, answers, f"best {'destinations' if end == DESTINATION else 'sources'}", world)
+        answer_best(partial(links_of, session), arguments, world)
     elif config.task.kind == LINK:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
     else:
         what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
-        answer_with(arguments.out, predict_nodes(session, arguments.embeddings), what, world)
+        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, world)
 
 
-def predict_nodes(session: Session, embeddings: bool = False) -> AnswerColumns:
+def predict_nodes(session: Session, embeddings: bool = False, probabilities: bool = False) -> AnswerColumns:
     """Collective. Predict, in a run on labels, the nodes of this rank. Columns are the original id (the row where the
-    graph has none), the predicted class, and outputs [n, C], or, with ``embeddings``, the rows [n, W] before the output
-    layer. Where labels were made from words, the class is a word, and class_id its number; where a node may have
-    several labels, there is no class. Raises DistributedError for embeddings that the model does not have."""
+    graph has none), the predicted class, and outputs [n, C], or ``probabilities``, or, with ``embeddings``, the rows
+    [n, W] before the output layer. Where labels were made from words, the class is a word, and class_id its number;
+    where a node may have several labels, there is no class. Raises DistributedError for embeddings that the model does
+    not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
-    name, values = "output", infer(session)[nodes]
-    classes = values.argmax(dim=1).cpu().numpy()
+    output = infer(session)[nodes].cpu().numpy()
+    answers = class_columns(output, session.schema.values[CLASSES], probabilities, session.goal.several)
     if embeddings:
-        name, values = "embedding", last_rows(session, hops=embedding_hops(session))[nodes]
-    columns = {"node": text(original_ids(partition, kind))}
-    if not session.goal.several:
-        columns |= _class_columns(classes, session.schema.values[CLASSES])
-    columns |= {name: values.cpu().numpy()}
+        del answers["output"]
+        answers["embedding"] = last_rows(session, hops=embedding_hops(session))[nodes].cpu().numpy()
+    columns = {"node": text(original_ids(partition, kind)), **answers}
     row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)
     total = int(base[kind + 1] - base[kind])
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
-
-
-def _class_columns(classes: np.ndarray, words: list[str]) -> dict[str, np.ndarray]:
-    """Make columns of predicted classes [n]; words: what they stand for, where the labels were made of words."""
-    if not words:
-        return {"class": classes}
-    numbers = map(str, range(len(words), 1 + max(len(words), classes.max(initial=0))))
-    return {"class": np.array([*words, *numbers])[classes], "class_id": classes}
 
 
 def embedding_hops(session: Session) -> int:
@@ -136,31 +123,41 @@ def embed_ends(session: Session) -> AnswerColumns:
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-@torch.no_grad()
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+    """Collective. Compute the embeddings of the ends of the learned relation. given: the end of queries, "src" or
+    "dst"; new_only: with the edges of all splits as known; the run is open with eval.ranking filtered then."""
+    partition, learned, outputs = session.partition, session.goal.learned, infer(session)
+
+    def end(column: str, kind: int) -> LinkEnd:
+        row_id = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
+        return LinkEnd(column, kind, original_ids(partition, kind), row_id, outputs[partition.of_type(kind)])
+
+    ends = [end("src", learned.src_type), end("dst", learned.dst_type)]
+    query, answer = ends if given == "src" else ends[::-1]
+    known = session.goal.candidates[DESTINATION if given == "src" else SOURCE].known if new_only else None
+    return Links(
+        partition.book, query, answer, session.model.decoder, session.world, session.graph.channel,
+        edge_types_of(session), known,
+    )  # fmt: skip
+
+
 def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
-    """Collective. Compute the decoder's score of each pair, as exact evaluation does for edges (score [m])."""
-    partition, world, learned, count = session.partition, session.world, session.goal.learned, len(pairs.src)
+    """Collective. Compute the decoder's score [m] of each pair, as exact evaluation does for edges."""
+    decoder = session.model.decoder
 
-    def ids_of(kind: str) -> OriginalIds:
-        return OriginalIds(partition.book, kind, original_ids(partition, partition.type_of(kind)), world)
+    def columns_of(source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor) -> dict[str, np.ndarray]:
+        return {"score": decoder(source, destination, relation).cpu().numpy()}
 
-    src, dst = (
-        find_nodes(pairs.path, name, names, [partition.types[kind]] * count, ids_of, world)
-        for name, names, kind in (("src", pairs.src, learned.src_type), ("dst", pairs.dst, learned.dst_type))
-    )
-    outputs, decoder, size = infer(session), session.model.decoder, session.config.eval.nodes_per_pass * world.size
-    rel = np.zeros(count, np.int64) if pairs.rel is None else pairs.rel
-    rows, scores = [], []
-    for begin in range(0, max(1, count), size):
-        world.working("score the pairs", begin)
-        own = np.arange(begin + world.rank, min(begin + size, count), world.size)
-        ids, place = np.unique(np.concatenate([src[own], dst[own]]), return_inverse=True)
-        (pulled,) = Route.plan(partition.book, ids, session.graph.channel).to(outputs.device).pull(outputs)
-        source, destination = pulled[torch.from_numpy(place)].chunk(2)
-        scores.append(decoder(source, destination, torch.from_numpy(rel[own]).to(outputs.device)).cpu().numpy())
-        rows.append(own)
-    own = np.concatenate(rows)
-    columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
-    if pairs.rel is not None:
-        columns["rel"] = (rel if pairs.rel_text is None else id_column(pairs.rel_text))[own]
-    return AnswerColumns(own, count, columns | {"score": np.concatenate(scores)})
+    return links.score_pairs(links_of(session), pairs, session.config.eval.nodes_per_pass, columns_of)
+
+
+def original_ids(partition: GraphPartition, kind: int) -> np.ndarray:
+    """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
+    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
+    return partition.columns[kind].get("id", row)
+
+
+def edge_types_of(session: Session) -> tuple[int, list[str]]:
+    """Return the number of edge types that the decoder distinguishes, and their names, where the graph has them."""
+    names = list(session.schema.values[NAMES])
+    return (session.goal.num_edge_types, names) if session.config.task.is_typed else (1, [])

@@ -15,6 +15,7 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
+from hpcgnn.task.metrics import check_finite
 
 SCORES = 1 << 24  # of a rank at once
 BEST = np.dtype([("number", np.int64), ("score", np.float64), ("row_id", np.int64), ("node", np.int64)])
@@ -26,7 +27,7 @@ class Candidates:
 
     def __init__(self, known: KnownAnswers, most: int, reverse: bool):
         """most: number of such nodes at the rank that has most."""
-        self._known, self._reverse = known, reverse
+        self.known, self._reverse = known, reverse
         self._chunk = max(1, SCORES // max(1, most))
 
     def ranks(
@@ -53,25 +54,27 @@ class Candidates:
 
     def best(
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, row_id, count: int,
-        channel: Channel,
+        world: World, channel: Channel,
     ) -> np.ndarray:  # fmt: skip
         """Collective. Find the ``count`` candidates of all ranks that score highest for each query, without known
-        answers. Returns a structured array of number (of the query), score (float32), row_id and node (counted over all
-        ranks, from 0). It is sorted by query and from the highest score on; of equal scores the lower row_id comes
-        first. Alike on all ranks.
+        answers. Returns a structured array of number (of the query), score (compared in float32), row_id and node
+        (counted over all ranks, from 0). It is sorted by query and from the highest score on; of equal scores the lower
+        row_id comes first. Alike on all ranks.
+
+        Raises DistributedError for scores that are not finite.
 
         embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
         """
-        found = []
+        found, is_finite = [], True
         for at in range(0, len(query), self._chunk):
             part = slice(at, at + self._chunk)
             relation = torch.from_numpy(edge_type[part]).to(rows.device)
             score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float()
-            places = (
-                torch.from_numpy(array).to(score.device) for array in self._known.of(query[part], edge_type[part])
-            )
+            is_finite = is_finite and bool(torch.isfinite(score).all())
+            places = (torch.from_numpy(array).to(score.device) for array in self.known.of(query[part], edge_type[part]))
             score[tuple(places)] = -math.inf
             found.append(self._highest(score, row_id, count, at))
+        check_finite(is_finite, world)
         own = np.concatenate(found) if found else np.empty(0, BEST)
         sent = torch.from_numpy(own.view(np.int64).reshape(-1, BEST.itemsize // 8).copy())
         every = channel.everyone(sent).numpy().reshape(-1).view(BEST)
@@ -87,19 +90,19 @@ class Candidates:
         found = np.empty(len(chosen[0]), BEST)
         number, place = (part.cpu().numpy() for part in chosen)
         found["number"], found["score"] = number + first, score[chosen].cpu().numpy()
-        found["row_id"], found["node"] = row_id[place], place + self._known.first
+        found["row_id"], found["node"] = row_id[place], place + self.known.first
         return _first_of_each(found, count)
 
     def _count_better(self, score: np.ndarray, keys, number, answer, world: World) -> np.ndarray:
         """Collective. Rank answers [S] from scores [Q, c] of this rank's candidates for Q different pairs of a query
         and an edge type, ``keys`` [Q, 2]; number [S]: which of these an answer belongs to."""
-        place = answer - self._known.first
-        here = np.flatnonzero((place >= 0) & (place < self._known.count))
+        place = answer - self.known.first
+        here = np.flatnonzero((place >= 0) & (place < self.known.count))
         own_score = np.full(len(answer), -np.inf, np.float32)
         own_score[here] = score[number[here], place[here]]
         own_score = world.reduce_array(own_score, "max")
         is_finite = np.isfinite(score).all(axis=1)  # nothing ranks above NaN, which would be a perfect rank
-        score[self._known.of(*keys.T)] = -np.inf
+        score[self.known.of(*keys.T)] = -np.inf
         # How many candidates score higher, plus how many score at least as high, but for the answer itself.
         counts = np.zeros(len(answer), np.int64)
         for position, (row, threshold) in enumerate(zip(number, own_score, strict=True)):

@@ -118,7 +118,7 @@ class TemporalPartition:
     None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
     features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
     unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
-    source."""
+    source; classes: words that the events' labels were made from."""
 
     book: Book
     graph_hash: str
@@ -133,6 +133,7 @@ class TemporalPartition:
     unread: tuple[str, ...] = ()
     unread_of_nodes: tuple[str, ...] = ()
     time_scale: float = 1
+    classes: tuple[str, ...] = ()
     features: Any = None
 
     @property
@@ -172,6 +173,7 @@ class _Part:
     source_rank: np.ndarray
     unread: tuple[str, ...]
     unread_of_nodes: tuple[str, ...]
+    classes: tuple[str, ...]
 
 
 def open_partition(
@@ -193,7 +195,7 @@ def open_partition(
             book, opened.graph_hash, relation.name, relation.num_edges, opened.flat_row,
             _node_feature(path, parts, types), node_ids, _merge_history(parts, len(types)),
             _merge_events([p.own for p in parts]), _join_features(path, parts), parts[0].unread,
-            parts[0].unread_of_nodes, relation.time_scale,
+            parts[0].unread_of_nodes, relation.time_scale, parts[0].classes,
         )  # fmt: skip
 
 
@@ -233,7 +235,7 @@ def _read_part(
     return _Part(
         [of_type.pop("row") for of_type in nodes], nodes, np.diff(indptr), entries,
         Events(row[own], src[own], dst[own], time[own], columns), feature, event, source_rank, unread,
-        tuple(unread_of_nodes),
+        tuple(unread_of_nodes), tuple(files.class_names(group[LABEL])) if LABEL in columns else (),
     )  # fmt: skip
 
 

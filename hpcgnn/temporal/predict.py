@@ -16,17 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.comm.exchange import exchange_columns
+from hpcgnn.comm.together import together
 from hpcgnn.graph import files
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
 from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
 from hpcgnn.loop.question_file import find_nodes, id_column, read_numbers, read_rows
 from hpcgnn.loop.session import Session
+from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import FEATURE, Events
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
+from hpcgnn.temporal.schema import CLASSES
 
 TOLERANCE = Decimal("1e-6")  # of a unit of the graph's time, as where graphs are converted
 
@@ -167,7 +172,7 @@ def _compute(
     return np.concatenate(rows), np.concatenate(values)
 
 
-def score_pairs(session: Session, pairs: AskedEvents) -> AnswerColumns:
+def score_pairs(session: Session, pairs: AskedEvents, probabilities: bool = False) -> AnswerColumns:
     """Collective. Compute for every pair the probability of an event (score, float64), from the session's current
     memory. In runs on labels of events, compute the label: class and output [C], or a number as output."""
     partition, world, goal = session.partition, session.world, session.goal
@@ -185,18 +190,76 @@ def score_pairs(session: Session, pairs: AskedEvents) -> AnswerColumns:
     own, answers = _compute(session, pairs.time, src, dst, pairs.feature, answers_of)
     columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
     columns["time"] = source_times(pairs.time[own], partition.time_scale)
-    columns |= {"score": answers} if goal.draws_negatives else _label_columns(session, answers)
+    columns |= {"score": answers} if goal.draws_negatives else _label_columns(session, answers, probabilities)
     return AnswerColumns(own, len(pairs), columns)
 
 
-def _label_columns(session: Session, output: np.ndarray) -> dict[str, np.ndarray]:
-    """Make columns of what a head says, [m, C] logits or [m, 1] numbers."""
+def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
+    """Make columns of a head's outputs, [m, C] logits or [m, 1] numbers."""
     if not session.config.task.classifies:
         return {"output": output[:, 0]}
-    return {"class": output.argmax(axis=1), "output": output}
+    return class_columns(output, session.schema.values[CLASSES], probabilities)
 
 
-def answer_nodes(session: Session, nodes: Nodes, embeddings: bool) -> AnswerColumns:
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+    """Collective. Compute the embeddings of the ends of links one unit of time after the last event. given: the end of
+    queries, "src" or "dst"; new_only: with the pairs of all events as known. Raises DistributedError for a decoder that
+    scores more than two embeddings."""
+    partition, world, decoder = session.partition, session.world, session.model.decoder
+    with together(world, "rank answers"):
+        if not hasattr(decoder, "all_pairs"):
+            raise ValueError(
+                f"--top_k: task.decoder {session.config.task.decoder} compares the neighbors of each pair: list the "
+                "pairs to score in --pairs"
+            )
+    source, _, destination = files.split_relation(partition.relation)
+    types, time = partition.book.node_types, _last_time(session) + 1
+    made = {kind: _embed_type(session, types.index(kind), time) for kind in dict.fromkeys((source, destination))}
+    ends = [
+        LinkEnd(column, types.index(kind), partition.node_ids[kind], *made[kind])
+        for column, kind in (("src", source), ("dst", destination))
+    ]
+    query, answer = ends if given == "src" else ends[::-1]
+    known = _pairs_that_met(session, query, answer) if new_only else None
+    return Links(
+        partition.book, query, answer, decoder, world, session.graph.channel, known=known,
+        score_of=lambda score: 1 / (1 + np.exp(-score)),
+    )  # fmt: skip
+
+
+def _embed_type(session: Session, kind: int, time: int) -> tuple[np.ndarray, torch.Tensor]:
+    """Collective. Embed this rank's nodes of a type at a time; returns their rows in the graph file and [n, Z]."""
+    partition, world, size = session.partition, session.world, session.config.train.batch_size
+    first, last = partition.book.of_type(kind).starts[world.rank : world.rank + 2]
+    ids, begin = np.arange(first, last), int(partition.book.type_start(world.rank)[kind])
+    share, rows = max(1, size // world.size), []
+    for at in range(0, max(1, max(world.allgather(len(ids)))), share):
+        world.working("embed the nodes", at)
+        own = ids[at : at + share]
+        total = int(world.total(len(own)))
+        plan = query_plan(session, np.arange(len(own)), own, own, np.full(len(own), time), total)
+        rows.append(session.task.embed(plan)[0])
+    flat = partition.flat_row[begin : begin + len(ids)]
+    return flat - partition.book.type_base()[kind], torch.cat(rows)
+
+
+def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd) -> KnownAnswers:
+    """Collective. Index the pairs of all events at the owners of the answers."""
+    partition, world = session.partition, session.world
+    ownership, events = partition.book.of_type(answer.kind), partition.events
+    pairs = [events.src, events.dst] if query.column == "src" else [events.dst, events.src]
+    pairs = exchange_columns(pairs, ownership.locate(pairs[1])[0], session.graph.channel)
+    unique = np.unique(np.column_stack(pairs), axis=0)
+    return KnownAnswers(ownership, world.rank, unique[:, 0], np.zeros(len(unique), np.int64), unique[:, 1])
+
+
+def _last_time(session: Session) -> int:
+    """Collective. Return the time of the last event."""
+    partition = session.partition
+    return int(event_times(partition, np.array([partition.num_events - 1]), session.world)[0])
+
+
+def answer_nodes(session: Session, nodes: Nodes, embeddings: bool, probabilities: bool = False) -> AnswerColumns:
     """Collective. Compute for every node its embedding [Z], or its label (class and output [C]), from the session's
     current memory."""
     partition, world = session.partition, session.world
@@ -210,7 +273,7 @@ def answer_nodes(session: Session, nodes: Nodes, embeddings: bool) -> AnswerColu
     columns = {"node": id_column(nodes.node)[own]}
     columns |= {"type": np.array(nodes.type, str)[own]} if nodes.several else {}
     columns["time"] = source_times(nodes.time[own], partition.time_scale)
-    columns |= {"embedding": answers} if embeddings else _label_columns(session, answers)
+    columns |= {"embedding": answers} if embeddings else _label_columns(session, answers, probabilities)
     return AnswerColumns(own, len(nodes), columns)
 
 
@@ -228,8 +291,13 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
-    if bool(arguments.pairs) == bool(arguments.nodes):
-        raise ValueError("give either --pairs or --nodes")
+    if sum([bool(arguments.pairs), bool(arguments.nodes), arguments.top_k > 0]) != 1:
+        raise ValueError("give one of --pairs, --nodes and --top_k")
+    if arguments.top_k and config.task.kind != "link":
+        raise ValueError(f"--top_k is for runs on links; this one has task.kind {config.task.kind}: leave it out")
+    check_queries(arguments)
+    of_classes = config.task.kind == ("edge" if arguments.pairs else "node") and not arguments.embeddings
+    refuse_probabilities(arguments, of_classes)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
@@ -242,17 +310,21 @@ def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, after the end of the
     graph."""
     world, partition, task = session.world, session.partition, session.config.task
-    last = int(event_times(partition, np.array([partition.num_events - 1]), world)[0])
+    if arguments.top_k:
+        replay(session)
+        answer_best(partial(links_of, session), arguments, world)
+        return
+    last = _last_time(session)
     scale, types = partition.time_scale, partition.book.node_types
     if arguments.pairs:
         width = partition.edge_width if task.has_labels else 0
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last, scale, width))
         replay(session)
         what = "labels" if task.has_labels else "scores"
-        answer_with(arguments.out, score_pairs(session, pairs), what, world)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
         return
     embeddings = arguments.embeddings or task.kind != "node"
     nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last, scale))
     replay(session)
     what = "embeddings" if embeddings else "labels"
-    answer_with(arguments.out, answer_nodes(session, nodes, embeddings), what, world)
+    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities), what, world)

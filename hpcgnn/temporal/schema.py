@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcgnn.graph.names import renumber
 from hpcgnn.loop.schema import Schema
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import LABEL, TemporalPartition
 
-TIME_SCALE, OUTPUTS = "time_scale", "outputs"
+TIME_SCALE, OUTPUTS, CLASSES = "time_scale", "outputs", "classes"
 
 
 def needs_of(partition: TemporalPartition) -> dict[str, str]:
@@ -35,7 +36,11 @@ def adapt(config: TemporalConfig, partition: TemporalPartition, trained: Schema)
     if not config.task.has_labels:
         return config
     unknown = MISSING if config.task.classifies else np.nan
-    partition.events.columns.setdefault(LABEL, np.full(len(partition.events), unknown))
+    columns = partition.events.columns
+    columns.setdefault(LABEL, np.full(len(partition.events), unknown))
+    if config.task.classifies and partition.classes:
+        names, known = list(partition.classes), trained.values[CLASSES]
+        columns[LABEL] = renumber(columns[LABEL], names, known, f"label of {partition.relation}:")
     return (
         replace(config, task=replace(config.task, classes=trained.values[OUTPUTS]))
         if config.task.classifies

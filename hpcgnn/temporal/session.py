@@ -32,7 +32,7 @@ from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
-from hpcgnn.temporal.schema import OUTPUTS, TIME_SCALE, adapt, needs_of
+from hpcgnn.temporal.schema import CLASSES, OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
 
 # What would read a column of events that a run has no use for.
@@ -57,7 +57,9 @@ def open_session(
             config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph.partition, world)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
-    schema = trained or Schema(needs, {TIME_SCALE: scale, OUTPUTS: goal.num_outputs})
+    schema = trained or Schema(
+        needs, {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: list(graph.partition.classes)}
+    )
     model = _build_model(config, graph, goal, dtype, scale)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes

@@ -33,6 +33,14 @@ def change_folder(world, argv: list[str]) -> int:
     return launch.EXIT_DONE
 
 
+def asked_for(**changes):
+    """The arguments of predict, with changes."""
+    arguments = predict.make_parser().parse_args(["run", "--out=out.csv"])
+    for name, value in changes.items():
+        arguments[name] = value
+    return arguments
+
+
 def on_team(main):
     """A data tool that works on several ranks, as one of the commands here."""
     return lambda world, argv: main(argv, Ranks())

@@ -27,11 +27,11 @@ from hpcgnn.kinds import open_session
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint_writer import Carried, load_elsewhere
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.question_file import AskedEdges
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.predict import forecast_nodes
-from hpcgnn.static.predict import AskedEdges, predict_nodes, score_pairs
-from hpcgnn.static.predict_ids import edge_types_of
+from hpcgnn.static.predict import edge_types_of, predict_nodes, score_pairs
 from hpcgnn.temporal import predict as temporal_answers
 
 PAPERS, AUTHORS = 80, 30

@@ -4,18 +4,22 @@ import json
 
 import numpy as np
 import pytest
-from jsonargparse import Namespace
+import torch
+from run_commands import asked_for
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 from test_snapshot_labels import LABELS, labeled_graph
+from training_runs import on_rank_0
 
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.logs import RunLog
+from hpcgnn.loop.question_file import AskedEdges
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.snapshots.predict import check, forecast, forecast_nodes
+from hpcgnn.snapshots.predict import check, forecast, forecast_nodes, links_of, score_pairs
 from hpcgnn.snapshots.session import follow
 
 KINDS = {"carried": {}, "windows": {"sampling__window_size": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
@@ -148,9 +152,11 @@ def test_more_snapshots_than_there_are_is_refused(comm, mpi_tmp_path):
 @pytest.mark.serial
 def test_hidden_rows_are_written_where_they_are_asked_for_alone():
     """They would pass for what is predicted of pairs."""
-    asked = Namespace(pairs="", nodes="", embeddings=False)
+    asked = asked_for()
     for kind in ("link", "edge", "edge_regression"):
-        with pytest.raises(ValueError, match=f"predictions of task.kind {kind} are about pairs of nodes.*--embeddings"):
+        with pytest.raises(
+            ValueError, match=f"this run has task.kind {kind}: give one of --pairs, --top_k and --embeddings"
+        ):
             check(asked, make_config(task__kind=kind))
     asked.embeddings = True
     config = make_config(task__kind="link")
@@ -167,7 +173,7 @@ NAMED = {
     ),
     "classes": (
         {"task__kind": "node", "task__target": "label"},
-        ["class_11", "snapshot_11", "class_12", "snapshot_12"],
+        ["class_11", "class_id_11", "snapshot_11", "class_12", "class_id_12", "snapshot_12"],
     ),
     "links": ({"task__kind": "link"}, ["embedding_10", "embedding_11"]),
 }
@@ -192,3 +198,84 @@ def test_columns_say_what_they_are_of(comm, mpi_tmp_path, case):
         assert nodes.columns["class_12"].tolist() == words.tolist()
     if case == "steps":
         assert nodes.columns["snapshot_13_from_11"].shape == (len(outputs),)
+
+
+LINKS = {
+    "links": {"task__decoder": "mlp"}, "types of links": {"task__decoder": "distmult", "task__negative_ends": "both"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINKS)
+@pytest.mark.parametrize("given", ["src", "dst"])
+def test_best_links_are_those_of_all_pairs(comm, mpi_tmp_path, case, given):
+    """Each pair of nodes is scored; sorted by hand, known links left out by hand, the best are the best."""
+    graph, typed = random_graph(5, 18, 9, 30), "distmult" in str(LINKS[case])
+    graph.edges["rel"] = np.random.default_rng(1).integers(0, 2, len(graph.src))
+    graph.id = np.array([f"n{7 * row % 18}".encode() for row in range(18)])
+    config = make_config(task__kind="link", inputs__degrees="log", **LINKS[case])
+    parts = write_parts(comm, mpi_tmp_path, graph, 4)
+    session = open_session(comm, parts, config)
+    every = [(s, d) for s in range(18) for d in range(18)]
+    names = [name.decode() for name in graph.id]
+    src, dst = ([names[pair[end]] for pair in every] for end in (0, 1))
+    pairs = AskedEdges("", src, dst, np.ones(len(every), np.int64) if typed else None)
+    scores = score_pairs(session, pairs).slab("score", 0, session.world)
+    queries = mpi_tmp_path / "queries.csv"
+    lines = [f"{given},rel", *(f"{name},1" for name in names)] if typed else [given, *names]
+    on_rank_0(comm, lambda: queries.write_text("\n".join(lines) + "\n") and None)
+    session.close()
+    session = open_session(comm, parts, config)  # a forecast leaves the state after the last snapshot
+    found = best_answers(links_of(session, given, new_only=True), 4, str(queries))
+    table = {name: found.slab(name, 0, session.world) for name in found.columns}
+    session.close()
+    if comm.rank:
+        return
+    last = graph.first == 8
+    known = set(zip(graph.src[last & ((graph.edges["rel"] == 1) | (not typed))].tolist(),
+                    graph.dst[last & ((graph.edges["rel"] == 1) | (not typed))].tolist(), strict=True))  # fmt: skip
+    matrix = scores.reshape(18, 18).copy()
+    for pair in known:
+        matrix[pair] = -np.inf
+    matrix = matrix if given == "src" else matrix.T
+    best = np.argsort(-matrix, axis=1, kind="stable")[:, :4]
+    other = "dst" if given == "src" else "src"
+    np.testing.assert_allclose(table["score"], np.take_along_axis(matrix, best, 1).ravel(), rtol=1e-6)
+    assert table[other].tolist() == [names[node] for row in best for node in row]
+
+
+@pytest.mark.parametrize("kind", ["edge", "edge_regression"])
+def test_pairs_have_the_labels_that_the_test_scored(comm, mpi_tmp_path, kind):
+    """The edges of the last snapshot that is scored, asked for as pairs on a graph that ends before it."""
+    graph = labeled_graph()
+    target = "color" if kind == "edge" else "weight"
+    rng = np.random.default_rng(3)
+    graph.edges["color"] = rng.integers(0, 3, len(graph.src))
+    graph.edge_attributes["color"] = {"names": json.dumps(["red", "green", "blue"])}
+    graph.edges.setdefault("weight", rng.uniform(0.5, 2, len(graph.src)).astype(np.float32))
+    config = make_config(task__kind=kind, task__target=target, task__horizon=1, inputs__degrees="log")
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, 4), config)
+    rows = np.flatnonzero(graph.first == graph.num_snapshots - 1)
+    names = [[str(node) for node in ends[rows]] for ends in (graph.src, graph.dst)]
+    answers = score_pairs(session, AskedEdges("", *names), probabilities=True)
+    session.memory.reset()
+    outputs = dict(forecast(session))[graph.num_snapshots - 1]
+    everyone = by_row(session, outputs)
+    if comm.rank == 0:
+        head = session.model.head
+        ends = torch.cat([everyone[graph.src[rows]], everyone[graph.dst[rows]]], 1)
+        expected = head.out(torch.relu(head.hidden(ends))).detach().numpy()
+    table = {name: answers.slab(name, 0, session.world) for name in answers.columns}
+    session.close()
+    if comm.rank:
+        return
+    if kind == "edge":
+        assert table["class"].tolist() == [["red", "green", "blue"][c] for c in expected.argmax(1)]
+        np.testing.assert_allclose(table["probability"], torch.from_numpy(expected).softmax(1), rtol=1e-9)
+    else:
+        np.testing.assert_allclose(table["output"], expected[:, 0], rtol=1e-9)
+
+
+def by_row(session, rows):
+    """Collective. Rows of all nodes in order of the graph file, on rank 0."""
+    places, values = (session.world.gather_rows(part) for part in (session.partition.flat_row, rows.numpy()))
+    return None if places is None else torch.from_numpy(values[np.argsort(places)])

@@ -22,7 +22,7 @@ from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop import answer_file
-from hpcgnn.loop.answer_file import write_answers
+from hpcgnn.loop.answer_file import class_columns, write_answers
 from hpcgnn.native import Relabel
 from hpcgnn.static.inference import _full_block, infer, last_rows
 from hpcgnn.static.model.blocks import rows_of
@@ -203,11 +203,21 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
         ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
         ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
-        ("snapshots", ["--pairs=pairs.csv"], "--pairs and --nodes are not for snapshot graphs"),
+        (
+            "snapshots",
+            ["--pairs=pairs.csv"],
+            "--pairs and --top_k are for runs on links or edges",
+        ),
         ("snapshots", ["--embeddings"], "--embeddings: the outputs of task.kind regression are predictions"),
-        ("temporal", ["--embeddings"], "give either --pairs or --nodes"),
+        ("temporal", ["--embeddings"], "give one of --pairs, --nodes and --top_k"),
+        ("static", ["--top_k=3"], "--top_k is for runs that learned links"),
+        ("snapshots", ["--probabilities"], "--probabilities is for classes"),
+        ("temporal", ["--pairs=pairs.csv", "--probabilities"], "--probabilities is for classes"),
+        ("temporal", ["--top_k=-2"], "give one of --pairs, --nodes and --top_k"),
+        ("temporal", ["--top_k=2", "--sources=a.csv", "--destinations=b.csv"], "give --sources, for their best"),
+        ("temporal", ["--pairs=pairs.csv", "--new_only"], "are for --top_k: leave them out"),
         ("temporal", ["--embeddings", "--pairs=pairs.csv"], "--embeddings are of nodes: give --nodes, not --pairs"),
-        ("temporal", [], "give either --pairs or --nodes"),
+        ("temporal", [], "give one of --pairs, --nodes and --top_k"),
     ],
 )
 def test_options_of_the_other_kind_are_refused(comm, mpi_tmp_path, capsys, kind, options, message):
@@ -225,3 +235,17 @@ def test_formats_that_are_none_are_refused_before_any_work(comm, mpi_tmp_path, c
     expected = f"{name}: the suffix sets the format, and must be one of .csv, .npz, .parquet"
     assert comm.rank or expected in capsys.readouterr().err
     assert not (mpi_tmp_path / name).exists()
+
+
+@pytest.mark.serial
+def test_columns_of_classes():
+    output = np.array([[0.0, 2.0, 1.0], [3.0, -1.0, 0.0]])
+    named = class_columns(output, ["cat", "dog"], probabilities=True)
+    assert named["class"].tolist() == ["dog", "cat"]
+    assert named["class_id"].tolist() == [1, 0]
+    expected = torch.from_numpy(output).softmax(1).numpy()
+    np.testing.assert_allclose(named["probability"], expected, rtol=1e-12)
+    several = class_columns(output, [], probabilities=True, several=True)
+    np.testing.assert_allclose(several["probability"], torch.from_numpy(output).sigmoid().numpy(), rtol=1e-12)
+    assert list(several) == ["probability"]
+    assert class_columns(output, [])["output"] is output

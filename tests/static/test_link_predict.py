@@ -19,9 +19,10 @@ from training_runs import on_rank_0
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
-from hpcgnn.static.best import best_answers
+from hpcgnn.loop.links import best_answers
+from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import AskedEdges, embed_ends, read_pairs, score_pairs
+from hpcgnn.static.predict import embed_ends, links_of, score_pairs
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 CASES = {
@@ -146,26 +147,26 @@ def test_embeddings_are_those_of_both_ends(comm, mpi_tmp_path):
 def test_bad_pairs_are_refused(tmp_path, text, message):
     (tmp_path / "pairs.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
-        read_pairs(str(tmp_path / "pairs.csv"), 4)
+        read_edges(str(tmp_path / "pairs.csv"), 4)
 
 
 def test_types_of_edges_are_read(tmp_path):
     (tmp_path / "pairs.csv").write_text("rel,src,dst\n 3,1,2\n0, 4 ,5\n")
-    pairs = read_pairs(str(tmp_path / "pairs.csv"), 4)
+    pairs = read_edges(str(tmp_path / "pairs.csv"), 4)
     assert (pairs.src, pairs.dst, pairs.rel.tolist()) == (["1", "4"], ["2", "5"], [3, 0])
 
 
 def test_types_of_edges_have_names(tmp_path):
     """A word comes before a number that is spelled the same; a byte order mark is no part of the header."""
     (tmp_path / "pairs.csv").write_bytes(b"\xef\xbb\xbfsrc,dst,rel\n1,2,likes\n3,4,0\n5,6,1\n")
-    pairs = read_pairs(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
+    pairs = read_edges(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
     assert (pairs.rel.tolist(), pairs.rel_text) == ([1, 0, 0], ["likes", "0", "1"])
     (tmp_path / "pairs.csv").write_text("src,dst,rel\n1,2,loves\n")
     with pytest.raises(ValueError, match=r"rel 'loves' is no edge type: .* from 0 to 2, or by name, such as 1"):
-        read_pairs(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
+        read_edges(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
     (tmp_path / "pairs.csv").write_bytes("src,dst,rel\né,2,0\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"pairs\.csv: not a CSV in UTF-8"):
-        read_pairs(str(tmp_path / "pairs.csv"), 3)
+        read_edges(str(tmp_path / "pairs.csv"), 3)
 
 
 def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
@@ -183,7 +184,7 @@ def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
     for src, rel in ((["7", "12"], ["likes", "owes"]), (["007", "12.0"], ["1", "3"])):
         rows = "".join(f"{one},{other},9\n" for one, other in zip(src, rel, strict=True))
         on_rank_0(comm, lambda rows=rows: (mpi_tmp_path / "p.csv").write_text(f"src,rel,dst\n{rows}") and None)
-        answers = score_pairs(session, read_pairs(str(mpi_tmp_path / "p.csv"), 4, words))
+        answers = score_pairs(session, read_edges(str(mpi_tmp_path / "p.csv"), 4, words))
         tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
     if comm.rank == 0:
         assert tables[0]["rel"].tolist() == ["likes", "owes"]
@@ -256,7 +257,7 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
     lines = [f"{column[1 - end]},rel", *(f"{query},{rel}" for query, rel in zip(asked, rels, strict=True))]
     given = mpi_tmp_path / "queries.csv"
     on_rank_0(comm, lambda: given.write_text("\n".join(lines) + "\n") and None)
-    answers = best_answers(session, 5, str(given), end, new_only)
+    answers = best_answers(links_of(session, "src" if end == DESTINATION else "dst", new_only), 5, str(given))
     table = {column: answers.slab(column, 0, session.world) for column in answers.columns}
     sides = [[query for query in asked for _ in found], found * 9]
     src, dst = sides if end == DESTINATION else sides[::-1]

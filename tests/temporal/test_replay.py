@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
-from hpcgnn.temporal.predict import replay
+from hpcgnn.temporal.predict import AskedEvents, links_of, replay, score_pairs
 
 SPLITS = ("val", "test")
 UNIFORM = {"sampling__strategy": "uniform", "sampling__fanouts": [3]}
@@ -61,3 +63,64 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
         found.append([split_metrics(session, split, session.scores(split)) for split in SPLITS])
     for whole, pieces in zip(*found, strict=True):
         assert pieces == pytest.approx(whole, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("new_only", [False, True])
+@pytest.mark.parametrize("given", ["src", "dst"])
+def test_best_answers_are_those_of_all_pairs(comm, parts, given, new_only):
+    """Each user with each item is scored as a pair; the highest of a query, by hand, are its best answers."""
+    session = open_session(comm, parts, make_config(train__batch_size=17))
+    replay(session)
+    types, sizes = session.partition.book.node_types, np.diff(session.partition.book.type_base())
+    source, _, destination = session.partition.relation.split(".")
+    ids = {kind: np.concatenate(comm.allgather(session.partition.node_ids[kind])) for kind in (source, destination)}
+    events = session.partition.events
+    met = {
+        pair
+        for pairs in comm.allgather(list(zip(events.src.tolist(), events.dst.tolist(), strict=True)))
+        for pair in pairs
+    }
+    row = {kind: np.sort(ids[kind]) for kind in ids}
+    assert [len(row[kind]) for kind in ids] == [sizes[types.index(kind)] for kind in ids]
+    src, dst = (
+        names.ravel().astype(str).tolist() for names in np.meshgrid(row[source], row[destination], indexing="ij")
+    )
+    last = max(comm.allgather(int(events.time.max(initial=0))))
+    scores = score_pairs(session, AskedEvents("", src, dst, np.full(len(src), last + 1)))
+    matrix = scores.slab("score", 0, session.world)
+    found = best_answers(links_of(session, given, new_only), 3)
+    table = {name: found.slab(name, 0, session.world) for name in found.columns}
+    known = known_pairs(session, met, source, destination)
+    session.close()
+    if comm.rank:
+        return
+    matrix = matrix.reshape(len(row[source]), len(row[destination])).copy()
+    for user, item in known if new_only else ():
+        matrix[np.searchsorted(row[source], user), np.searchsorted(row[destination], item)] = -1
+    matrix = matrix if given == "src" else matrix.T
+    queries, answers = (row[kind] for kind in ((source, destination) if given == "src" else (destination, source)))
+    other = "dst" if given == "src" else "src"
+    for number, query in enumerate(queries):
+        here = np.flatnonzero(table[given] == query)
+        best = np.argsort(-matrix[number], kind="stable")[:3]
+        best = best[matrix[number, best] >= 0]
+        np.testing.assert_allclose(table["score"][here], matrix[number, best], rtol=1e-6)
+        assert table[other][here].tolist() == answers[best].tolist()
+
+
+def known_pairs(session, met, source: str, destination: str) -> set:
+    """Collective. The pairs of global ids as pairs of original ids."""
+    names = {}
+    for kind in (source, destination):
+        start = session.partition.book.of_type(session.partition.book.node_types.index(kind)).starts[session.world.rank]
+        own = dict(enumerate(session.partition.node_ids[kind].tolist(), int(start)))
+        for piece in session.world.allgather(own):
+            names |= piece
+    return {(names[user], names[item]) for user, item in met}
+
+
+def test_best_answers_need_a_decoder_of_two_embeddings(comm, parts):
+    session = open_session(comm, parts, make_config(task__decoder="pair"))
+    with pytest.raises(DistributedError, match="compares the neighbors of each pair: list the pairs"):
+        links_of(session)
+    session.close()

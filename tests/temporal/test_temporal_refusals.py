@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from run_commands import asked_for
 from test_negatives import HOSTILE
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
@@ -103,7 +103,7 @@ def test_a_run_tells_of_its_data(comm, mpi_tmp_path):
 
 @pytest.mark.serial
 def test_pairs_of_a_run_on_nodes():
-    asked = Namespace(snapshots=1, pairs="pairs.csv", nodes="", embeddings=False)
+    asked = asked_for(pairs="pairs.csv")
     with pytest.raises(ValueError, match=r"learned labels of nodes \(task.kind node\), not of pairs: give --nodes"):
         check(asked, make_config(**NODE))
     assert check(asked, make_config()).sampling.plan_on == "host"
