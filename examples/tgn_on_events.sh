@@ -23,22 +23,17 @@ rm -rf run/
 mpirun -np "$ranks" hpcgnn train --recipe tgn_pair --data.path parts/ --output.dir run/ \
     --train.epochs 4 --train.batch_size 200 --memory.dim 32 --model.hidden 32 --model.time_dim 16
 
-# 5. Predict: score user 7 with all items, after the last event.
-python - <<'PYTHON'
-with open("pairs.csv", "w") as file:
-    file.write("src,dst\n")
-    file.writelines(f"7,{item}\n" for item in range(1000, 1050))
-PYTHON
-mpirun -np "$ranks" hpcgnn predict run/ --pairs pairs.csv --out scores.csv
+# 5. Predict: the five best items of user 7 for a purchase after the last event.
+printf 'src\n7\n' > queries.csv
+mpirun -np "$ranks" hpcgnn predict run/ --top_k 5 --sources queries.csv --out best.csv
 
 # 6. The result: the last purchases of the user, and the five items with the highest scores.
 python - <<'PYTHON'
 import csv
 
 bought = [row["dst"] for row in csv.DictReader(open("events.csv")) if row["src"] == "7"]
-scores = sorted(csv.DictReader(open("scores.csv")), key=lambda row: -float(row["score"]))
 print("last items of user 7:", *bought[-3:])
 print("best items for the next purchase:")
-for row in scores[:5]:
+for row in csv.DictReader(open("best.csv")):
     print(f"item {row['dst']}: score {float(row['score']):6.2f}, bought {bought.count(row['dst'])} times before")
 PYTHON

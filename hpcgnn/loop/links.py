@@ -33,20 +33,24 @@ AT_ONCE = 1 << 14  # queries whose rows, and answers, all ranks hold at once
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
     """One end of the links of a run. column: "src" or "dst"; kind: number of its node type; ids [n]: original ids of
-    this rank's nodes; row_id [n] int64: their rows in the graph file; embedding [n, Z]."""
+    this rank's nodes; row_id [n] int64: their rows in the graph file; embedding [n, Z]. is_candidate [n] bool: nodes that
+    may be answers, None: all."""
 
     column: str
     kind: int
     ids: np.ndarray
     row_id: np.ndarray
     embedding: torch.Tensor
+    is_candidate: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
     """The nodes that links are between, and their decoder. query, answer: the ends that are given and found, or source
     and destination; edge_types: number of edge types and their names, 1 without types. known: the edges to leave out of
-    the answers, None for none; score_of: changes the decoder's scores into the scores of the file."""
+    the answers, None for none. rank: finds the best answers of queries [Q], entries of ``ranking.BEST``, alike on all
+    ranks, in place of a decoder that takes more than two embeddings. score_of: changes the decoder's scores into the
+    scores of the file."""
 
     book: Book
     query: LinkEnd
@@ -56,6 +60,7 @@ class Links:
     channel: Channel
     edge_types: tuple[int, list[str]] = (1, [])
     known: KnownAnswers | None = None
+    rank: Callable[[np.ndarray, int], np.ndarray] | None = None
     score_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def ids_of(self, end: LinkEnd) -> OriginalIds:
@@ -111,11 +116,14 @@ def best_answers(links: Links, count: int, path: str = "") -> AnswerColumns:
     for begin in range(0, len(queries.node), AT_ONCE):
         world.working("best answers", begin)
         part = slice(begin, begin + AT_ONCE)
-        rows = _pull(links, query, queries.node[part])
-        best = candidates.best(
-            links.decoder, answer.embedding, rows, queries.node[part],
-            queries.edge_type[part], answer.row_id, count, world, channel,
-        )  # fmt: skip
+        if links.rank is not None:
+            best = links.rank(queries.node[part], count)
+        else:
+            rows = _pull(links, query, queries.node[part])
+            best = candidates.best(
+                links.decoder, answer.embedding, rows, queries.node[part],
+                queries.edge_type[part], answer.row_id, count, world, channel, answer.is_candidate,
+            )  # fmt: skip
         best["number"] += begin
         pieces.append(best[best["number"] % world.size == world.rank])
     return _columns(links, queries, np.concatenate(pieces))

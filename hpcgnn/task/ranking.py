@@ -54,7 +54,7 @@ class Candidates:
 
     def best(
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, row_id, count: int,
-        world: World, channel: Channel,
+        world: World, channel: Channel, is_candidate: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Collective. Find the ``count`` candidates of all ranks that score highest for each query, without known
         answers. Returns a structured array of number (of the query), score (compared in float32), row_id and node
@@ -64,6 +64,7 @@ class Candidates:
         Raises DistributedError for scores that are not finite.
 
         embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
+        is_candidate [c] bool: candidates that may be answers, None: all.
         """
         found, is_finite = [], True
         for at in range(0, len(query), self._chunk):
@@ -73,6 +74,8 @@ class Candidates:
             is_finite = is_finite and bool(torch.isfinite(score).all())
             places = (torch.from_numpy(array).to(score.device) for array in self.known.of(query[part], edge_type[part]))
             score[tuple(places)] = -math.inf
+            if is_candidate is not None:
+                score[:, torch.from_numpy(~is_candidate)] = -math.inf
             found.append(self._highest(score, row_id, count, at))
         check_finite(is_finite, world)
         own = np.concatenate(found) if found else np.empty(0, BEST)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import exchange_columns
-from hpcgnn.comm.together import together
+from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
 from hpcgnn.loop.launch import on_first_rank
@@ -26,6 +26,8 @@ from hpcgnn.loop.question_file import find_nodes, id_column, read_numbers, read_
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
+from hpcgnn.task.metrics import check_finite
+from hpcgnn.task.ranking import BEST
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import FEATURE, Events
@@ -202,36 +204,103 @@ def _label_columns(session: Session, output: np.ndarray, probabilities: bool = F
 
 
 def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
-    """Collective. Compute the embeddings of the ends of links one unit of time after the last event. given: the end of
-    queries, "src" or "dst"; new_only: with the pairs of all events as known. Raises DistributedError for a decoder that
-    scores more than two embeddings."""
+    """Collective. Compute the embeddings of the ends of links one unit of time after the last event; or, for a decoder
+    that also compares the neighbors of a pair, prepare to score each pair. given: the end of queries, "src" or "dst";
+    new_only: with the pairs of all events as known. Answers are nodes that have been at their end of an event; with
+    ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
-    with together(world, "rank answers"):
-        if not hasattr(decoder, "all_pairs"):
-            raise ValueError(
-                f"--top_k: task.decoder {session.config.task.decoder} compares the neighbors of each pair: list the "
-                "pairs to score in --pairs"
-            )
     source, _, destination = files.split_relation(partition.relation)
     types, time = partition.book.node_types, _last_time(session) + 1
-    made = {kind: _embed_type(session, types.index(kind), time) for kind in dict.fromkeys((source, destination))}
-    ends = [
-        LinkEnd(column, types.index(kind), partition.node_ids[kind], *made[kind])
-        for column, kind in (("src", source), ("dst", destination))
-    ]
+    by_pair, pool = not hasattr(decoder, "all_pairs"), session.config.task.negative_pool == "destinations"
+
+    def end(column: str, name: str) -> LinkEnd:
+        kind = types.index(name)
+        embedding = torch.empty(0) if by_pair else _embed_type(session, kind, time)
+        candidates = _ends_of_events(session, kind, column) if pool else None
+        return LinkEnd(column, kind, partition.node_ids[name], _rows_of(session, kind), embedding, candidates)
+
+    ends = [end("src", source), end("dst", destination)]
     query, answer = ends if given == "src" else ends[::-1]
     known = _pairs_that_met(session, query, answer) if new_only else None
     return Links(
         partition.book, query, answer, decoder, world, session.graph.channel, known=known,
+        rank=partial(_rank_pairs, session, query, answer, known, time) if by_pair else None,
         score_of=lambda score: 1 / (1 + np.exp(-score)),
     )  # fmt: skip
 
 
-def _embed_type(session: Session, kind: int, time: int) -> tuple[np.ndarray, torch.Tensor]:
-    """Collective. Embed this rank's nodes of a type at a time; returns their rows in the graph file and [n, Z]."""
-    partition, world, size = session.partition, session.world, session.config.train.batch_size
-    first, last = partition.book.of_type(kind).starts[world.rank : world.rank + 2]
-    ids, begin = np.arange(first, last), int(partition.book.type_start(world.rank)[kind])
+def _ends_of_events(session: Session, kind: int, column: str) -> np.ndarray:
+    """Collective. Return which of this rank's nodes of a type are the source, or the destination, of an event [n]."""
+    partition, world = session.partition, session.world
+    ownership = partition.book.of_type(kind)
+    nodes = np.unique(partition.events.src if column == "src" else partition.events.dst)
+    (nodes,) = exchange_columns([nodes], ownership.locate(nodes)[0], session.graph.channel)
+    first, last = ownership.starts[world.rank : world.rank + 2]
+    found = np.zeros(last - first, bool)
+    found[nodes - first] = True
+    return found
+
+
+def _rows_of(session: Session, kind: int) -> np.ndarray:
+    """Return the rows in the graph file of this rank's nodes of a type."""
+    partition, rank = session.partition, session.world.rank
+    count = np.diff(partition.book.of_type(kind).starts)[rank]
+    begin = int(partition.book.type_start(rank)[kind])
+    return partition.flat_row[begin : begin + count] - partition.book.type_base()[kind]
+
+
+PAIRS = 1 << 20  # scored at once, for decoders that take each pair
+
+
+def _rank_pairs(
+    session: Session, query: LinkEnd, answer: LinkEnd, known: KnownAnswers | None, time: int, queries: np.ndarray,
+    count: int,
+) -> np.ndarray:  # fmt: skip
+    """Collective. Score queries [Q], global ids, with all nodes of the answers' type, pair by pair; returns the
+    ``count`` best of each as entries of ``ranking.BEST``, alike on all ranks."""
+    world, first = session.world, int(session.partition.book.of_type(answer.kind).starts[session.world.rank])
+    own = slice(None) if answer.is_candidate is None else answer.is_candidate
+    pieces = world.allgather((answer.row_id[own], (first + np.arange(len(answer.row_id)))[own]))
+    row_id, node = (np.concatenate(found) for found in zip(*pieces, strict=True))
+    order = np.argsort(row_id)
+    row_id, node = row_id[order], node[order]
+    found, size = [], max(1, PAIRS // max(1, len(node)))
+    for begin in range(0, len(queries), size):
+        part = queries[begin : begin + size]
+        ends = [np.repeat(part, len(node)), np.tile(node, len(part))]
+        src, dst = ends if query.column == "src" else ends[::-1]
+        own, values = _compute(session, np.full(len(src), time), src, dst, None, partial(_logits, session))
+        filled = np.zeros(len(src))
+        filled[own] = values
+        score = world.reduce_array(filled).reshape(len(part), len(node))
+        check_finite(bool(np.isfinite(score).all()), world)
+        for at, place in _known_places(known, part, node, world):
+            score[at, place] = -np.inf
+        best = np.argsort(-score, axis=1, kind="stable")[:, :count]
+        entries = np.empty(best.shape, BEST)
+        entries["number"], entries["score"] = begin + np.arange(len(part))[:, None], np.take_along_axis(score, best, 1)
+        entries["row_id"], entries["node"] = row_id[best], node[best]
+        found.append(entries[entries["score"] > -np.inf])
+    return np.concatenate(found) if found else np.empty(0, BEST)
+
+
+def _logits(session: Session, plan: StepPlan) -> torch.Tensor:
+    return session.task.score(plan).positive.double()
+
+
+def _known_places(known: KnownAnswers | None, queries: np.ndarray, node: np.ndarray, world: World) -> list:
+    """Collective. Find the known answers of queries, of all ranks, as pairs of places in ``queries`` and ``node``."""
+    if known is None:
+        return []
+    at, place = known.of(queries, np.zeros(len(queries), np.int64))
+    pieces, order = world.allgather((at, known.first + place)), np.argsort(node)
+    return [(at, order[np.searchsorted(node, ids, sorter=order)]) for at, ids in pieces]  # all of them are candidates
+
+
+def _embed_type(session: Session, kind: int, time: int) -> torch.Tensor:
+    """Collective. Embed this rank's nodes of a type at a time, [n, Z]."""
+    world, size = session.world, session.config.train.batch_size
+    ids = np.arange(*session.partition.book.of_type(kind).starts[world.rank : world.rank + 2])
     share, rows = max(1, size // world.size), []
     for at in range(0, max(1, max(world.allgather(len(ids)))), share):
         world.working("embed the nodes", at)
@@ -239,8 +308,7 @@ def _embed_type(session: Session, kind: int, time: int) -> tuple[np.ndarray, tor
         total = int(world.total(len(own)))
         plan = query_plan(session, np.arange(len(own)), own, own, np.full(len(own), time), total)
         rows.append(session.task.embed(plan)[0])
-    flat = partition.flat_row[begin : begin + len(ids)]
-    return flat - partition.book.type_base()[kind], torch.cat(rows)
+    return torch.cat(rows)
 
 
 def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd) -> KnownAnswers:

@@ -146,6 +146,8 @@ def _negatives(path: Path) -> None:
 SOURCES = {
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "this_week.csv": lambda path: _text(path, _events()[:300], "src,dst,time"),
+    "next_week.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "pairs.csv": _pairs,
     "links.csv": lambda path: path.write_text("src,dst\n1000,1003\n1006,1000\n"),
     "shop.yaml": _own_spec,
