@@ -33,8 +33,8 @@ AT_ONCE = 1 << 14  # queries whose rows, and answers, all ranks hold at once
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
     """One end of the links of a run. column: "src" or "dst"; kind: number of its node type; ids [n]: original ids of
-    this rank's nodes; row_id [n] int64: their rows in the graph file; embedding [n, Z]. is_candidate [n] bool: nodes that
-    may be answers, None: all."""
+    this rank's nodes; row_id [n] int64: their rows in the graph file; embedding [n, Z]. is_candidate [n] bool: marks
+    the possible answers, None: all."""
 
     column: str
     kind: int
