@@ -21,6 +21,7 @@ from hpcgnn.graph.book import VERIFY, Book, Relation, open_parts
 from hpcgnn.graph.columns import Piece, StoredColumn
 
 FEATURES = "feat"  # the column of nodes that is left in the files
+WEIGHT = "weight"  # the column of edges that messages are multiplied by, or neighbors drawn by
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class GraphPartition:
     for each of ``relations``; ranking: by type. out: by relation, the out-edges of this rank's nodes of its source
     type, with the destinations as ``src``; empty where they were not read. unread: by relation, names of the edges'
     columns that were not read. book_attributes: of the root of the book; column_attributes: by a column's place in part
-    files, such as ``nodes/paper/label``; each has ``names``, a list."""
+    files, such as ``nodes/paper/label``; each has ``names``, a list. weighs: degrees are sums of the edges' column
+    ``weight``; strength [n]: these sums, where the edges were left out."""
 
     book: Book
     graph_hash: str
@@ -91,6 +93,8 @@ class GraphPartition:
     unread: tuple[tuple[str, ...], ...] = ()
     book_attributes: dict[str, Any] = field(default_factory=dict)
     column_attributes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weighs: bool = False
+    strength: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -118,13 +122,21 @@ class GraphPartition:
 
     def degrees_only(self) -> GraphPartition:
         """Return the share with only the degrees of its nodes in place of edges."""
-        return replace(self, edges=tuple(edges.degrees_only() for edges in self.edges))
+        strength = self.in_degree() if self.weighs else None
+        return replace(self, edges=tuple(edges.degrees_only() for edges in self.edges), strength=strength)
 
     def in_degree(self) -> np.ndarray:
-        """Count the in-edges of every local node over all relations, int64 [n]."""
-        degree = np.zeros(self.num_nodes, np.int64)
+        """Count the in-edges of every local node over all relations, int64 [n]; with ``weighs``, sum their weights,
+        float64 [n], where an edge without a weight counts 1."""
+        if self.strength is not None:
+            return self.strength
+        degree = np.zeros(self.num_nodes, np.float64 if self.weighs else np.int64)
         for relation, edges in zip(self.relations, self.edges, strict=True):
-            degree[self.of_type(relation.dst_type)] += np.diff(edges.indptr)
+            of_type = degree[self.of_type(relation.dst_type)]
+            if self.weighs and WEIGHT in edges.columns:
+                of_type += np.bincount(edges.dst, edges.columns[WEIGHT], len(of_type))
+            else:
+                of_type += np.diff(edges.indptr)
         return degree
 
     def relation_of(self, name: str, key: str = "") -> int:

@@ -151,6 +151,8 @@ class GraphModelConfig:
         dropout: Dropout probability of hidden rows. The draws depend on node and column only.
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
+        edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
+            and rgcn (mean: the weighted mean), and gcn (degrees are sums of weights).
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
@@ -173,6 +175,7 @@ class GraphModelConfig:
     dropout: float = 0.0
     input_dropout: float = 0.0
     aggregator: Literal["mean", "sum", "max"] = "mean"
+    edge_weights: bool = False
     activation: Annotated[str, ACTIVATIONS] = "relu"
     norm: Annotated[str, NORMS] = "none"
     residual: bool = False
@@ -224,6 +227,11 @@ class GraphModelConfig:
             raise ValueError(
                 "model.basis_rows puts the bases of the first of several layers into the nodes' rows: it needs "
                 f"model.kind {kinds}, model.bases above 0, at least 2 model.layers and no model.residual"
+            )
+        if self.edge_weights and not (self.class_path or (part.weighs and self.aggregator != "max")):
+            kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.weighs)
+            raise ValueError(
+                f"model.edge_weights is for model.kind {kinds}, with aggregator mean or sum, not for {self.kind}"
             )
         if self.low_memory and not part.low_memory:
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.low_memory)
@@ -394,10 +402,11 @@ class StaticConfig(Sections):
             raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
-        if self.comm.sampling_servers and self.sampling.edge_columns:
-            raise ValueError(
-                "sampling.edge_columns: sampling servers send no edge columns; leave comm.sampling_servers 0"
-            )
+        if self.comm.sampling_servers and (self.sampling.edge_columns or self.model.edge_weights):
+            key = "sampling.edge_columns" if self.sampling.edge_columns else "model.edge_weights"
+            raise ValueError(f"{key}: sampling servers send no edge columns; leave comm.sampling_servers 0")
+        if self.train.cuda_graphs and self.model.edge_weights:
+            raise ValueError("train.cuda_graphs: CUDA graphs do not work with model.edge_weights; set one false")
         if self.comm.server_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":

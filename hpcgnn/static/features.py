@@ -413,8 +413,9 @@ def _shapes(partition: GraphPartition, stored: Stored, dtype: torch.dtype) -> li
     shapes: list[dict[str, Shape]] = []
     for kind, features in enumerate(stored):
         nodes = partition.of_type(kind)
-        ids: Shape = ((nodes.stop - nodes.start,), torch.int64)
-        shapes.append({"identity": ids, "degree": ids})
+        count = (nodes.stop - nodes.start,)
+        degree: Shape = (count, torch.float64 if partition.weighs else torch.int64)
+        shapes.append({"identity": (count, torch.int64), "degree": degree})
         if features is not None:
             shapes[-1][FEATURE] = (features.shape, dtype)
     return shapes

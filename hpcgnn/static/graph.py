@@ -17,7 +17,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import check_same_set
-from hpcgnn.graph.partition import GraphPartition, open_graph_partition
+from hpcgnn.graph.partition import WEIGHT, GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import DIRECTIONS, IN, LINK, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
@@ -46,6 +46,7 @@ def open_partition(
             folder, world.rank, world.size, config.data.check_hash, edges, columns, out, working=world.working,
             edge_columns=edge_columns_of(config),
         )  # fmt: skip
+        partition = replace(partition, weighs=config.model.edge_weights)
         check(partition)
     check_same_set(folder, world)
     return outward(partition, channel) if out else partition
@@ -53,7 +54,8 @@ def open_partition(
 
 def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
-    names = [*config.sampling.edge_columns, *(["weight"] if config.sampling.strategy == "weighted" else [])]
+    weights = config.sampling.strategy == "weighted" or config.model.edge_weights
+    names = [*config.sampling.edge_columns, *[WEIGHT] * weights]
     names += ["split", "rel"] if config.task.kind == LINK else []
     return ["row", *names] if names else []
 

@@ -26,6 +26,7 @@ from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.sampling.draw import fanouts_by_hop
+from hpcgnn.static.whole import edge_weights
 
 IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
 PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer
@@ -246,8 +247,9 @@ def _full_block(
         indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
         source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]
         place = torch.from_numpy(relabel[relation.src_type].add(source).astype(np.int64))
+        weight = edge_weights(partition, number, slice(edges.indptr[begin], edges.indptr[end]))
         relations.append(
-            Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place)
+            Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place, weight=weight)
         )  # fmt: skip
     ids = [of_type.unique + base[kind] for kind, of_type in enumerate(relabel)]
     num_dst = tuple(end - begin for begin, end in bounds)

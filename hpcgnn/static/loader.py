@@ -34,7 +34,7 @@ from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.negatives import LinkNegatives
-from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_weights
+from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
 from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches
 from hpcgnn.task.labels import has_label, labeled_type, node_labels
@@ -94,7 +94,7 @@ class SeedLoader:
             ]  # fmt: skip
         if with_edges:
             options["edges"] = EdgeTables(
-                graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
+                graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel, graph.partition.weighs
             )
         is_padded = options.get("pad") is not None  # input rows with it, which the step gathers
         options["with_features"] = self.prefetch > 0 and world.device.type == "cpu" and not is_padded
@@ -226,7 +226,7 @@ class LoaderOptions:
         sampling.check_relations(list(graph.relations))
         check_columns(graph.partition, self.edge_columns)
         if self.strategy == "weighted":
-            check_weights(graph.partition)
+            check_drawn_by(graph.partition)
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.as_data not in FORMATS:

@@ -139,9 +139,12 @@ def block_on(device: torch.device, block: Block) -> Block:
     if device.type == "cpu":
         return block
     relations = tuple(
-        replace(adjacency, indptr=upload(adjacency.indptr, device), source=upload(adjacency.source, device))
+        replace(
+            adjacency, indptr=upload(adjacency.indptr, device), source=upload(adjacency.source, device),
+            weight=None if adjacency.weight is None else upload(adjacency.weight, device),
+        )
         for adjacency in block.relations
-    )
+    )  # fmt: skip
     return replace(block, relations=relations, device=device)
 
 

@@ -33,7 +33,7 @@ from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
-from hpcgnn.static.sampling.neighbors import check_weights
+from hpcgnn.static.sampling.neighbors import check_drawn_by
 from hpcgnn.static.sampling.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
@@ -323,7 +323,7 @@ class SamplerRank:
         sampling = self._config.sampling
         sampling.check_relations([relation.name for relation in partition.relations])
         if sampling.strategy == "weighted":
-            check_weights(partition)
+            check_drawn_by(partition)
 
     def serve(self) -> int:
         """Collective over the servers. Draw until the trainers leave; returns their exit code, or raises the error

@@ -17,7 +17,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingStore, SparseEmbedding
-from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
@@ -35,8 +35,7 @@ from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.plan import pad_graph_plan
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
-from hpcgnn.static.sampling.neighbors import check_weights
-from hpcgnn.static.sampling.replica import WEIGHT
+from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
@@ -99,12 +98,15 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
     """Raises ValueError for what does not go together with the graph."""
     sampling = config.sampling
     _learned_types(config, partition)
+    if config.model.edge_weights:
+        check_columns(partition, [WEIGHT], "model.edge_weights")
+        check_weights(partition, "model.edge_weights", "leave model.edge_weights false")
     if config.train.full_graph:
         return
     sampling.check_relations([relation.name for relation in partition.relations])
     check_columns(partition, sampling.edge_columns)
     if draws and sampling.strategy == "weighted":
-        check_weights(partition)
+        check_drawn_by(partition)
 
 
 def _learned_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
@@ -127,7 +129,7 @@ def _make_loaders(
     graph.tables.learn(_learned_types(config, graph.partition))
     loader = SeedLoader(
         graph, seeds, sampling, train.batch_size, train.seed, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        with_edges=bool(sampling.edge_columns), timers=timers,
+        with_edges=bool(sampling.edge_columns) or config.model.edge_weights, timers=timers,
         node_columns=config.model.node_columns, pad=pad_graph_plan if train.cuda_graphs else None,
     )  # fmt: skip
     if train.cuda_graphs:
@@ -254,17 +256,13 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
     unused: dict[str, list[str]] = {}
     for relation, columns, unread in zip(partition.relations, has, partition.unread, strict=True):
         for name in columns:
-            weighs = name == WEIGHT and not config.model.class_path
+            weighs = name == WEIGHT and not (config.model.class_path or config.model.edge_weights)
             if weighs or (name in unread and name != "split"):
                 unused.setdefault(name, []).append(relation.name)
     lines = []
     if not config.model.class_path and (names := ", ".join(unused.pop(WEIGHT, []))):
-        use = (
-            "neighbors are drawn by it, but"
-            if config.sampling.strategy == "weighted"
-            else "not used (see sampling.strategy):"
-        )
-        lines.append(f"column weight of {names}: {use} model.kind {config.model.kind} does not weigh messages")
+        use = "neighbors are drawn by it, but" if config.sampling.strategy == "weighted" else "not used:"
+        lines.append(f"column weight of {names}: {use} messages are not multiplied by it (see model.edge_weights)")
     if unused:
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
         lines.append(f"edge columns not read: {names} (a custom model can read them by sampling.edge_columns)")

@@ -22,7 +22,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.graph.embeddings import EmbeddingStore
-from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
@@ -166,7 +166,8 @@ def _make_half(
         places = np.arange(indptr[-1]) + np.repeat(edges.indptr[row] - indptr[:-1], count)
         source = positions[relation.src_type][source_rows[number][places]]
         lists = torch.from_numpy(indptr), torch.from_numpy(source)
-        adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists))
+        weight = edge_weights(partition, number, places)
+        adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists, weight=weight))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)
     index = [torch.from_numpy(np.ascontiguousarray(source)) for source in sources]
     identities, degrees = [
@@ -174,6 +175,12 @@ def _make_half(
         for column in range(2)
     ]
     return Half(block_on(device, block), tuple(source.to(device) for source in index), identities, degrees)
+
+
+def edge_weights(partition: GraphPartition, relation: int, places: np.ndarray | slice) -> torch.Tensor | None:
+    """Return the weights of a relation's edges at ``places``, float64, None where messages are not multiplied."""
+    weight = partition.edges[relation].columns.get(WEIGHT) if partition.weighs else None
+    return None if weight is None else torch.from_numpy(weight[places].astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)

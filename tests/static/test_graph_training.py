@@ -215,10 +215,10 @@ def test_features_that_a_dtype_has_no_number_for_are_refused(comm, mpi_tmp_path,
     [
         (
             {},
-            "column weight of node.meets.node: not used (see sampling.strategy): model.kind sage does not weigh",
+            "column weight of node.meets.node: not used: messages are not multiplied by it (see model.edge_weights)",
         ),
-        ({"train__full_graph": True}, "not used (see sampling.strategy): model.kind sage does not"),
-        ({"sampling__strategy": "weighted"}, "neighbors are drawn by it, but model.kind sage does not weigh messages"),
+        ({"train__full_graph": True}, "not used: messages are not multiplied by it"),
+        ({"sampling__strategy": "weighted"}, "neighbors are drawn by it, but messages are not multiplied by it"),
     ],
 )
 def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line):

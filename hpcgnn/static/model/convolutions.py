@@ -39,10 +39,14 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
         return total
     if weight is None:
         return total / lists.degree.clamp(min=1).to(rows.dtype).unsqueeze(1)
-    num_edges = len(lists.source)
-    each_edge = EdgeLists(lists.indptr, torch.arange(num_edges, device=lists.source.device), num_edges)
-    share = native.segment_sum(weight, each_edge)
+    share = sums_of(weight.squeeze(1), lists).unsqueeze(1)
     return total / torch.where(share > 0, share, torch.ones_like(share))
+
+
+def sums_of(weight: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
+    """Sum the weights [E] of the edges of every destination [D]."""
+    each_edge = EdgeLists(lists.indptr, torch.arange(len(weight), device=weight.device), len(weight))
+    return native.segment_sum(weight.unsqueeze(1), each_edge).squeeze(1)
 
 
 class SageConv(nn.Module):
@@ -73,7 +77,8 @@ class GcnConv(nn.Module):
     """GCN (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017), for one node type
     and relation. Sums rows of neighbors and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)),
     with d the degrees in the whole graph. Sampled neighbors stand for all neighbors: times d_v / their number. Without
-    self-loops: no + 1."""
+    self-loops: no + 1. With edge weights, these multiply
+    the rows, degrees are sums of weights, and the sum of the sampled weights is in the place of their number."""
 
     def __init__(self, in_width: int, out_width: int, self_loop: bool):
         super().__init__()
@@ -94,10 +99,16 @@ class GcnConv(nn.Module):
     def _edges(self, block: Block, degree, dtype) -> tuple[EdgeLists, torch.Tensor]:
         """Return the edges with their factors [E, 1], self loops among them."""
         lists, degree = block.lists, degree.to(dtype)
-        scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-        own_scale, count = scale[: len(lists)], lists.degree.to(dtype)
-        target = own_scale * degree[: len(lists)] / count.clamp(min=1)
         weight = None if block.weight is None else block.weight.to(dtype)
+        if weight is None:
+            scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
+            share = degree[: len(lists)] / lists.degree.to(dtype).clamp(min=1)
+        else:
+            whole, sampled = degree + self.self_loop, sums_of(weight, lists)
+            scale = torch.where(whole > 0, whole, 1.0).rsqrt() * (whole > 0)
+            share = degree[: len(lists)] * (sampled > 0) / torch.where(sampled > 0, sampled, 1.0)
+        own_scale = scale[: len(lists)]
+        target = own_scale * share
         if not self.self_loop:
             return lists, edge_factors(lists, target, scale, weight)
         return block.looped, edge_factors(block.looped, target, scale, weight, own_scale**2)
@@ -328,9 +339,9 @@ class ConvolutionPart(Part):
     node_columns: columns of nodes that it reads from a batch, such as "degree". attends: ``model.heads`` must divide
     ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
     node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
-    share bases. low_memory: reads the key of this name; make_basis: makes the first layer with ``model.basis_rows``, if
-    there can be one. kernel: the class, and no subclass, that a native kernel computes, which takes rows where they
-    lie."""
+    share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights. make_basis: makes
+    the first layer with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native
+    kernel computes, which takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -338,18 +349,20 @@ class ConvolutionPart(Part):
     one_relation: bool = False
     relational: bool = False
     low_memory: bool = False
+    weighs: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
 
 CONVOLUTIONS = {
     "sage": ConvolutionPart(
-        _make_sage, "a node's row and its aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", kernel=SageConv
+        _make_sage, "a node's row and its aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", weighs=True,
+        kernel=SageConv,
     ),
     "gcn": ConvolutionPart(
         lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
         "sum normalized by the degrees of both ends, one relation only (Kipf and Welling, GCN, 2017)",
-        node_columns=("degree",), one_relation=True,
+        node_columns=("degree",), one_relation=True, weighs=True,
     ),
     "gat": ConvolutionPart(
         _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,
@@ -357,6 +370,7 @@ CONVOLUTIONS = {
     ),
     "rgcn": ConvolutionPart(
         _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, low_memory=True,
+        weighs=True,
         make_basis=_make_basis_rgcn,
     ),
     "rgat": ConvolutionPart(

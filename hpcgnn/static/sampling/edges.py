@@ -17,7 +17,7 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.partition import GraphPartition, InEdges, Relation
+from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.neighbors import HiddenEdges, edges_below
@@ -53,18 +53,19 @@ class EdgeTables:
 
     def __init__(
         self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, device: torch.device,
-        channel: Channel,
+        channel: Channel, weighs: bool = False,
     ):  # fmt: skip
-        """columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64."""
+        """columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64.
+        weighs: the column ``weight`` becomes the factors of the messages."""
         self._owners = [BlockOwnership(starts) for starts in edges_below(partition, channel).T]
-        self._device = device
+        self._device, self._weighs = device, weighs
         self._tables: list[dict[str, torch.Tensor]] = []
         for edges in partition.edges:
             tables = {"row": torch.from_numpy(edges.row)}
-            for name in columns:
+            for name in dict.fromkeys([*columns, *[WEIGHT] * weighs]):
                 if name in edges.columns:
                     column = edges.columns[name]
-                    if column.dtype.kind == "f":
+                    if column.dtype.kind == "f" or (weighs and name == WEIGHT):
                         tables[name] = torch.from_numpy(column).to(dtype)
                     else:
                         tables[name] = torch.from_numpy(column.astype(np.int64))
@@ -83,24 +84,31 @@ class EdgeTables:
     def _attach_relation(self, relation: int, blocks: tuple[Block, ...], channel: Channel) -> list[Adjacency]:
         """Collective. Attach rows and columns to a relation's adjacencies, in the order of the blocks that have one."""
         adjacencies: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
-        positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu().numpy()
-        unique, inverse = np.unique(positions, return_inverse=True)
-        route = Route.plan(self._owners[relation], unique, channel)
+        positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu()
         names, tables = zip(*self._tables[relation].items(), strict=True)
-        rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in route.pull(*tables)]
+        if channel.size == 1:
+            rows = [upload(table[positions], self._device) for table in tables]
+        else:
+            unique, inverse = np.unique(positions.numpy(), return_inverse=True)
+            pulled = Route.plan(self._owners[relation], unique, channel).pull(*tables)
+            rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in pulled]
         pieces = zip(*(row.split([len(adjacency.edge) for adjacency in adjacencies]) for row in rows), strict=True)
-        return [
-            replace(adjacency, edge=piece[0], columns=dict(zip(names[1:], piece[1:], strict=True)))
-            for adjacency, piece in zip(adjacencies, pieces, strict=True)
-        ]
+        attached = []
+        for adjacency, piece in zip(adjacencies, pieces, strict=True):
+            columns = dict(zip(names[1:], piece[1:], strict=True))
+            weight = columns.get(WEIGHT) if self._weighs else None
+            attached.append(replace(adjacency, edge=piece[0], columns=columns, weight=weight))
+        return attached
 
 
-def check_columns(partition: GraphPartition, columns: Sequence[str]) -> None:
-    """Check that each column is of some relation. Raises ValueError for one that no relation has."""
+def check_columns(partition: GraphPartition, columns: Sequence[str], key: str = "") -> None:
+    """Check that each column is of some relation. Raises ValueError, which begins with the ``key`` that reads it, for
+    one that no relation has."""
     names = {name for edges in partition.edges for name in edges.columns}.union(*partition.unread)
     for name in columns:
         if name not in names:
-            raise ValueError(f"no relation has a column {name}; there are {', '.join(sorted(names)) or 'none'}")
+            begin, there = f"{key}: " if key else "", ", ".join(sorted(names)) or "none"
+            raise ValueError(f"{begin}no relation has a column {name}; there are {there}")
 
 
 STORED, TYPED, BOTH = "stored", "typed", "both"

@@ -18,7 +18,7 @@ from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.graph.directory import permute
-from hpcgnn.graph.partition import GraphPartition
+from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import Uploads
 
@@ -367,18 +367,27 @@ def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channe
     return route.pull(torch.tensor(partition.flat_row))[0].numpy()[inverse]
 
 
-def check_weights(partition: GraphPartition) -> None:
-    """Raises ValueError where a relation has no column ``weight``, or one that is negative or not finite."""
+def check_drawn_by(partition: GraphPartition) -> None:
+    """Raise ValueError where a relation has no column ``weight`` by which neighbors can be drawn."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
-        if "weight" not in edges.columns:
+        if WEIGHT not in edges.columns:
             raise ValueError(f"sampling.strategy weighted: relation {relation.name} has no column weight")
-        weight = edges.columns["weight"]
+    check_weights(partition, "sampling.strategy weighted", "choose another strategy")
+
+
+def check_weights(partition: GraphPartition, key: str, remedy: str) -> None:
+    """Raise ValueError, which names the ``key`` that reads it, for a column ``weight`` with a number that is negative
+    or not finite."""
+    for relation, edges in zip(partition.relations, partition.edges, strict=True):
+        weight = edges.columns.get(WEIGHT, np.empty(0))
+        if weight.ndim != 1 or weight.dtype.kind not in "iufb":
+            raise ValueError(f"{key}: column weight of {relation.name} must hold one number an edge; {remedy}")
         strange = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
         if len(strange):
             row = f", row {edges.row[strange[0]]}," if len(edges.row) else ""
             raise ValueError(
-                f"sampling.strategy weighted: relation {relation.name}{row} has weight {weight[strange[0]]}, which "
-                "must be finite and at least 0: mend the source, or choose another strategy"
+                f"{key}: relation {relation.name}{row} has weight {weight[strange[0]]}, which must be finite and at "
+                f"least 0: mend the source, or {remedy}"
             )
 
 

@@ -18,13 +18,12 @@ from hpcgnn.comm.shared import MachineRows, free_memory
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.directory import permute_back
-from hpcgnn.graph.partition import GraphPartition, InEdges
+from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges
 from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
 from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
 
 SHARE = 4  # "auto" takes at most one part in so many of a machine's free memory
-WEIGHT = "weight"
 
 
 class SharedExclusion(Exclusion):
