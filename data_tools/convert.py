@@ -22,17 +22,19 @@ from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.chunk_folder import load_chunks
 from data_tools.source.formats.ogb_folder import TASKS, choose_direction, load_ogb
+from data_tools.source.formats.pyg_file import load_pyg
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.graph_writer import Summary, write_graph
+from data_tools.source.objects import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
-from data_tools.source.spec_file import PRESETS, load_spec, preset_names, with_ids, with_sorting
+from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
 from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
-OGB_CSV = "ogb-node"
+OGB_CSV, PYG = "ogb-node", "pyg"
 
 
 def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
@@ -81,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"formats of source files: {describe_choices(FORMATS)}",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    names = [*preset_names(), *TASKS]
+    names = [*preset_names(), *TASKS, PYG]
     source.add_argument("--preset", choices=names, metavar="NAME", help=f"name of a built-in spec: {', '.join(names)}")
     source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML; see data_tools/source/spec.py)")
     source.add_argument(
@@ -133,12 +135,23 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
         spec = with_sorting(load_chunks(arguments.chunks, unpacked), arguments.sort)
+    elif arguments.preset == PYG:
+        spec = with_sorting(_pyg_spec(assigned, unpacked), arguments.sort)
     elif arguments.preset in TASKS:
         spec = load_ogb(arguments.preset, assigned)
     else:
         path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
         spec = load_spec(path, assigned, arguments.sort)
     return spec if arguments.ids is None else with_ids(spec, arguments.ids)
+
+
+def _pyg_spec(assigned: dict[str, str], unpacked: pathlib.Path) -> SourceSpec:
+    """Make the spec of a graph of PyTorch Geometric in a pt file, whose tables are written to a folder. Raises
+    ValueError for settings that there are not."""
+    if not {"data"} <= assigned.keys() <= {"data", "fold", "undirected"}:
+        raise ValueError("--preset pyg: give --set data=FILE.pt, and --set fold=0 and --set undirected=true if need be")
+    tables = load_pyg(assigned["data"], int(assigned.get("fold", "0")))
+    return build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {})
 
 
 @with_exit_code

@@ -11,6 +11,7 @@ from source import module_path
 
 # Modules that a training loop, a model or a partitioner of a user's program imports.
 MODULES = {
+    "Graph files": ("data_tools.objects",),
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",
         "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.pyg", "hpcgnn.snapshots.loader",

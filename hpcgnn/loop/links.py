@@ -45,7 +45,7 @@ class LinkEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinkEnds:
     """The nodes that links are between, and their decoder. query, answer: the ends that are given and found, or source
     and destination; edge_types: number of edge types and their names, 1 without types. known: the edges to leave out of
     the answers, None for none. rank: finds the best answers of queries [Q], entries of ``ranking.BEST``, alike on all
@@ -74,7 +74,7 @@ class Links:
 
 
 @dataclass(slots=True)
-class Queries:
+class LinkQueries:
     """The queries, alike on all ranks. node [Q] global ids, edge_type [Q]; name [Q] and rel [Q] as written in the file,
     rel None without edge types."""
 
@@ -94,7 +94,7 @@ def check_queries(arguments: Namespace) -> None:
         raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
 
 
-def answer_best(links_of: Callable[[str, bool], Links], arguments: Namespace, world: World) -> None:
+def answer_best(links_of: Callable[[str, bool], LinkEnds], arguments: Namespace, world: World) -> None:
     """Collective. Write the best answers that the arguments of ``hpcgnn.predict`` ask for. links_of: collective, makes
     the links for the column of the given end, and whether known edges are left out."""
     given = "dst" if arguments.destinations else "src"
@@ -104,7 +104,7 @@ def answer_best(links_of: Callable[[str, bool], Links], arguments: Namespace, wo
 
 
 @torch.no_grad()
-def best_answers(links: Links, count: int, path: str = "") -> AnswerColumns:
+def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
     """Collective. Find the ``count`` answers that score highest for each query. Columns are the query (src or dst), rel
     where there are edge types, place from 1, the answer, and its score. path: CSV of the queries, and their edge types;
     empty: all nodes at the query's end. Of equal scores the node that the graph file has first comes first.
@@ -131,7 +131,7 @@ def best_answers(links: Links, count: int, path: str = "") -> AnswerColumns:
 
 @torch.no_grad()
 def score_pairs(
-    links: Links, pairs: AskedEdges, at_once: int, columns_of: Callable[[Any, Any, Any], dict[str, np.ndarray]]
+    links: LinkEnds, pairs: AskedEdges, at_once: int, columns_of: Callable[[Any, Any, Any], dict[str, np.ndarray]]
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Answer each pair of a file from the embeddings of its ends, ``at_once`` pairs per rank in a step.
     Columns are src and dst, rel where there are edge types, and the columns of ``columns_of``, which takes source and
@@ -160,7 +160,7 @@ def score_pairs(
     return AnswerColumns(own, count, columns)
 
 
-def _pull(links: Links, end: LinkEnd, nodes: np.ndarray) -> torch.Tensor:
+def _pull(links: LinkEnds, end: LinkEnd, nodes: np.ndarray) -> torch.Tensor:
     """Collective. Bring the embeddings [m, Z] of nodes [m] of an end, global ids."""
     ids, place = np.unique(nodes, return_inverse=True)
     route = Route.plan(links.book.of_type(end.kind), ids, links.channel).to(end.embedding.device)
@@ -168,7 +168,7 @@ def _pull(links: Links, end: LinkEnd, nodes: np.ndarray) -> torch.Tensor:
     return rows[torch.from_numpy(place)]
 
 
-def _candidates(links: Links) -> Candidates:
+def _candidates(links: LinkEnds) -> Candidates:
     """Make the candidates at the answer's end, which leave out known edges."""
     ownership, known = links.book.of_type(links.answer.kind), links.known
     if known is None:
@@ -177,7 +177,7 @@ def _candidates(links: Links) -> Candidates:
     return Candidates(known, int(np.diff(ownership.starts).max(initial=1)), reverse=links.query.column == "dst")
 
 
-def _queries(links: Links, path: str) -> Queries:
+def _queries(links: LinkEnds, path: str) -> LinkQueries:
     """Collective. Read the queries of a file, or take all nodes at the query's end."""
     world, end, (types, words) = links.world, links.query, links.edge_types
     if not path:
@@ -188,7 +188,7 @@ def _queries(links: Links, path: str) -> Queries:
         pieces = world.allgather((end.row_id, first + np.arange(len(end.ids)), text(end.ids)))
         row, node, name = (np.concatenate(found) for found in zip(*pieces, strict=True))
         order = np.argsort(row)
-        return Queries(node[order], np.zeros(len(node), np.int64), name[order])
+        return LinkQueries(node[order], np.zeros(len(node), np.int64), name[order])
 
     def read() -> AskedEdges:
         return read_edges(path, types, words, ends=(end.column,))
@@ -197,11 +197,11 @@ def _queries(links: Links, path: str) -> Queries:
     names = getattr(asked, end.column)
     node = links.find(path, end, names)
     if asked.rel is None:
-        return Queries(node, np.zeros(len(node), np.int64), id_column(names))
-    return Queries(node, asked.rel, id_column(names), id_column(asked.rel_text or []))
+        return LinkQueries(node, np.zeros(len(node), np.int64), id_column(names))
+    return LinkQueries(node, asked.rel, id_column(names), id_column(asked.rel_text or []))
 
 
-def _columns(links: Links, queries: Queries, best: np.ndarray) -> AnswerColumns:
+def _columns(links: LinkEnds, queries: LinkQueries, best: np.ndarray) -> AnswerColumns:
     """Collective. Name this rank's answers, entries of ``ranking.BEST``; a query may have fewer than it asks for."""
     _, first, size = np.unique(best["number"], return_index=True, return_counts=True)
     place = np.arange(len(best)) - np.repeat(first, size)
@@ -214,7 +214,7 @@ def _columns(links: Links, queries: Queries, best: np.ndarray) -> AnswerColumns:
     return AnswerColumns((np.cumsum(sizes) - sizes)[best["number"]] + place, int(sizes.sum()), columns)
 
 
-def names_of(links: Links, end: LinkEnd, node: np.ndarray) -> np.ndarray:
+def names_of(links: LinkEnds, end: LinkEnd, node: np.ndarray) -> np.ndarray:
     """Collective. Fetch the original ids of nodes [m] of an end, global ids, from their owners."""
     ids, is_text = end.ids, end.ids.dtype.kind == "S"
     width = int(links.world.reduce_array(np.array([ids.dtype.itemsize if is_text else 0]), "max")[0])

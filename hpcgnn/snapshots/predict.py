@@ -16,7 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
+from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
@@ -69,7 +69,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     )
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
     """Collective. Compute the outputs of all nodes at the last snapshot, as ends of links. given: the end of queries,
     "src" or "dst"; new_only: with the edges of the last snapshot as known."""
     partition, world, channel = session.partition, session.world, session.graph.channel
@@ -83,7 +83,7 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
         edges = edges if given == "src" else reversed_edges(edges, partition, channel)
         known = answers_of(edges, partition)
     decoder = getattr(session.model, "decoder", None)
-    return Links(partition.book, query, answer, decoder, world, channel, edge_types_of(session), known)
+    return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types_of(session), known)
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:

@@ -17,7 +17,7 @@ from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
+from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import LINK, SHARDED, StaticConfig
@@ -123,7 +123,7 @@ def embed_ends(session: Session) -> AnswerColumns:
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
     """Collective. Compute the embeddings of the ends of the learned relation. given: the end of queries, "src" or
     "dst"; new_only: with the edges of all splits as known; the run is open with eval.ranking filtered then."""
     partition, learned, outputs = session.partition, session.goal.learned, infer(session)
@@ -135,7 +135,7 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     ends = [end("src", learned.src_type), end("dst", learned.dst_type)]
     query, answer = ends if given == "src" else ends[::-1]
     known = session.goal.candidates[DESTINATION if given == "src" else SOURCE].known if new_only else None
-    return Links(
+    return LinkEnds(
         partition.book, query, answer, session.model.decoder, session.world, session.graph.channel,
         edge_types_of(session), known,
     )  # fmt: skip

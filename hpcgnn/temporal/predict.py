@@ -21,7 +21,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
 from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.links import LinkEnd, Links, answer_best, check_queries
+from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import find_nodes, id_column, read_numbers, read_rows
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
@@ -203,7 +203,7 @@ def _label_columns(session: Session, output: np.ndarray, probabilities: bool = F
     return class_columns(output, session.schema.values[CLASSES], probabilities)
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> Links:
+def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
     """Collective. Compute the embeddings of the ends of links one unit of time after the last event; or, for a decoder
     that also compares the neighbors of a pair, prepare to score each pair. given: the end of queries, "src" or "dst";
     new_only: with the pairs of all events as known. Answers are nodes that have been at their end of an event; with
@@ -222,7 +222,7 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     ends = [end("src", source), end("dst", destination)]
     query, answer = ends if given == "src" else ends[::-1]
     known = _pairs_that_met(session, query, answer) if new_only else None
-    return Links(
+    return LinkEnds(
         partition.book, query, answer, decoder, world, session.graph.channel, known=known,
         rank=partial(_rank_pairs, session, query, answer, known, time) if by_pair else None,
         score_of=lambda score: 1 / (1 + np.exp(-score)),
