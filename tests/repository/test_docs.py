@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import snapshot_runs
@@ -30,7 +31,7 @@ from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
 EXAMPLES = REPOSITORY / "examples"
-BLOCKS = {"partition": 1, "data": 1}  # of Python, by page; each has a test here
+BLOCKS = {"partition": 1, "data": 1, "own_data": 1}  # of Python, by page; each has a test here
 
 
 @pytest.mark.serial
@@ -44,6 +45,16 @@ def program(page: str, folder: Path, number: int = 0):
     path = folder / f"documented_{page}_{number}.py"
     path.write_text(block("python", page, number))
     return imported(path)
+
+
+@pytest.mark.serial
+def test_frames_become_graph_files(tmp_path, monkeypatch):
+    """The block of own_data.md."""
+    monkeypatch.chdir(tmp_path)
+    program("own_data", tmp_path)
+    with h5py.File(tmp_path / "buys.h5") as file:
+        assert file["edges/user.buys.item/time"][()].tolist() == [1704067200, 1704153600, 1704412800]
+        assert file["nodes/user/id"][()].tolist() == [b"ann", b"bob"]
 
 
 def example(name: str):
