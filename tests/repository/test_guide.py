@@ -119,7 +119,7 @@ def run(command: str, root: Path) -> subprocess.CompletedProcess:
 
 def build(root: Path) -> None:
     """As tests/setup.sh does, for this processor alone, into the folder that comes first."""
-    options = [f"-Ccmake.define.{name}" for name in ("HPCGNN_CUDA=OFF", "HPCGNN_NATIVE_ARCH=ON")]
+    options = [f"--config-settings=cmake.define.{name}" for name in ("HPCGNN_CUDA=OFF", "HPCGNN_NATIVE_ARCH=ON")]
     target = ["--no-deps", "--no-build-isolation", "--target", str(root.parent / "first")]
     words = [sys.executable, "-m", "pip", "install", "--quiet", *target, *options, "."]
     ended = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=1000)
