@@ -265,7 +265,7 @@ class GraphDataConfig:
             raise ValueError(f"data.synthetic_nodes must be at least 100, got {self.synthetic_nodes}")
 
 
-NODE, LINK = "node", "link"
+NODE, REGRESSION, LINK = "node", "regression", "link"
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
 BOTH_ENDS = "both"
 
@@ -275,9 +275,10 @@ class GraphTaskConfig(TaskConfig):
     """The task on the graph.
 
     Attributes:
-        kind: Task: "node": node classification by the column ``label``; "link": link prediction, whether there is an
-            edge. The column ``split`` of nodes or edges has their split.
-        node_type: Node type whose labels are learned; empty: the only type that has labels. Node classification only.
+        kind: Task: "node": node classification by the column ``label``; "regression": node regression, with a number as
+            label (NaN: not known); "link": link prediction, whether there is an edge. The column ``split`` of nodes or
+            edges has their split.
+        node_type: Node type whose labels are learned; empty: the only type that has labels. Not for link prediction.
         relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Link
             prediction only.
         reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
@@ -295,7 +296,7 @@ class GraphTaskConfig(TaskConfig):
             prediction only.
     """
 
-    kind: Literal["node", "link"] = "node"
+    kind: Literal["node", "regression", "link"] = "node"
     node_type: str = ""
     relation: str = ""
     reverse: str = ""
@@ -317,10 +318,10 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(
                 f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
             )
-        if self.kind == NODE and (self.relation or self.reverse):
+        if self.kind != LINK and (self.relation or self.reverse):
             raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
         if self.kind == LINK and (self.node_type or self.classes):
-            raise ValueError("task.node_type and task.classes are for task.kind node: leave them out")
+            raise ValueError("task.node_type and task.classes are for labels of nodes: leave them out")
 
 
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -18,7 +18,7 @@ from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.static.config import BATCH, BOTH_ENDS, EDGE, NODE, SHARED, GraphTaskConfig, StaticConfig
+from hpcgnn.static.config import BATCH, BOTH_ENDS, EDGE, LINK, REGRESSION, SHARED, GraphTaskConfig, StaticConfig
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
@@ -45,7 +45,15 @@ from hpcgnn.static.step import (
     score_negatives,
 )
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
-from hpcgnn.task.labels import LabelScores, class_weights, count_classes, has_label, labeled_type, node_labels
+from hpcgnn.task.labels import (
+    LabelScores,
+    class_weights,
+    count_classes,
+    has_label,
+    labeled_type,
+    node_labels,
+    node_numbers,
+)
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import (
@@ -58,6 +66,8 @@ from hpcgnn.task.metrics import (
     measured,
     names_of,
     ranking_metrics,
+    regression_metric_names,
+    regression_metrics,
 )
 from hpcgnn.task.negatives import NEGATIVES, UniformDraw, list_ends
 from hpcgnn.task.ranking import Candidates
@@ -87,18 +97,19 @@ class StaticGoal(Goal):
 
 
 class NodeGoal(StaticGoal):
-    """Predicts labels of the nodes of one type; several: a node may have any number of them."""
+    """Predicts labels of the nodes of one type: classes, or numbers. several: a node may have any number of classes."""
 
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
+        self._numbers, task = config.task.kind == REGRESSION, config.task
         with together(world, "read the labels"):
-            self.node_type = kind = labeled_type(partition, config.task.node_type, "task.node_type")
-            label, split = node_labels(partition.columns[kind], partition.types[kind], config.task.classes)
-        self.roots, self._type_name = ((kind, "id"),), partition.types[kind]
+            self.node_type = kind = labeled_type(partition, task.node_type, "task.node_type")
+            columns, name = partition.columns[kind], partition.types[kind]
+            label, split = node_numbers(columns, name) if self._numbers else node_labels(columns, name, task.classes)
+        self.roots, self._type_name = ((kind, "id"),), name
         self.several = label.ndim == 2
-        self.num_outputs = count_classes(label, config.task.classes, world)
+        self.num_outputs = 1 if self._numbers else count_classes(label, task.classes, world)
         with together(world, "read task.class_weights"):
-            task, dtype = config.task, config.train.dtype
-            weights = class_weights(task.class_weights, self.num_outputs, dtype, world.device)
+            weights = class_weights(task.class_weights, self.num_outputs, config.train.dtype, world.device)
         self.loss = make_loss(task, weights)
         self.pools, labeled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
@@ -124,17 +135,25 @@ class NodeGoal(StaticGoal):
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""
-        return Collected(lambda scores, batches, world: measure_classes(scores, world))
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
 
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics of classes, or of several labels a node."""
-        return class_metric_names(self.num_outputs, self.several)
+        """Names of the metrics of classes, of several labels a node, or of the errors of numbers."""
+        return regression_metric_names() if self._numbers else class_metric_names(self.num_outputs, self.several)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure training as a split is measured."""
-        return self.metric_names(), measure_classes
+        return self.metric_names(), self._measure
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective."""
+        if self._numbers:
+            return regression_metrics(scores["output"].reshape(scores["label"].shape), scores["label"], world)
+        return measure_classes(scores, world)
 
     def describe(self) -> str:
+        if self._numbers:
+            return f"{self._type_name} labels, a number a node"
         kinds = "classes, several a node" if self.several else "classes"
         return f"{self._type_name} labels, {self.num_outputs} {kinds}"
 
@@ -349,7 +368,7 @@ def make_goal(
 ) -> tuple[StaticGoal, GraphPartition]:
     """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages; edge_types: the
     least number of types of the links."""
-    if config.task.kind == NODE:
+    if config.task.kind != LINK:
         return NodeGoal(config, partition, world, channel), partition
     links = links_to_learn(config, partition, world, channel, edge_types)
     return LinkGoal(config, links, partition, world, channel), links.messages

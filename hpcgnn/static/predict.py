@@ -20,7 +20,7 @@ from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import LINK, SHARDED, StaticConfig
+from hpcgnn.static.config import LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
 from hpcgnn.static.schema import CLASSES, NAMES
 from hpcgnn.static.step import DESTINATION, SOURCE
@@ -43,7 +43,7 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     if config.task.kind != LINK and arguments.top_k:
         raise ValueError("--top_k is for runs that learned links; this one predicts labels of all nodes: leave it out")
     check_queries(arguments)
-    refuse_probabilities(arguments, config.task.kind != LINK and not arguments.embeddings)
+    refuse_probabilities(arguments, config.task.kind == NODE and not arguments.embeddings)
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
@@ -70,12 +70,15 @@ def predict_nodes(session: Session, embeddings: bool = False, probabilities: boo
     """Collective. Predict, in a run on labels, the nodes of this rank. Columns are the original id (the row where the
     graph has none), the predicted class, and outputs [n, C], or ``probabilities``, or, with ``embeddings``, the rows
     [n, W] before the output layer. Where labels were made from words, the class is a word, and class_id its number;
-    where a node may have several labels, there is no class. Raises DistributedError for embeddings that the model does
-    not have."""
+    where a node may have several labels, or a number, there is no class. Raises DistributedError for embeddings that
+    the model does not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
     output = infer(session)[nodes].cpu().numpy()
-    answers = class_columns(output, session.schema.values[CLASSES], probabilities, session.goal.several)
+    if session.config.task.kind == REGRESSION:
+        answers = {"output": output[:, 0]}
+    else:
+        answers = class_columns(output, session.schema.values[CLASSES], probabilities, session.goal.several)
     if embeddings:
         del answers["output"]
         answers["embedding"] = last_rows(session, hops=embedding_hops(session))[nodes].cpu().numpy()

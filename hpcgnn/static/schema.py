@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.graph.names import renumber
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.schema import Schema
-from hpcgnn.static.config import NODE, StaticConfig
+from hpcgnn.static.config import LINK, REGRESSION, StaticConfig
 from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
 from hpcgnn.static.sampling.seeds import NO_SPLIT, TRAIN
 from hpcgnn.task.labels import MISSING
@@ -52,21 +52,22 @@ def adapt(config: StaticConfig, partition: GraphPartition, trained: Schema) -> S
     Changes the columns of the partition. Raises ValueError for a graph that the model does not fit.
     """
     trained.refuse(Schema(needs_of(config, partition)))
-    if config.task.kind == NODE:
-        _adapt_labels(partition, trained)
-        values = trained.values
-        return replace(config, task=replace(config.task, classes=values[OUTPUTS], node_type=values[NODE_TYPE]))
+    if config.task.kind != LINK:
+        numbers, values = config.task.kind == REGRESSION, trained.values
+        _adapt_labels(partition, trained, np.nan if numbers else MISSING)
+        classes = 0 if numbers else values[OUTPUTS]
+        return replace(config, task=replace(config.task, classes=classes, node_type=values[NODE_TYPE]))
     _adapt_edges(partition, trained)
     return replace(config, task=replace(config.task, relation=trained.values[RELATION]))
 
 
-def _adapt_labels(partition: GraphPartition, trained: Schema) -> None:
+def _adapt_labels(partition: GraphPartition, trained: Schema, missing: float) -> None:
     values = trained.values
     columns, name = partition.columns[partition.type_of(values[NODE_TYPE])], values[NODE_TYPE]
     count = len(partition.flat_row[partition.of_type(partition.type_of(name))])
     if "label" not in columns:
         shape = (count, values[OUTPUTS]) if values["several"] else (count,)
-        columns["label"] = np.full(shape, MISSING, np.int64)
+        columns["label"] = np.full(shape, missing)
     names = partition.words.get(f"nodes/{name}/label", [])
     columns["label"] = renumber(columns["label"], names, values[CLASSES], f"label of {name}:")
     columns.setdefault("split", np.full(count, NO_SPLIT, np.int8))

@@ -39,17 +39,12 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
 
     Raises ValueError for columns that are missing or cannot be used.
     """
-    for name in ("label", "split"):
-        if name not in columns:
-            raise ValueError(
-                f"node type {node_type} has no column {name}: convert the source again with one"
-                + (", or run hpcgnn split" if name == "split" else "")
-            )
+    _check_there(columns, node_type)
     label = columns["label"]
     if label.ndim > 2 or label.dtype.kind not in "iub":
         raise ValueError(
             f"the label of {node_type} must be one integer a node, or a row of 0 and 1, got {label.dtype} "
-            f"{label.shape[1:]}"
+            f"{label.shape[1:]}; numbers are for task.kind regression"
         )
     label, split = label.astype(np.int64), columns["split"].astype(np.int64)
     if label.ndim == 2:
@@ -59,6 +54,25 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
         where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most: number them 0, 1, ..."
         raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
     return np.where(label >= 0, label, MISSING), split
+
+
+def node_numbers(columns: dict[str, np.ndarray], node_type: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read the numbers [n] float64 to learn, NaN where missing, and the splits [n] of a rank's nodes of a type, as
+    ``node_labels`` does. Raises ValueError for columns that are missing or cannot be used."""
+    _check_there(columns, node_type)
+    label = columns["label"]
+    if label.ndim != 1 or label.dtype.kind not in "iufb":
+        raise ValueError(f"the label of {node_type} must be one number a node, got {label.dtype} {label.shape[1:]}")
+    return read_numbers(label, f"label of {node_type}", 0), columns["split"].astype(np.int64)
+
+
+def _check_there(columns: dict[str, np.ndarray], node_type: str) -> None:
+    for name in ("label", "split"):
+        if name not in columns:
+            raise ValueError(
+                f"node type {node_type} has no column {name}: convert the source again with one"
+                + (", or run hpcgnn split" if name == "split" else "")
+            )
 
 
 def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
@@ -71,7 +85,7 @@ def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
 
 def has_label(label: np.ndarray) -> np.ndarray:
     """Mark the nodes that have a label, from the labels of ``node_labels``: [n] bool."""
-    return (label if label.ndim == 1 else label[:, 0]) >= 0
+    return is_known(label if label.ndim == 1 else label[:, 0])
 
 
 def labeled_type(partition: GraphPartition, name: str, setting: str) -> int:
