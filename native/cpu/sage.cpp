@@ -41,8 +41,12 @@ private:
   void gather(int64_t node, Real *sum) const {
     const Range entries{layer_.indptr[node], layer_.indptr[node + 1]};
     const int64_t last = layer_.indptr[layer_.destinations] - 1;
-    sum_of_rows<Real>(
-        entries, last, layer_.in_width, [&](int64_t entry) { return layer_.row(layer_.entry[entry]); }, sum);
+    const auto row = [&](int64_t entry) { return layer_.row(layer_.entry[entry]); };
+    if (layer_.edge_weight != nullptr) {
+      sum_of_rows<Real>(entries, last, layer_.in_width, row, sum, false, Weighted<Real>{layer_.edge_weight});
+    } else {
+      sum_of_rows<Real>(entries, last, layer_.in_width, row, sum);
+    }
     const Real share = layer_.share(node);
 #pragma omp simd
     for (int64_t j = 0; j < layer_.in_width; ++j) {
@@ -139,11 +143,23 @@ private:
     const int64_t width = layer_.in_width, last = transpose_.indptr[layer_.sources] - 1;
     for (int64_t source = block.begin; source < block.end; ++source) {
       const Range entries{transpose_.indptr[source], transpose_.indptr[source + 1]};
-      sum_of_rows<Real>(
-          entries, last, width, [&](int64_t entry) { return passed_.rows().at(transpose_.destination[entry]); },
-          grad_rows_ + source * width, source < layer_.destinations);
+      const auto row = [&](int64_t entry) { return passed_.rows().at(transpose_.destination[entry]); };
+      Real *sum = grad_rows_ + source * width;
+      const bool add = source < layer_.destinations;
+      if (layer_.edge_weight != nullptr) {
+        sum_of_rows<Real>(entries, last, width, row, sum, add, OfEdges{layer_.edge_weight, transpose_.edge});
+      } else {
+        sum_of_rows<Real>(entries, last, width, row, sum, add);
+      }
     }
   }
+
+  // Weights of the entries of a transposed list.
+  struct OfEdges {
+    const Real *weight;
+    const int64_t *edge;
+    template <typename Vector> Vector operator()(int64_t entry, Vector row) const { return row * weight[edge[entry]]; }
+  };
 
   const SageLayer<Real> &layer_;
   const SageSaved<Real> &saved_;

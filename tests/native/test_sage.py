@@ -45,6 +45,26 @@ def test_sage_layer_equals_composition(shape, flags, dtype, tolerance):
     assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
 
 
+@PRECISIONS
+@pytest.mark.parametrize("mean", [True, False])
+@SAGE
+def test_weighted_neighbors_equal_composition(shape, mean, dtype, tolerance):
+    """A tenth of the weights are 0; some destinations have no other."""
+    rows, lists, weight, bias = sage_case(shape, dtype)
+    factors = torch.rand(len(lists.source), dtype=dtype)
+    factors[torch.rand(len(factors)) < 0.1] = 0
+    factors[: int(lists.indptr[:2][-1])] = 0
+    inputs, destination = [rows, weight, bias], lists.destination
+    total = torch.zeros(len(lists), rows.shape[1], dtype=dtype)
+    total = total.index_add(0, destination, rows[lists.source] * factors.unsqueeze(1))
+    share = torch.zeros(len(lists), dtype=dtype).index_add_(0, destination, factors)
+    around = total / torch.where(share > 0, share, 1.0).unsqueeze(1) if mean else total
+    theirs = torch.relu(torch.nn.functional.linear(torch.cat([rows[: len(lists)], around], dim=1), weight, bias))
+    ours = native.sage_layer(rows, None, lists, weight, bias, mean, True, factors)
+    assert_alike([ours], [theirs], tolerance)
+    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+
+
 def test_weights_that_changed_since_are_noticed():
     rows, lists, weight, bias = sage_case((37, 40, 3, 7, 12), torch.float32)
     out = native.sage_layer(rows, None, lists, weight, bias, True, True)

@@ -61,9 +61,11 @@ class SageConv(nn.Module):
         """Convolve rows, which may be read where they lie."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
-        fused = self.aggregator != "max" and edge_weight is None and has_kernel(self, CONVOLUTIONS)
+        fused = self.aggregator != "max" and has_kernel(self, CONVOLUTIONS)
         if fused and can_multiply(table, weight):
-            return native.sage_layer(table, index, block.lists, weight, bias, self.aggregator == "mean", rectify)
+            factors = None if edge_weight is None else edge_weight.to(table.dtype)
+            mean = self.aggregator == "mean"
+            return native.sage_layer(table, index, block.lists, weight, bias, mean, rectify, factors)
         return self._compose(block, rows_of(rows), edge_weight, rectify)
 
     def _compose(self, block: Block, rows, edge_weight, rectify: bool) -> torch.Tensor:

@@ -56,12 +56,12 @@ class EdgeTables:
         channel: Channel, weighs: bool = False,
     ):  # fmt: skip
         """columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64.
-        weighs: the column ``weight`` becomes the factors of the messages."""
+        weighs: the column ``weight`` becomes the factors of the messages; without ``columns``, row ids are left out."""
         self._owners = [BlockOwnership(starts) for starts in edges_below(partition, channel).T]
         self._device, self._weighs = device, weighs
         self._tables: list[dict[str, torch.Tensor]] = []
         for edges in partition.edges:
-            tables = {"row": torch.from_numpy(edges.row)}
+            tables = {"row": torch.from_numpy(edges.row)} if columns or not weighs else {}
             for name in dict.fromkeys([*columns, *[WEIGHT] * weighs]):
                 if name in edges.columns:
                     column = edges.columns[name]
@@ -85,6 +85,8 @@ class EdgeTables:
         """Collective. Attach rows and columns to a relation's adjacencies, in the order of the blocks that have one."""
         adjacencies: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
         positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu()
+        if not self._tables[relation]:
+            return [replace(adjacency, edge=None) for adjacency in adjacencies]
         names, tables = zip(*self._tables[relation].items(), strict=True)
         if channel.size == 1:
             rows = [upload(table[positions], self._device) for table in tables]
@@ -95,9 +97,9 @@ class EdgeTables:
         pieces = zip(*(row.split([len(adjacency.edge) for adjacency in adjacencies]) for row in rows), strict=True)
         attached = []
         for adjacency, piece in zip(adjacencies, pieces, strict=True):
-            columns = dict(zip(names[1:], piece[1:], strict=True))
-            weight = columns.get(WEIGHT) if self._weighs else None
-            attached.append(replace(adjacency, edge=piece[0], columns=columns, weight=weight))
+            columns = dict(zip(names, piece, strict=True))
+            edge, weight = columns.pop("row", None), columns.get(WEIGHT) if self._weighs else None
+            attached.append(replace(adjacency, edge=edge, columns=columns, weight=weight))
         return attached
 
 

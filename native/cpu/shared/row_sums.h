@@ -8,9 +8,20 @@ namespace hpcgnn {
 constexpr int64_t kAhead = 8;            // rows
 constexpr int64_t kFewNumbers = 1 << 14; // not worth a second thread
 
+// Takes rows as they are; Weighted multiplies the row of an entry by the entry's weight.
+struct Plain {
+  template <typename Vector> Vector operator()(int64_t, Vector row) const { return row; }
+};
+
+template <typename Real> struct Weighted {
+  const Real *weight; // [E]
+  template <typename Vector> Vector operator()(int64_t entry, Vector row) const { return row * weight[entry]; }
+};
+
 // V registers of a sum, the last of them `last` lanes wide, from column `begin` on.
-template <typename Real, int V, typename Row>
-inline void sum_columns(Range entries, const Row &row, int64_t begin, int last, Real *sum, bool add) {
+template <typename Real, int V, typename Row, typename Weigh>
+inline void sum_columns(Range entries, const Row &row, const Weigh &weigh, int64_t begin, int last, Real *sum,
+                        bool add) {
   constexpr int L = simd::kLanes<Real>;
   simd::Vector<Real> value[V] = {};
   if (add) {
@@ -23,7 +34,7 @@ inline void sum_columns(Range entries, const Row &row, int64_t begin, int last, 
     const Real *from = row(entry) + begin;
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      value[v] += v + 1 < V ? simd::load(from + v * L) : simd::load_first(from + v * L, last);
+      value[v] += weigh(entry, v + 1 < V ? simd::load(from + v * L) : simd::load_first(from + v * L, last));
     }
   }
 #pragma GCC unroll 8
@@ -32,9 +43,10 @@ inline void sum_columns(Range entries, const Row &row, int64_t begin, int last, 
   }
 }
 
-// sum [width] = (+ sum) the rows row(entry) of the entries; `last`: the last entry that may be asked for.
-template <typename Real, typename Row>
-inline void sum_of_rows(Range entries, int64_t last, int64_t width, const Row &row, Real *sum, bool add = false) {
+// sum [width] = (+ sum) the rows row(entry) of the entries, weighed; `last`: the last entry that may be asked for.
+template <typename Real, typename Row, typename Weigh = Plain>
+inline void sum_of_rows(Range entries, int64_t last, int64_t width, const Row &row, Real *sum, bool add = false,
+                        const Weigh &weigh = {}) {
   for (int64_t entry = entries.begin; entry < entries.end; ++entry) {
     prefetch_row(row(std::min(entry + kAhead, last)), width);
   }
@@ -44,28 +56,28 @@ inline void sum_of_rows(Range entries, int64_t last, int64_t width, const Row &r
     const int lanes = static_cast<int>(rest - (simd::registers<Real>(rest) - 1) * L);
     switch (simd::registers<Real>(rest)) {
     case 8:
-      sum_columns<Real, 8>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 8>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 7:
-      sum_columns<Real, 7>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 7>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 6:
-      sum_columns<Real, 6>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 6>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 5:
-      sum_columns<Real, 5>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 5>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 4:
-      sum_columns<Real, 4>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 4>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 3:
-      sum_columns<Real, 3>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 3>(entries, row, weigh, begin, lanes, sum, add);
       break;
     case 2:
-      sum_columns<Real, 2>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 2>(entries, row, weigh, begin, lanes, sum, add);
       break;
     default:
-      sum_columns<Real, 1>(entries, row, begin, lanes, sum, add);
+      sum_columns<Real, 1>(entries, row, weigh, begin, lanes, sum, add);
     }
   }
 }

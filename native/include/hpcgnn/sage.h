@@ -17,13 +17,20 @@ template <typename Real> struct SageLayer {
   const int64_t *index;          // [S] rows of the table, or null: the first S
   const int64_t *indptr, *entry; // [D + 1], [E] source nodes
   const Real *weight, *bias;     // [O, 2 I] of the own row, then of the neighbors'; [O]
+  const Real *edge_weight;       // [E] factors of the neighbors' rows, or null: 1
   bool mean, relu;               // mean or sum of the neighbors; whether outputs are rectified
 
   const Real *row(int64_t source) const { return table + (index == nullptr ? source : index[source]) * in_width; }
   // What a neighbor's row is weighed with.
   Real share(int64_t destination) const {
-    const int64_t degree = indptr[destination + 1] - indptr[destination];
-    return mean && degree > 0 ? Real(1) / static_cast<Real>(degree) : Real(1);
+    Real total = static_cast<Real>(indptr[destination + 1] - indptr[destination]);
+    if (mean && edge_weight != nullptr) {
+      total = 0;
+      for (int64_t entry = indptr[destination]; entry < indptr[destination + 1]; ++entry) {
+        total += edge_weight[entry];
+      }
+    }
+    return mean && total > 0 ? Real(1) / total : Real(1);
   }
   // weight, bias
   int64_t gradient_size() const { return int64_t(out_width) * (2 * in_width + 1); }
@@ -35,7 +42,7 @@ template <typename Real> struct SageSaved {
 
 // CSR of the destinations that each source is an entry of, edge by edge.
 struct SageTranspose {
-  const int64_t *indptr, *destination; // [S + 1], [E]
+  const int64_t *indptr, *destination, *edge; // [S + 1], [E], [E] edge; read with edge weights alone
 };
 
 // out [D, O].
