@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from docs_commands import REPOSITORY
 
 NUM_EVENTS = 400
@@ -40,6 +41,10 @@ def _tgn_ml(path: Path) -> None:
 
 def _shop(path: Path) -> None:
     _text(path, [(*event, 0, 1.5, 2) for event in _events()], "user,item,time,returned,price,amount")
+
+
+def _pyg(path: Path) -> None:
+    torch.save({"x": torch.ones(5, 2), "y": torch.arange(5) % 2, "edge_index": torch.tensor([[0, 1], [1, 2]])}, path)
 
 
 def _planetoid(path: Path) -> None:
@@ -148,6 +153,7 @@ SOURCES = {
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "this_week.csv": lambda path: _text(path, _events()[:300], "src,dst,time"),
     "next_week.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "data.pt": _pyg,
     "pairs.csv": _pairs,
     "links.csv": lambda path: path.write_text("src,dst\n1000,1003\n1006,1000\n"),
     "shop.yaml": _own_spec,
