@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,9 @@ def open_session(
         config.train.cuda_graphs = False  # of training steps, and there are none
         config.data.stage_to = stage_to
         best = checkpoint.find_best(Path(folder) / "checkpoints")
-        trained = checkpoint.recorded_schema(best) if best else None
+        trained = None
+        with contextlib.suppress(ValueError):  # who loads a damaged checkpoint names the remedy
+            trained = checkpoint.recorded_schema(best) if best else None
         return change(config) if change else config, trained
 
     with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
@@ -116,10 +119,7 @@ def load_best(session: Session, folder: str) -> Progress:
             return load(session, best).progress
         carried = load_elsewhere(session, best, data_path(session.config, Path(folder)))
         if session.world.rank == 0:
-            print(
-                "\n".join(["note: this is another graph than the run's", *filter(None, [str(carried)])]),
-                file=sys.stderr,
-            )
+            print("; ".join(["note: this is another graph than the run's", *carried.notes()]), file=sys.stderr)
         return progress
     except DistributedError as error:
         problem = checkpoint.find_damage(best, session.world)

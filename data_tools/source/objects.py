@@ -105,7 +105,8 @@ def tables_of(graph: Any, fold: int = 0) -> GraphTables:
         return _of_networkx(graph)
     if hasattr(graph, "to_dict") and (hasattr(graph, "edge_index") or hasattr(graph, "msg")):
         return of_store(_mapping(graph), getattr(graph, "num_nodes", None), fold)
-    pair = array_of(graph) if not isinstance(graph, str | pathlib.Path) else None
+    is_other = isinstance(graph, str | pathlib.Path) or hasattr(graph, "columns") or hasattr(graph, "column_names")
+    pair = None if is_other else array_of(graph)
     if pair is not None and pair.dtype.kind in "iu" and pair.ndim == 2 and len(pair) == 2:
         return of_store({"edge_index": pair}, None, fold)
     raise ValueError(

@@ -93,9 +93,10 @@ def renumber(numbers: np.ndarray, names: list[str], trained: list[str], what: st
     if not names or not trained or names == trained:
         return numbers
     place = {name: number for number, name in enumerate(trained)}
-    used = np.unique(numbers[numbers >= 0])
-    unknown = [names[number] for number in used if number < len(names) and names[number] not in place]
-    if unknown:
+    used = np.unique(numbers[numbers >= 0]).astype(np.int64)  # not so for NaN
+    words = [names[number] if number < len(names) else str(number) for number in used]
+    if unknown := [word for word in words if word not in place]:
         raise ValueError(f"{what} {unknown[0]!r}: the model was trained without it ({len(unknown)} such names)")
-    table = np.array([place.get(name, -1) for name in names], np.int64)
-    return np.where(numbers >= 0, table[np.maximum(numbers, 0)], numbers)
+    found, known = numbers.copy(), numbers >= 0
+    found[known] = np.array([place.get(name, -1) for name in names])[numbers[known].astype(np.int64)]
+    return found

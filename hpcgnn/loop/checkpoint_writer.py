@@ -260,10 +260,11 @@ class Carried:
     nodes: int = 0
     found: int = 0
 
-    def __str__(self) -> str:
+    def notes(self) -> list[str]:
+        """Describe it in a text; no text without embeddings."""
         if not self.nodes:
-            return ""
-        return f"{self.found} of {self.nodes} nodes were in the graph of the run; the others have new embeddings"
+            return []
+        return [f"{self.found} of {self.nodes} nodes were in the graph of the run, the others have new embeddings"]
 
 
 def load_elsewhere(session: Session, path: Path, trained_on: str) -> Carried:
@@ -359,8 +360,8 @@ def initialize(session: Session, folder: Path) -> str:
             if (with_head or not name.startswith(HEADS)) and name in stored and stored[name].shape == buffer.shape:
                 buffer.copy_(stored[name])
     check_model(session.model, session.world, session.config.model.class_path)
-    carried = str(_carry(session, best, trained_on))
-    return "; ".join([f"weights from {best}", *([f"new: {', '.join(new)}"] if new else []), *filter(None, [carried])])
+    carried = _carry(session, best, trained_on)
+    return "; ".join([f"weights from {best}", *([f"new: {', '.join(new)}"] if new else []), *carried.notes()])
 
 
 def _copy_weights(

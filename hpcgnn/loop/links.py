@@ -63,14 +63,11 @@ class LinkEnds:
     rank: Callable[[np.ndarray, int], np.ndarray] | None = None
     score_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
-    def ids_of(self, end: LinkEnd) -> OriginalIds:
-        """Return an index of an end's nodes by original id."""
-        return OriginalIds(self.book, self.book.node_types[end.kind], end.ids, self.world)
-
     def find(self, path: str, end: LinkEnd, names: list[str]) -> np.ndarray:
         """Collective. Find the global ids [n] of an end's nodes that a file names. Raises DistributedError."""
-        known, kinds = self.ids_of(end), [self.book.node_types[end.kind]] * len(names)
-        return find_nodes(path, end.column, names, kinds, lambda _: known, self.world)
+        kind = self.book.node_types[end.kind]
+        ids = OriginalIds(self.book, kind, end.ids, self.world)
+        return find_nodes(path, end.column, names, [kind] * len(names), lambda _: ids, self.world)
 
 
 @dataclass(slots=True)
@@ -147,9 +144,7 @@ def score_pairs(
     for begin in range(0, max(1, count), size):
         world.working("score the pairs", begin)
         own = np.arange(begin + world.rank, min(begin + size, count), world.size)
-        source, destination = (
-            _pull(links, ends[name], nodes[name][own]) for name in ("src", "dst")
-        )  # fmt: skip
+        source, destination = (_pull(links, ends[name], nodes[name][own]) for name in ("src", "dst"))
         answers.append(columns_of(source, destination, torch.from_numpy(rel[own]).to(source.device)))
         rows.append(own)
     own = np.concatenate(rows)

@@ -100,11 +100,9 @@ def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False
         if session.config.task.kind == LINK:
             return {"score": model.decoder(source, destination, relation).cpu().numpy()}
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
-        return (
-            class_columns(output, classes, probabilities)
-            if session.config.task.kind == EDGE
-            else {"output": output[:, 0]}
-        )
+        if session.config.task.kind == EDGE:
+            return class_columns(output, classes, probabilities)
+        return {"output": output[:, 0]}
 
     return links.score_pairs(links_of(session), pairs, PAIRS, columns_of)
 

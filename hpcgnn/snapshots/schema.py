@@ -22,7 +22,7 @@ def make_schema(
     return Schema(needs, {
         OUTPUTS: goal.num_outputs, SCALES: partition.scales, CLASSES: partition.names.get(config.task.target, []),
         EDGE_TYPES: goal.num_edge_types, EDGE_NAMES: partition.edge_names.get(TYPE, []),
-            EDGE_CLASSES: partition.edge_names.get(config.task.target, []), NUM_CLASSES: getattr(goal, "classes", 0),
+        EDGE_CLASSES: partition.edge_names.get(config.task.target, []), NUM_CLASSES: getattr(goal, "classes", 0),
     })  # fmt: skip
 
 
@@ -47,10 +47,10 @@ def adapt(config: SnapshotConfig, partition: SnapshotPartition, trained: Schema)
     partition.least_edge_types = values[EDGE_TYPES]
     if config.task.kind == EDGE:
         partition.renumber_edges(target, values[EDGE_CLASSES])
-    if config.task.kind not in (NODE, EDGE):
-        return config
-    for columns in (partition.columns, partition.series):
+    for columns in (partition.columns, partition.series) if config.task.kind == NODE else ():
         if target in columns:
             names = partition.names.get(target, [])
             columns[target] = renumber(columns[target], names, values[CLASSES], f"column {target} of nodes:")
+    if config.task.kind not in (NODE, EDGE):
+        return config
     return replace(config, task=replace(config.task, classes=values[NUM_CLASSES]))

@@ -213,9 +213,11 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     types, time = partition.book.node_types, _last_time(session) + 1
     by_pair, pool = not hasattr(decoder, "all_pairs"), session.config.task.negative_pool == "destinations"
 
+    names = dict.fromkeys((source, destination))  # one where both ends are of a type
+    embeddings = {name: torch.empty(0) if by_pair else _embed_type(session, types.index(name), time) for name in names}
+
     def end(column: str, name: str) -> LinkEnd:
-        kind = types.index(name)
-        embedding = torch.empty(0) if by_pair else _embed_type(session, kind, time)
+        kind, embedding = types.index(name), embeddings[name]
         candidates = _ends_of_events(session, kind, column) if pool else None
         return LinkEnd(column, kind, partition.node_ids[name], _rows_of(session, kind), embedding, candidates)
 
@@ -259,8 +261,8 @@ def _rank_pairs(
     """Collective. Score queries [Q], global ids, with all nodes of the answers' type, pair by pair; returns the
     ``count`` best of each as entries of ``ranking.BEST``, alike on all ranks."""
     world, first = session.world, int(session.partition.book.of_type(answer.kind).starts[session.world.rank])
-    own = slice(None) if answer.is_candidate is None else answer.is_candidate
-    pieces = world.allgather((answer.row_id[own], (first + np.arange(len(answer.row_id)))[own]))
+    chosen = slice(None) if answer.is_candidate is None else answer.is_candidate
+    pieces = world.allgather((answer.row_id[chosen], (first + np.arange(len(answer.row_id)))[chosen]))
     row_id, node = (np.concatenate(found) for found in zip(*pieces, strict=True))
     order = np.argsort(row_id)
     row_id, node = row_id[order], node[order]

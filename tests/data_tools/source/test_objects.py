@@ -191,6 +191,7 @@ def test_tables_of_nodes(tmp_path):
             "column x: values are neither numbers",
         ),
         (lambda path: convert_object("text", path), "str is no known graph"),
+        (lambda path: convert_object(SimpleNamespace(columns=["a", "b"]), path), "tables of edges are for from_edges"),
         (lambda path: from_edges({"src": [0], "dst": [1], "time": np.array(["NaT"], "M8[s]")}, path), "row 1: no date"),
     ],
 )
