@@ -59,8 +59,9 @@ def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
     split = rng.choice(3, EDGES, p=[0.6, 0.1, 0.3]).astype(np.int8)
     edges = {("node", "meets", "node"): {"src": src, "dst": dst, "weight": rng.uniform(0.5, 2, EDGES)}}
     nodes = {"id": np.arange(NODES)}
-    if row["task.kind"] == "node":
-        nodes |= {"label": rng.integers(0, 2, NODES), "split": rng.choice(3, NODES, p=[0.5, 0.1, 0.4]).astype(np.int8)}
+    if row["task.kind"] != "link":
+        labels = rng.integers(0, 2, NODES) if row["task.kind"] == "node" else rng.standard_normal(NODES)
+        nodes |= {"label": labels, "split": rng.choice(3, NODES, p=[0.5, 0.1, 0.4]).astype(np.int8)}
         nodes["feat"] = rng.standard_normal((NODES, 8)).astype(np.float32)
     else:
         edges["node", "meets", "node"] |= {"split": split, "rel": rng.integers(0, 3, EDGES)}
