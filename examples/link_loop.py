@@ -10,12 +10,7 @@ import sys
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.world import World
-from hpcgnn.static.config import GraphModelConfig
-from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.link_loader import LinkNeighborLoader
-from hpcgnn.static.model.models import GraphSizes, make_model
+from hpcgnn import FlatParameters, GradientSum, GraphModelConfig, LinkNeighborLoader, StaticGraph, World
 
 
 def train(path, epochs=5, batch_size=64, dtype=torch.float64, world=None):
@@ -25,10 +20,8 @@ def train(path, epochs=5, batch_size=64, dtype=torch.float64, world=None):
     loader = LinkNeighborLoader(
         graph, "train", fanouts=[10, 5], batch_size=batch_size, neg_sampling="binary", negatives=2
     )
-    relations = tuple((relation.src_type, relation.dst_type) for relation in graph.partition.relations)
     config = GraphModelConfig(kind="sage", layers=2, hidden=32)
-    torch.manual_seed(0)  # the same weights on all ranks
-    model = make_model(config, GraphSizes(graph.widths, relations, 32)).to(world.device, dtype)
+    model = graph.make_model(config, outputs=32, seed=0)  # the same weights on all ranks
     flat, reduce = FlatParameters(model, num_extras=1), GradientSum(world)
     optimizer, losses = torch.optim.Adam([flat.parameter], lr=1e-2), []
     for _ in range(epochs):

@@ -9,15 +9,17 @@ import sys
 
 import torch
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.timers import Timers
-from hpcgnn.comm.world import World
-from hpcgnn.snapshots.config import SnapshotModelConfig
-from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
-from hpcgnn.snapshots.model import make_model
-from hpcgnn.snapshots.model.frame import SequenceSizes
-from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
-from hpcgnn.task.labels import LabelScores
+from hpcgnn import (
+    FlatParameters,
+    GradientSum,
+    LabelScores,
+    SequenceRows,
+    SnapshotLoader,
+    SnapshotModelConfig,
+    SnapshotSequence,
+    SnapshotTask,
+    World,
+)
 
 
 class NextTarget:
@@ -48,13 +50,13 @@ def train(path, epochs=5, batch_size=2, dtype=torch.float64, world=None):
     world = world or World()  # the MPI ranks; one process without mpirun
     graph = SnapshotSequence(path, world)
     partition, goal = graph.partition, NextTarget(graph, dtype)
-    torch.manual_seed(0)  # the same weights on all ranks
-    model = make_model(SnapshotModelConfig(kind="tgcn", hidden=16), SequenceSizes(1, 1, 0)).to(world.device, dtype)
+    config = SnapshotModelConfig(kind="tgcn", hidden=16)
+    model = graph.make_model(config, inputs=1, outputs=1, dtype=dtype, seed=0)  # the same weights on all ranks
     snapshots = range(partition.num_snapshots * 7 // 10)  # the first 70 % are for training
     loader = SnapshotLoader(graph, "train", snapshots, batch_size, goal.want, with_out=model.with_out, dtype=dtype)
     identity = torch.from_numpy(partition.flat_row).to(world.device)
     rows = SequenceRows(identity, model.node_state, None, dtype)  # the hidden state of this rank's nodes
-    task = SnapshotTask(model, goal, rows, goal.inputs, graph.channel, Timers())
+    task = SnapshotTask(model, goal, rows, goal.inputs, graph.channel)
     flat, reduce = FlatParameters(model, num_extras=1), GradientSum(world)
     optimizer, losses = torch.optim.Adam([flat.parameter], lr=1e-2), []
     for epoch in range(epochs):

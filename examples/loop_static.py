@@ -1,8 +1,8 @@
-"""Train GraphSAGE on node classification, in a training loop of the user's. 7 is the number of classes.
+"""Train GraphSAGE on node classification, in a training loop of the user's.
 
 Run it on the ranks of mpirun, with the folder of a partition set:
 
-    mpirun -np 2 python examples/loop_static.py parts/ 7
+    mpirun -np 2 python examples/loop_static.py parts/
 """
 
 import sys
@@ -10,23 +10,16 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.world import World
-from hpcgnn.static.config import GraphModelConfig
-from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.loader import NeighborLoader
-from hpcgnn.static.model.models import GraphSizes, make_model
+from hpcgnn import FlatParameters, GradientSum, GraphModelConfig, NeighborLoader, StaticGraph, World
 
 
-def train(path, classes, epochs=5, batch_size=64, dtype=torch.float64, world=None):
+def train(path, epochs=5, batch_size=64, dtype=torch.float64, world=None):
     world = world or World()  # the MPI ranks; one process without mpirun
     graph = StaticGraph(path, world, dtype=dtype)
     # batch_size counts the seeds of all ranks together. Each rank gets its share of them.
     loader = NeighborLoader(graph, "train", fanouts=[10, 5], batch_size=batch_size)
-    relations = tuple((relation.src_type, relation.dst_type) for relation in graph.partition.relations)
     config = GraphModelConfig(kind="sage", layers=2, hidden=32, dropout=0.2)
-    torch.manual_seed(0)  # the same weights on all ranks
-    model = make_model(config, GraphSizes(graph.widths, relations, classes)).to(world.device, dtype)
+    model = graph.make_model(config, outputs=graph.num_classes(), seed=0)  # the same weights on all ranks
     # All gradients in one buffer, which one all-reduce sums. One extra number travels with them: the loss.
     flat, reduce = FlatParameters(model, num_extras=1), GradientSum(world)
     optimizer, losses = torch.optim.Adam([flat.parameter], lr=1e-2), []
@@ -46,6 +39,6 @@ def train(path, classes, epochs=5, batch_size=64, dtype=torch.float64, world=Non
 
 if __name__ == "__main__":
     ranks = World()
-    losses = train(sys.argv[1], int(sys.argv[2]), world=ranks)
+    losses = train(sys.argv[1], world=ranks)
     if ranks.rank == 0:
         print(f"first loss {losses[0]:.4f}, last loss {losses[-1]:.4f}")

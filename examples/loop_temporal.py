@@ -10,13 +10,18 @@ import sys
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.world import World
-from hpcgnn.temporal.config import MemoryConfig, TemporalModelConfig, TemporalSamplingConfig
-from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
-from hpcgnn.temporal.mail import Mailing
-from hpcgnn.temporal.memory import NodeMemory
-from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes
+from hpcgnn import (
+    FlatParameters,
+    GradientSum,
+    Mailing,
+    MemoryConfig,
+    NodeMemory,
+    TemporalGraph,
+    TemporalLoader,
+    TemporalModelConfig,
+    TemporalSamplingConfig,
+    World,
+)
 
 
 def train(path, epochs=2, batch_size=100, dtype=torch.float64, world=None):
@@ -26,10 +31,8 @@ def train(path, epochs=2, batch_size=100, dtype=torch.float64, world=None):
     loader = TemporalLoader(
         graph, "train", batch_size, sampling=sampling, negatives=3, mailing=Mailing(), drop_last=True, dtype=dtype
     )
-    torch.manual_seed(0)  # the same weights on all ranks
     config = TemporalModelConfig(time_dim=32, hidden=32, dropout=0.0)
-    sizes = TemporalSizes(graph.partition.node_width, graph.partition.edge_width, slots=10)
-    model = TemporalModel(config, MemoryConfig(dim=32), sizes).to(world.device, dtype)
+    model = graph.make_model(config, MemoryConfig(dim=32), slots=10, dtype=dtype, seed=0)  # equal on all ranks
     memory = NodeMemory(graph.partition.num_nodes, model.state_width, model.mail_width, dtype, world.device)
     # All gradients in one buffer, which one all-reduce sums. One extra number travels with them: the loss.
     flat, reduce = FlatParameters(model, num_extras=1), GradientSum(world)

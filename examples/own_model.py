@@ -9,7 +9,7 @@ Train them by:
 import torch
 from torch import nn
 
-from hpcgnn.temporal.model.model import TemporalModel
+from hpcgnn import TemporalModel
 
 
 class Bilinear(nn.Module):

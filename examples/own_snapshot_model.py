@@ -8,8 +8,7 @@ Train it by:
 import torch
 from torch import nn
 
-from hpcgnn.snapshots.model.frame import SequenceModel
-from hpcgnn.snapshots.model.spatial import smooth_all
+from hpcgnn import SequenceModel, smooth_all
 
 
 class NeighborGRU(SequenceModel):

@@ -10,8 +10,7 @@ import itertools
 import torch
 from torch import nn
 
-from hpcgnn.static.model.blocks import rows_of, stack_first
-from hpcgnn.static.model.models import GraphModel, drop
+from hpcgnn import GraphModel, drop, rows_of, stack_first
 
 
 class MeanSAGE(GraphModel):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import SAGEConv
 
-from hpcgnn.static.model.blocks import rows_of
-from hpcgnn.static.model.models import GraphModel
+from hpcgnn import GraphModel, rows_of
 
 
 class PygSAGE(GraphModel):

@@ -12,10 +12,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.world import World
-from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.loader import NeighborLoader
+from hpcgnn import FlatParameters, GradientSum, NeighborLoader, StaticGraph, World, make_synthetic_graph
 
 
 def train(path, num_classes, epochs=5, batch_size=128, fanouts=(10, 5), dtype=torch.float32, world=None):
@@ -71,8 +68,6 @@ def built_in(world):
     """Path of a small graph with 5 classes, made by rank 0."""
     parts = Path("runs/pyg_sage/parts")
     if world.rank == 0 and not parts.exists():
-        from data_tools.built_in import make_synthetic_graph
-
         parts.parent.mkdir(parents=True, exist_ok=True)
         make_synthetic_graph(parts, num_nodes=2000)
     world.barrier()

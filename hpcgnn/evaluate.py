@@ -23,6 +23,14 @@ from hpcgnn.reopen import command_parser, load_best, open_session, parse
 
 def main(world: World, argv: list[str]) -> int:
     """Collective. Evaluate, and print one JSON object on rank 0; returns the exit code."""
+    result = evaluate(world, argv)
+    if world.rank == 0:
+        print(json.dumps(without_nan(result)))
+    return launch.EXIT_DONE
+
+
+def evaluate(world: World, argv: list[str]) -> dict:
+    """Collective. Evaluate as a command line asks; returns metrics and protocol by name."""
     argv = [re.sub("^--eval(?==|$)", "--eval.protocol", word) for word in argv]
     arguments, comm = parse(make_parser(), argv, world)
 
@@ -30,10 +38,7 @@ def main(world: World, argv: list[str]) -> int:
         return config.evaluated_by(arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind)
 
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
-        result = _evaluate(session, arguments.run) | session.goal.protocol()
-    if world.rank == 0:
-        print(json.dumps(without_nan(result)))
-    return launch.EXIT_DONE
+        return _evaluate(session, arguments.run) | session.goal.protocol()
 
 
 def make_parser() -> jsonargparse.ArgumentParser:

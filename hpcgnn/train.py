@@ -47,7 +47,12 @@ FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
 def main(world: World, argv: list[str]) -> int:
-    """Collective. Parse, build, run, close; returns the exit code."""
+    """Collective. Train; returns the exit code."""
+    return train(world, argv)[0]
+
+
+def train(world: World, argv: list[str]) -> tuple[int, Path]:
+    """Collective. Parse, build, run, close; returns the exit code and the run folder."""
     with StopRequest() as stop:
         with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
             watchdog.at("configuration")
@@ -62,7 +67,7 @@ def main(world: World, argv: list[str]) -> int:
                 _stage_if_possible(config, world, log)
             watchdog.at("open the partition set")
 
-            def train(part: World, servers: Any) -> int:
+            def run_on(part: World, servers: Any) -> int:
                 group = part.split(config.num_groups)
                 session = open_session(config, path, group, watchdog, servers)
                 code = _run(session, part, folder, log, stop, resume)
@@ -71,13 +76,13 @@ def main(world: World, argv: list[str]) -> int:
                     group.close()
                 return code
 
-            code = kind_of(config).beside_servers(config, path, world, watchdog, log, train)
+            code = kind_of(config).beside_servers(config, path, world, watchdog, log, run_on)
             watchdog.at("leave")
             with together(world, "leave"):
                 if world.rank == 0 and code == launch.EXIT_DONE:
                     (folder / FINISHED).touch()
         world.close()
-    return code
+    return code, folder
 
 
 def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -94,6 +95,37 @@ class GradientSum:
         if self.backend in ("gloo", "nccl") and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         self._comm.Free()
+
+
+def join_process_group(world: World) -> None:
+    """Collective. Start the default process group of ``torch.distributed`` on the ranks of a world, where there is none
+    yet: NCCL if every rank has its own GPU, else gloo. ``DistributedDataParallel`` and the collective calls of torch
+    then work as after ``init_process_group``. Raises DistributedError if ranks cannot reach each other."""
+    if torch.distributed.is_initialized():
+        return
+    backend = _choose(world)
+    _join_process_group(world.mpi, "nccl" if backend == "nccl" else "gloo", world)
+
+
+def average_by_seeds(model: torch.nn.parallel.DistributedDataParallel, loader: Any) -> None:
+    """Make the gradients of a ``DistributedDataParallel`` model the gradients of the mean over a global batch.
+
+    Each rank takes the mean loss of its seeds. DDP averages over ranks, which is the mean over all seeds only where
+    ranks have equal shares. After this call, each rank's gradient counts by its share of the seeds of the loader's
+    newest batch, and the gradient of a rank without seeds is left out, although the mean of nothing is NaN. loader: of
+    the training batches, with the attribute ``share``.
+    """
+
+    def hook(state, bucket):  # DDP refuses annotations that are text, as they all are here
+        gradient = bucket.buffer()
+        if state.share == 0:
+            gradient.zero_()
+        else:
+            gradient.mul_(state.share)
+        work = torch.distributed.all_reduce(gradient, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    model.register_comm_hook(loader, hook)
 
 
 def _choose(world: World) -> str:

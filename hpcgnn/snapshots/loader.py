@@ -24,8 +24,10 @@ from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.loop.prefetch import Prefetcher
-from hpcgnn.snapshots.config import SnapshotSamplingConfig
+from hpcgnn.snapshots.config import SnapshotModelConfig, SnapshotSamplingConfig
 from hpcgnn.snapshots.graph import WEIGHT, open_snapshot_partition
+from hpcgnn.snapshots.model import make_model
+from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.neighborhood import STEP_NUMBERS, Boundary, Builder
 from hpcgnn.snapshots.plan import SnapshotBatches, SnapshotPlan, SnapshotPlanner, make_batches
 
@@ -53,6 +55,14 @@ class SnapshotSequence:
             if degrees:
                 self.partition.add_degrees()
         check_same_set(path, world)
+
+    def make_model(
+        self, config: SnapshotModelConfig, inputs: int, outputs: int, dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> SequenceModel:
+        """Make a model that carries its state from snapshot to snapshot, on the rank's device. Weights are drawn from
+        ``seed``, the same on all ranks. inputs, outputs: columns of a node's inputs and outputs. Raises ValueError."""
+        torch.manual_seed(seed)
+        return make_model(config, SequenceSizes(inputs, outputs)).to(self.world.device, dtype)
 
     def close(self) -> None:
         """Collective. Free the channel; neither graph nor loaders may be used any more."""

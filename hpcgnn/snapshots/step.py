@@ -111,11 +111,12 @@ class SnapshotTask(Task):
 
     def __init__(
         self, model: SequenceModel, goal: SnapshotGoal, rows: SequenceRows, inputs: Callable[[int], torch.Tensor],
-        channel: Channel, timers: Timers, *, sampling: SnapshotSamplingConfig | None = None, seed: int = 0,
-        relay: Relay | None = None, overlap: bool = True,
+        channel: Channel, timers: Timers | None = None, *, sampling: SnapshotSamplingConfig | None = None,
+        seed: int = 0, relay: Relay | None = None, overlap: bool = True,
     ):  # fmt: skip
         self.model, self._goal, self._rows, self.inputs = model, goal, rows, inputs
-        self._seed, self._channel, self.timers, self._relay, self._overlap = seed, channel, timers, relay, overlap
+        self._seed, self._channel, self._relay, self._overlap = seed, channel, relay, overlap
+        self.timers = timers or Timers()
         self._sampling = sampling or SnapshotSamplingConfig()
         self._stale = StaleRows(self._sampling.halo_staleness) if self._sampling.halo_staleness else None
         self._smoothed: dict[int, dict] = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
@@ -20,15 +21,27 @@ from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.config import DIRECTIONS, IN, LINK, OUT, SHARDED, Direction, FeatureConfig, StaticConfig
+from hpcgnn.static.config import (
+    DIRECTIONS,
+    IN,
+    LINK,
+    OUT,
+    SHARDED,
+    Direction,
+    FeatureConfig,
+    GraphModelConfig,
+    StaticConfig,
+)
 from hpcgnn.static.features import NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
+from hpcgnn.static.model.models import GraphSizes, make_model
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.sampling.draw import induced_block
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.sampling.replica import Replica, make_replica
 from hpcgnn.static.sampling.seeds import type_directory
+from hpcgnn.task.labels import count_classes, labeled_type, node_labels
 
 Nodes = np.ndarray | torch.Tensor
 
@@ -139,6 +152,22 @@ class StaticGraph:
             return
         for index in reversed(np.flatnonzero(self.world.reduce_array(is_unused, "min"))):
             self._replicas.pop(index)[0].close()
+
+    def make_model(self, config: GraphModelConfig, outputs: int, seed: int = 0) -> nn.Module:
+        """Make a model of this graph on the rank's device, in the dtype of the input rows. Weights are drawn from
+        ``seed``, the same on all ranks. outputs: width of the output, such as the number of classes. Raises
+        ValueError."""
+        torch.manual_seed(seed)
+        relations = tuple((relation.src_type, relation.dst_type) for relation in self.partition.relations)
+        return make_model(config, GraphSizes(self.widths, relations, outputs)).to(self.world.device, self.dtype)
+
+    def num_classes(self, node_type: str = "") -> int:
+        """Collective. Count the classes of a type's labels: one more than the largest, or the columns of labels in
+        rows. node_type: by default the only type with labels. Raises DistributedError without labels."""
+        with together(self.world, "count the classes"):
+            kind = labeled_type(self.partition, node_type, "node_type")
+            label, _ = node_labels(self.partition.columns[kind], self.types[kind], 0)
+        return count_classes(label, 0, self.world)
 
     def stop_at_close(self, loader: Any) -> None:
         """Let ``close`` stop a loader first, by its method ``stop``, if it is still there."""

@@ -253,6 +253,7 @@ class BatchLoader(SeedLoader):
             with_edges=options.tells_edges, with_positions=options.as_data == "pyg",
         )  # fmt: skip
         self._make_batch, self._next = make_batch, 0
+        self.share = 0.0  # of the seeds of the newest batch, which this rank has
         self._running: weakref.ref[Generator] | None = None
         graph.stop_at_close(self)
 
@@ -284,6 +285,7 @@ class BatchLoader(SeedLoader):
         self.start_epoch(epoch)
         with self.plans(epoch) as plans:
             for plan in plans:
+                self.share = len(plan.columns["input_id"]) / plan.batch_size
                 yield self._fetch(plan)
 
     def _fetch(self, plan: GraphPlan) -> Any:

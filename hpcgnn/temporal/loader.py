@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,12 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
-from hpcgnn.temporal.config import TemporalDataConfig, TemporalSamplingConfig
+from hpcgnn.temporal.config import MemoryConfig, TemporalDataConfig, TemporalModelConfig, TemporalSamplingConfig
 from hpcgnn.temporal.features import NodeFeatures, read_features
 from hpcgnn.temporal.graph import KEPT
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import Layout
+from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negatives, split_draws
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
@@ -47,6 +49,17 @@ class TemporalGraph:
         self._features: dict[torch.dtype, NodeFeatures] = {}
         partition, self.splits = open_splits(path, data or TemporalDataConfig(), seed, world, self.channel, columns)
         self.partition = read_features(partition, world, self.channel)
+
+    def make_model(
+        self, config: TemporalModelConfig, memory: MemoryConfig, slots: int, dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> TemporalModel:  # fmt: skip
+        """Make a model of this graph on the rank's device. Weights are drawn from ``seed``, the same on all ranks.
+        slots: number of neighbors per node, as the loader samples. Raises ValueError."""
+        torch.manual_seed(seed)
+        sizes = TemporalSizes(self.partition.node_width, self.partition.edge_width, slots)
+        model: Any = resolve_model(config.class_path)
+        return model(config, memory, sizes).to(self.world.device, dtype)
 
     def close(self) -> None:
         """Collective. Free the channel and what ranks share; neither graph nor loaders may be used any more."""

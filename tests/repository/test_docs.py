@@ -31,7 +31,7 @@ from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
 EXAMPLES = REPOSITORY / "examples"
-BLOCKS = {"partition": 1, "data": 1, "own_data": 1}  # of Python, by page; each has a test here
+BLOCKS = {"partition": 1, "data": 1, "own_data": 1, "python": 1}  # of Python, by page; each has a test here
 
 
 @pytest.mark.serial
@@ -93,10 +93,10 @@ def test_own_loop(comm, parts):
 def test_own_loop_on_a_static_graph(comm, mpi_tmp_path):
     """Losses fall, and are those of one rank."""
     loop, parts = example("loop_static"), make_static_parts(comm, plain, mpi_tmp_path)
-    losses = loop.train(parts, 4, epochs=10, batch_size=16, world=world_of(comm))
+    losses = loop.train(parts, epochs=10, batch_size=16, world=world_of(comm))
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     if comm.rank == 0:
-        np.testing.assert_allclose(losses, loop.train(parts, 4, 10, 16, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+        np.testing.assert_allclose(losses, loop.train(parts, 10, 16, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
 
 
 def test_edges_as_seeds(comm, mpi_tmp_path):
@@ -117,6 +117,33 @@ def test_own_loop_on_snapshots(comm, mpi_tmp_path):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     if comm.rank == 0:
         np.testing.assert_allclose(losses, loop.train(parts, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+
+
+def test_from_a_table_to_best_items(comm, mpi_tmp_path, monkeypatch):
+    """In Python, without a run file; then the block of python.md, with the same graph as that of next week."""
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    monkeypatch.chdir(mpi_tmp_path)
+    program = example("events_in_python")
+    run, best = program.main(".")
+    on_rank_0(comm, lambda: Path("next-week-parts").symlink_to("buys-parts"))
+    exec(block("python", "python", 0), {"run": run, "pd": pandas})
+    if comm.rank == 0:
+        assert len(best) == 60 * 10
+        known = set(zip(program.buys["user"], program.buys["item"], strict=True))
+        assert not known & set(zip(best["src"], best["dst"], strict=True))
+
+
+def test_a_loop_of_distributed_data_parallel(comm, mpi_tmp_path):
+    """Losses are those of one rank, although ranks have unequal shares of a batch, and some have none."""
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+    loop, parts = example("pyg_ddp"), make_static_parts(comm, plain, mpi_tmp_path)
+    options = {"epochs": 3, "batch_size": 5, "dtype": torch.float64}
+    losses = loop.train(parts, **options, world=world_of(comm))
+    torch.distributed.destroy_process_group()
+    if comm.rank == 0:
+        alone = loop.train(parts, **options, world=world_of(MPI.COMM_SELF))
+        torch.distributed.destroy_process_group()
+        np.testing.assert_allclose(losses, alone, rtol=1e-9)
 
 
 def test_modules_of_pytorch_geometric_over_the_loader(comm, mpi_tmp_path):

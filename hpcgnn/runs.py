@@ -1,0 +1,280 @@
+"""Trains models and uses finished runs from Python: in a notebook, in a script, or on all ranks of an MPI program.
+
+    run = hpcgnn.fit("graph.h5", recipe="sage", config={"train.epochs": 10})
+    run.metrics()
+    run.predict()
+
+Each call does what the command of the same name does, and returns what the command writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import h5py
+import numpy as np
+
+from hpcgnn import config as configuration
+from hpcgnn import evaluate, predict, train
+from hpcgnn.comm.together import together
+from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.graph import files
+from hpcgnn.loop.launch import EXIT_DONE, SWITCH_SECONDS
+from hpcgnn.loop.settings import Sections
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Values = Mapping[str, Any]
+Result = TypeVar("Result")
+TABLES = ("pairs", "nodes", "sources", "destinations")  # options of predict that name files
+
+
+def fit(
+    data: str | os.PathLike = "", recipe: str = "", config: Values | None = None, *, kind: str = "",
+    folder: str | os.PathLike = "", quiet: bool = False,
+) -> Run:  # fmt: skip
+    """Collective. Train as ``hpcgnn train`` does, and return the run.
+
+    data: folder of a partition set; or a graph file, which is partitioned first, into the folder GRAPH-parts beside it,
+    unless that folder has its partition set already; empty: a built-in graph. recipe: name of a recipe. config: values
+    of configuration keys, such as ``{"train.epochs": 10, "sampling.fanouts": [10, 5]}``; a class is taken for its path.
+    kind: of a built-in graph; otherwise the data decides. folder: the run folder; empty: a new one below ``runs/``.
+    quiet: print nothing; the log is in the run folder.
+
+    Raises DistributedError for wrong data or values, and KeyboardInterrupt after a request to stop, such as Ctrl-C:
+    ``Run.resume`` then continues.
+    """
+    argv = ["--recipe", recipe] if recipe else []
+    if data:
+        path, found = _on_ranks(lambda world: partition_set(Path(data), world))
+        argv += ["--kind", found, "--data.path", str(path)]
+    elif kind:
+        argv += ["--kind", kind]
+    return _train([*argv, *words(config), *(["--output.dir", os.fspath(folder)] if folder else [])], quiet)
+
+
+def load_run(folder: str | os.PathLike) -> Run:
+    """Open a run folder of ``hpcgnn train`` or ``fit``. Raises ValueError if it is none."""
+    run = Run(folder)
+    run.config  # noqa: B018  raises what is wrong with the folder
+    return run
+
+
+class Run:
+    """A run folder. All methods except ``metrics`` are collective, and need the run's partition set at its place."""
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @property
+    def config(self) -> Sections:
+        """The run's configuration, with all defaults: ``run.config.train.lr``. Raises ValueError without one."""
+        return configuration.load(self.folder / "config.yaml")
+
+    def metrics(self) -> pd.DataFrame:
+        """Return the lines of metrics.jsonl as a data frame: one row per epoch and, at the end, one for the test."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return _pandas().DataFrame([json.loads(line) for line in lines])
+
+    def resume(self, config: Values | None = None, *, quiet: bool = False) -> Run:
+        """Continue the run after a stop, or with more epochs, as ``hpcgnn train --resume`` does. config: keys that may
+        change, such as ``{"train.epochs": 20}``. Raises as ``fit`` does."""
+        return _train(["--resume", str(self.folder), *words(config)], quiet)
+
+    def evaluate(self, config: Values | None = None, *, data: str | os.PathLike = "") -> dict[str, Any]:
+        """Validate and test the best epoch, as ``hpcgnn evaluate`` does; returns metrics by name on all ranks.
+
+        config: options of the command, such as ``{"eval.protocol": "tgb"}``. data: another partition set; empty: the
+        run's. Raises DistributedError.
+        """
+        argv = [str(self.folder), *_path_of(data), *words(config)]
+        return _on_ranks(lambda world: evaluate.evaluate(world, argv))
+
+    def predict(
+        self, *, pairs: Any = None, nodes: Any = None, sources: Any = None, destinations: Any = None,
+        data: str | os.PathLike = "", **options: Any,
+    ) -> pd.DataFrame | None:  # fmt: skip
+        """Predict as ``hpcgnn predict`` does; returns the answers as a data frame on rank 0, None on other ranks.
+
+        pairs, nodes, sources, destinations: the questions, as a file, a data frame, or a mapping of columns to arrays.
+        data: another partition set; empty: the run's. options: further options of the command, such as ``top_k=10``,
+        ``new_only=True``, ``probabilities=True``. Raises DistributedError.
+        """
+        asked = {"pairs": pairs, "nodes": nodes, "sources": sources, "destinations": destinations}
+        pandas = _pandas()
+        return self._answer(".parquet", asked, options | {"data.path": data}, pandas.read_parquet)
+
+    def embeddings(self, nodes: Any = None, *, data: str | os.PathLike = "") -> dict[str, np.ndarray] | None:
+        """Return the embeddings of all nodes, or of the ones in ``nodes`` (as for ``predict``), on rank 0, None on
+        other ranks: arrays ``node`` [N], ``type`` [N] if the graph has several types, and ``embedding`` [N, F]. Raises
+        DistributedError."""
+        options = {"embeddings": True, "data.path": data}
+        return self._answer(".npz", {"nodes": nodes}, options, _arrays_of)
+
+    def _answer(self, suffix: str, asked: Values, options: Values, read: Callable[[Path], Any]) -> Any:
+        """Collective. Run ``hpcgnn predict`` with questions from memory, and read its answer file on rank 0."""
+
+        def answer(world: World) -> Any:
+            with _shared_folder(self.folder, world) as place:
+                out = place / f"answers{suffix}"
+                argv = [str(self.folder), "--out", str(out)]
+                with together(world, "write the questions"):
+                    for name, table in asked.items():
+                        if table is not None:
+                            argv += [f"--{name}", str(_as_file(table, place / f"{name}.csv", world.rank == 0))]
+                with contextlib.redirect_stdout(io.StringIO()):  # a line that names the file, which is removed
+                    predict.main(world, [*argv, *_options(options)])
+                result = None
+                with together(world, "read the answers"):
+                    if world.rank == 0:
+                        result = read(out)
+                return result
+
+        return _on_ranks(answer)
+
+
+def words(values: Values | None) -> list[str]:
+    """Write values of keys, or of options, as a command line. Raises ValueError for a value that no option takes."""
+    return [f"--{key}={_word(key, value)}" for key, value in _flat(values or {}).items()]
+
+
+def _flat(values: Values, above: str = "") -> dict[str, Any]:
+    """Name the keys of nested sections as the command line does."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        is_section = isinstance(value, Mapping) and not above
+        flat |= _flat(value, f"{key}.") if is_section and "." not in key else {above + key: value}
+    return flat
+
+
+def _word(key: str, value: Any) -> str:
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if isinstance(value, (np.integer, np.floating, np.bool_)):
+        value = value.item()
+    if isinstance(value, (bool, int, float, list, tuple, Mapping)):
+        return json.dumps(value)
+    raise ValueError(f"{key}: {value!r} is of type {type(value).__name__}; expected text, a number, a list or a class")
+
+
+def partition_set(data: Path, world: World) -> tuple[Path, str]:
+    """Collective. Find the partition set of a folder, or of a graph file, which is partitioned if it has none yet;
+    returns its folder and the kind of graph. Raises DistributedError."""
+    parts, kind = data, ""
+    with together(world, "find the partition set"):
+        world.working("partition the graph")
+        if world.rank == 0:
+            if data.is_file():
+                parts = _partition_once(data)
+            with files.naming(files.book_path(parts), f"{data} is no partition set and no graph file"):
+                with h5py.File(files.book_path(parts)) as book:
+                    kind = str(book.attrs["kind"])
+    return world.broadcast((parts, kind))
+
+
+def _partition_once(graph: Path) -> Path:
+    """Partition a graph file into the folder GRAPH-parts beside it, unless that holds its partition set. Raises
+    ValueError if the folder holds another one."""
+    from data_tools.partition.command import partition
+
+    parts = graph.with_name(f"{graph.stem}-parts")
+    book = files.book_path(parts)
+    if not book.exists():
+        partition(graph, parts)
+        return parts
+    with h5py.File(book) as file:
+        source = str(file.attrs["source_hash"])
+    if source != files.file_hash(graph):
+        raise ValueError(f"{parts} has the partition set of another graph than {graph}: remove or rename that folder")
+    return parts
+
+
+def _train(argv: list[str], quiet: bool) -> Run:
+    def run(world: World) -> Run:
+        with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+            code, folder = train.train(world, argv)
+        if code != EXIT_DONE:
+            raise KeyboardInterrupt(f"the run was asked to stop; hpcgnn.load_run({str(folder)!r}).resume() continues")
+        return Run(folder)
+
+    return _on_ranks(run)
+
+
+def _on_ranks(function: Callable[[World], Result]) -> Result:
+    """Collective. Call a function as a command is called: with all ranks, on the CPU until it has read its options."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        world = World(CommConfig(device="cpu"), compares=False)
+        result = function(world)
+        world.close()
+        return result
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _options(options: Values) -> list[str]:
+    """Write options of predict: flags have no value, and what is empty is left out."""
+    flags = [f"--{name}" for name, value in options.items() if value is True]
+    return flags + words({name: value for name, value in options.items() if value and value is not True})
+
+
+def _path_of(data: str | os.PathLike) -> list[str]:
+    return [f"--data.path={os.fspath(data)}"] if data else []
+
+
+@contextlib.contextmanager
+def _shared_folder(run: Path, world: World) -> Iterator[Path]:
+    """Collective. A temporary folder that all ranks see: in the run folder if it can be written."""
+    place = ""
+    with together(world, "make a temporary folder"):
+        if world.rank == 0:
+            place = tempfile.mkdtemp(prefix=".answers-", dir=run if os.access(run, os.W_OK) else None)
+    place = world.broadcast(place)
+    try:
+        yield Path(place)
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _as_file(table: Any, path: Path, writes: bool) -> Path:
+    """Return the file of a table: the one that it names, or ``path``, into which ``writes`` writes it."""
+    if isinstance(table, (str, os.PathLike)):
+        return Path(table)
+    if writes:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        is_frame = hasattr(table, "itertuples")
+        rows = pa.Table.from_pandas(table, preserve_index=False) if is_frame else pa.table(table)
+        csv.write_csv(rows, path)
+    return path
+
+
+def _arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("data frames need pandas: pip install pandas") from error
+    return pandas

@@ -1,0 +1,155 @@
+"""Runs from Python are the runs of the commands: the same metrics, answers and errors, on any number of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from static_runs import plain
+from training_runs import homogeneous, on_rank_0
+
+import hpcgnn
+from hpcgnn import evaluate, predict, train
+from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.runs import words
+
+SMALL = {
+    "train": {"epochs": 2, "batch_size": 64, "precision": "float64"}, "model.hidden": 16, "model.layers": 2,
+    "sampling.fanouts": [5, 5], "comm.device": "cpu",
+}  # fmt: skip
+
+
+def command(main, *argv: str) -> str:
+    """Collective. What a command prints on rank 0."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main(World(CommConfig(device="cpu"), compares=False), list(argv)) == 0
+    return printed.getvalue()
+
+
+@pytest.fixture
+def graph(comm, mpi_tmp_path) -> Path:
+    """A graph file of nodes with labels and words as ids."""
+    path = mpi_tmp_path / "papers.h5"
+
+    def make() -> None:
+        plain(path)
+        with h5py.File(path, "r+") as file:
+            file["nodes/node/id"] = np.array([f"node {row}".encode() for row in range(150)])
+
+    on_rank_0(comm, make)
+    return path
+
+
+def test_a_run_is_the_commands_run(comm, mpi_tmp_path, graph):
+    run = hpcgnn.fit(graph, "sage", SMALL, folder=mpi_tmp_path / "run", quiet=True)
+    parts = str(graph.with_name("papers-parts"))
+    command(
+        train.main, "--recipe", "sage", "--data.path", parts, "--output.dir", str(mpi_tmp_path / "other"), *words(SMALL)
+    )
+    metrics = run.metrics()
+    lines = [json.loads(line) for line in (mpi_tmp_path / "other" / "metrics.jsonl").read_text().splitlines()]
+    assert list(metrics["kind"]) == [line["kind"] for line in lines] == ["epoch", "epoch", "test"]
+    for name in ("loss", "val_accuracy", "test_accuracy"):
+        np.testing.assert_allclose(metrics[name].dropna(), [line[name] for line in lines if name in line], rtol=1e-9)
+    assert run.config.model.hidden == 16
+    assert repr(run) == f"Run('{mpi_tmp_path / 'run'}')"
+    scores = run.evaluate()
+    printed = command(evaluate.main, str(run.folder))
+    assert comm.rank or scores == json.loads(printed)
+    assert scores["test_accuracy"] == pytest.approx(metrics["test_accuracy"].iloc[-1], rel=1e-12)
+
+
+def test_answers_are_the_commands_answers(comm, mpi_tmp_path, graph):
+    """All nodes, and embeddings; on rank 0 alone."""
+    run = hpcgnn.fit(graph, "sage", SMALL, folder=mpi_tmp_path / "run", quiet=True)
+    out = mpi_tmp_path / "answers.csv"
+    command(predict.main, str(run.folder), "--out", str(out), "--probabilities")
+    answers = hpcgnn.load_run(run.folder).predict(probabilities=True)
+    embedded = run.embeddings()
+    if comm.rank:
+        assert answers is embedded is None
+    else:
+        expected = pd.read_csv(out)
+        pd.testing.assert_frame_equal(answers, expected, check_dtype=False, rtol=1e-12)
+        assert embedded["embedding"].shape == (len(expected), 16)
+        assert list(embedded["node"]) == list(expected["node"])
+    assert not list(run.folder.glob(".answers-*"))
+
+
+def test_questions_in_memory(comm, mpi_tmp_path):
+    """A data frame and a dictionary are the file that they make."""
+    config = {"train.epochs": 1, "train.precision": "float64", "memory.dim": 8, "model.hidden": 8, "comm.device": "cpu"}
+    on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "events.h5"))
+    run = hpcgnn.fit(mpi_tmp_path / "events.h5", "tgn", config, folder=mpi_tmp_path / "run", quiet=True)
+    pairs = {"src": [1003, 1009, 1003], "dst": [1006, 1012, 1000]}
+    file, out = mpi_tmp_path / "pairs.csv", mpi_tmp_path / "scores.csv"
+    on_rank_0(comm, lambda: pd.DataFrame(pairs).to_csv(file, index=False))
+    command(predict.main, str(run.folder), "--pairs", str(file), "--out", str(out))
+    answers = [run.predict(pairs=table) for table in (pairs, pd.DataFrame(pairs), file)]
+    best = run.predict(top_k=2, sources={"src": [1003]})
+    if comm.rank == 0:
+        expected = pd.read_csv(out)
+        for answer in answers:
+            pd.testing.assert_frame_equal(answer, expected, check_dtype=False, rtol=1e-12)
+        assert list(best["src"]) == [1003, 1003]
+        assert list(best["place"]) == [1, 2]
+
+
+def test_a_run_goes_on(comm, mpi_tmp_path, graph):
+    run = hpcgnn.fit(graph, "sage", SMALL, folder=mpi_tmp_path / "run", quiet=True)
+    whole = hpcgnn.fit(graph, "sage", {**SMALL, "train.epochs": 3}, folder=mpi_tmp_path / "whole", quiet=True)
+    run.resume({"train.epochs": 3}, quiet=True)
+    losses = [each.metrics()["loss"].dropna().to_numpy() for each in (run, whole)]
+    np.testing.assert_allclose(*losses, rtol=1e-9)
+
+
+def test_a_graph_file_is_partitioned_once(comm, mpi_tmp_path, graph):
+    one_epoch = {**SMALL, "train": {"epochs": 1}}
+    hpcgnn.fit(graph, "sage", one_epoch, folder=mpi_tmp_path / "one", quiet=True)
+    book = graph.with_name("papers-parts") / "book.h5"
+    before = book.stat().st_mtime_ns
+    hpcgnn.fit(graph, config=one_epoch, folder=mpi_tmp_path / "two", quiet=True)  # the graph has the kind
+    assert book.stat().st_mtime_ns == before
+
+    def change() -> None:
+        with h5py.File(graph, "r+") as file:
+            file["nodes/node/feat"][0] = 9
+
+    on_rank_0(comm, change)
+    with pytest.raises(DistributedError, match=r"papers-parts has the partition set of another graph .* remove"):
+        hpcgnn.fit(graph, "sage", one_epoch, folder=mpi_tmp_path / "three", quiet=True)
+
+
+@pytest.mark.parametrize(("data", "config", "reason"), [
+    ("nothing", {}, "nothing is no partition set and no graph file"),
+    ("", {"train.epoch": 1}, "no option --train.epoch; did you mean --train.epochs"),
+    ("", {"train.epochs": object()}, "train.epochs: .* is of type object; expected text, a number, a list or a class"),
+])  # fmt: skip
+def test_wrong_values_are_named(mpi_tmp_path, data, config, reason):
+    with pytest.raises((DistributedError, ValueError), match=reason):
+        hpcgnn.fit(mpi_tmp_path / data if data else "", "sage", config, folder=mpi_tmp_path / "run", quiet=True)
+
+
+@pytest.mark.serial
+def test_values_become_a_command_line():
+    values = {
+        "train": {"lr": 0.1, "resume": False}, "sampling.fanouts": [10, -1], "data.path": Path("parts"),
+        "sampling": {"relation_fanouts": {"a.b.c": [1]}}, "model.class_path": pd.DataFrame, "train.seed": np.int64(3),
+    }  # fmt: skip
+    assert words(values) == [
+        "--train.lr=0.1", "--train.resume=false", "--sampling.fanouts=[10, -1]", "--data.path=parts",
+        '--sampling.relation_fanouts={"a.b.c": [1]}', "--model.class_path=pandas.DataFrame", "--train.seed=3",
+    ]  # fmt: skip
+
+
+@pytest.mark.serial
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"config.yaml: no such file; is .* a run folder"):
+        hpcgnn.load_run(tmp_path)
