@@ -62,10 +62,12 @@ def score_columns(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (vectors.unsqueeze(3) * heads[:, None, None]).flatten(0, 1).flatten(1)
 
 
-def attend(values: torch.Tensor, scores: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
+def attend(
+    values: torch.Tensor, scores: torch.Tensor, lists: EdgeLists, edge_score: torch.Tensor | None = None
+) -> torch.Tensor:
     """Sum the sources' values [S, W] or, of k graphs in one, [S, k, W], weighed by attention
     (``native.graph_attention``): [D, W] or [D, k, W]. The destinations are the first of the sources. scores [S, 2 H] or
-    [S, k, 2 H]: see ``score_columns``."""
+    [S, k, 2 H]: see ``score_columns``; edge_score [E, H]: added to the scores of both ends."""
     source, target = (half.flatten(1) for half in scores.chunk(2, dim=-1))
-    sums = native.graph_attention(values.flatten(1), source, target[: len(lists)], lists)
+    sums = native.graph_attention(values.flatten(1), source, target[: len(lists)], lists, edge_score=edge_score)
     return sums.view(len(lists), *values.shape[1:])

@@ -14,6 +14,7 @@ from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
+from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.task.config import TaskConfig
 
@@ -153,6 +154,8 @@ class GraphModelConfig:
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), and gcn (degrees are sums of weights).
+        edge_features: Add the features of edges (column ``feat``) to messages: sage and rgcn aggregate them like the
+            rows of neighbors; gat and rgat add a product with them to the scores of attention.
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
@@ -176,6 +179,7 @@ class GraphModelConfig:
     input_dropout: float = 0.0
     aggregator: Literal["mean", "sum", "max"] = "mean"
     edge_weights: bool = False
+    edge_features: bool = False
     activation: Annotated[str, ACTIVATIONS] = "relu"
     norm: Annotated[str, NORMS] = "none"
     residual: bool = False
@@ -233,6 +237,9 @@ class GraphModelConfig:
             raise ValueError(
                 f"model.edge_weights is for model.kind {kinds}, with aggregator mean or sum, not for {self.kind}"
             )
+        if self.edge_features and not (self.class_path or part.edge_features):
+            kinds = ", ".join(name for name, other in CONVOLUTIONS.items() if other.edge_features)
+            raise ValueError(f"model.edge_features is for model.kind {kinds}, not {self.kind}")
         if self.low_memory and not part.low_memory:
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.low_memory)
             raise ValueError(f"model.low_memory is for model.kind {kinds}, not {self.kind}")
@@ -403,11 +410,14 @@ class StaticConfig(Sections):
             raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
-        if self.comm.sampling_servers and (self.sampling.edge_columns or self.model.edge_weights):
-            key = "sampling.edge_columns" if self.sampling.edge_columns else "model.edge_weights"
-            raise ValueError(f"{key}: sampling servers send no edge columns; leave comm.sampling_servers 0")
-        if self.train.cuda_graphs and self.model.edge_weights:
-            raise ValueError("train.cuda_graphs: CUDA graphs do not work with model.edge_weights; set one false")
+        edges = {
+            "sampling.edge_columns": self.sampling.edge_columns, "model.edge_weights": self.model.edge_weights,
+            "model.edge_features": self.model.edge_features,
+        }  # fmt: skip
+        if self.comm.sampling_servers and (used := _used(edges)):
+            raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
+        if self.train.cuda_graphs and (used := _used(edges)):
+            raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
         if self.comm.server_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
@@ -419,6 +429,11 @@ class StaticConfig(Sections):
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
             )
+
+
+def message_columns(config: StaticConfig) -> list[str]:
+    """List the columns of edges that blocks have, besides weights that multiply messages."""
+    return list(dict.fromkeys([*config.sampling.edge_columns, *[EDGE_FEATURE] * config.model.edge_features]))
 
 
 def _used(settings: dict[str, Any]) -> str:
@@ -447,7 +462,6 @@ def _check_full_graph(config: StaticConfig) -> None:
         "task.kind link": config.task.kind == "link",
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
-        "sampling.edge_columns": sampling.edge_columns,
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,
         f"features.storage {features.storage}": features.storage != "device",

@@ -31,6 +31,7 @@ from hpcgnn.static.config import (
     FeatureConfig,
     GraphModelConfig,
     StaticConfig,
+    message_columns,
 )
 from hpcgnn.static.features import NodeRows, NodeTables
 from hpcgnn.static.model.blocks import Block
@@ -68,7 +69,7 @@ def open_partition(
 def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
     weights = config.sampling.strategy == "weighted" or config.model.edge_weights
-    names = [*config.sampling.edge_columns, *[WEIGHT] * weights]
+    names = [*message_columns(config), *[WEIGHT] * weights]
     names += ["split", "rel"] if config.task.kind == LINK else []
     return ["row", *names] if names else []
 

@@ -21,12 +21,12 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.columns import GatheredTable
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import StaticConfig
+from hpcgnn.static.config import StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block
 from hpcgnn.static.plan import block_on
 from hpcgnn.static.sampling.draw import fanouts_by_hop
-from hpcgnn.static.whole import edge_weights
+from hpcgnn.static.sampling.edges import EdgeColumns
 
 IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
 PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer
@@ -92,8 +92,6 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
             f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "
             "train.full_graph would skip: they call first, step and last; do there what forward adds"
         )
-    if config.sampling.edge_columns:
-        return "exact outputs are computed without columns of edges: leave out sampling.edge_columns"
     return ""
 
 
@@ -105,10 +103,12 @@ def _skips_forward(model_class: type) -> bool:
 
 class SharedTables:
     """Node columns [n, ...] that layer-wise inference reads, by name in ``own``: IDENTITY, DEGREE, and ROWS between two
-    layers. They lie in the machine's shared memory where its ranks read each other's features there. Collective."""
+    layers; edges: columns of edges. They lie in the machine's shared memory where its ranks read each other's features
+    there. Collective."""
 
     def __init__(self, session: Session):
         self._session, self._shares = session, session.graph.tables.is_shared
+        self.edges = EdgeColumns(session.partition, message_columns(session.config), session.dtype)
         self.own: dict[str, torch.Tensor] = {}
         self._near: dict[str, MachineTable] = {}
         self._columns: dict[str, MachineColumns] = {}
@@ -190,7 +190,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
-        block, ids = _full_block(partition, first, last, relabel, followed)
+        block, ids = _full_block(partition, first, last, relabel, followed, tables.edges)
         block = block_on(world.device, block)
         fetch = source.plan(np.concatenate(ids), channel).to(world.device, channel)
         columns = dict(zip(tables.own, source.fetch_exact(fetch, tuple(tables.own)), strict=True))
@@ -228,7 +228,8 @@ def _followed(session: Session, number: int) -> list[int]:
 
 
 def _full_block(
-    partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], followed: list[int]
+    partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], followed: list[int],
+    columns: EdgeColumns,
 ) -> tuple[Block, list[np.ndarray]]:  # fmt: skip
     """Make the block of local nodes first .. last - 1 with all their in-edges of the relations ``followed``. Also
     returns the global ids of its source nodes by type."""
@@ -247,10 +248,8 @@ def _full_block(
         indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
         source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]
         place = torch.from_numpy(relabel[relation.src_type].add(source).astype(np.int64))
-        weight = edge_weights(partition, number, slice(edges.indptr[begin], edges.indptr[end]))
-        relations.append(
-            Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place, weight=weight)
-        )  # fmt: skip
+        adjacency = Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place)
+        relations.append(columns.take(adjacency, slice(edges.indptr[begin], edges.indptr[end])))
     ids = [of_type.unique + base[kind] for kind, of_type in enumerate(relabel)]
     num_dst = tuple(end - begin for begin, end in bounds)
     return Block(tuple(relations), tuple(map(len, ids)), num_dst), ids

@@ -94,7 +94,7 @@ class SeedLoader:
             ]  # fmt: skip
         if with_edges:
             options["edges"] = EdgeTables(
-                graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel, graph.partition.weighs
+                graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
             )
         is_padded = options.get("pad") is not None  # input rows with it, which the step gathers
         options["with_features"] = self.prefetch > 0 and world.device.type == "cpu" and not is_padded

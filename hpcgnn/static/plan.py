@@ -142,6 +142,7 @@ def block_on(device: torch.device, block: Block) -> Block:
         replace(
             adjacency, indptr=upload(adjacency.indptr, device), source=upload(adjacency.source, device),
             weight=None if adjacency.weight is None else upload(adjacency.weight, device),
+            columns={name: upload(column, device) for name, column in (adjacency.columns or {}).items()} or None,
         )
         for adjacency in block.relations
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.graph.names import renumber
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.loop.schema import Schema
-from hpcgnn.static.config import LINK, REGRESSION, StaticConfig
+from hpcgnn.static.config import LINK, REGRESSION, StaticConfig, message_columns
 from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
 from hpcgnn.static.sampling.seeds import NO_SPLIT, TRAIN
 from hpcgnn.task.labels import MISSING
@@ -27,7 +27,7 @@ def needs_of(config: StaticConfig, partition: GraphPartition) -> dict[str, str]:
     for name, features in zip(partition.types, partition.features, strict=True):
         needs[f"features of {name}"] = "none" if features is None else f"{features.shape[1]} numbers a node"
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
-        for column in (*config.sampling.edge_columns, *[WEIGHT] * config.model.edge_weights):
+        for column in (*message_columns(config), *[WEIGHT] * config.model.edge_weights):
             values = edges.columns.get(column)
             needs[f"column {column} of {relation.name}"] = "none" if values is None else f"shape {[*values.shape[1:]]}"
     return needs

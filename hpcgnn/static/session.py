@@ -24,12 +24,13 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, StaticConfig
+from hpcgnn.static.config import LINK, StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds
+from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.plan import pad_graph_plan
@@ -63,8 +64,9 @@ def open_session(
         edge_types = trained.values.get(EDGE_TYPES, 0)
     goal, partition = make_goal(config, partition, world, channel, edge_types)
     schema = trained or make_schema(config, partition, goal, needs)
+    edge_widths = _edge_widths(config, partition)
     if config.train.full_graph:
-        exact, whole = True, build_full_graph(partition, channel, world.device)
+        exact, whole = True, build_full_graph(partition, channel, world.device, message_columns(config), dtype)
     if whole is not None or not (samplers is None or exact):
         partition = partition.degrees_only()
     direction = config.sampling.direction
@@ -79,7 +81,7 @@ def open_session(
         loaders = _make_loaders(config, graph, goal, plan_timers, samplers)
     else:
         loaders = {name: WholeLoader(graph, whole, goal, goal.pools[name]) for name in SPLITS}
-    model, memory = _build_model(config, graph, goal)
+    model, memory = _build_model(config, graph, goal, edge_widths)
     task: Any
     if whole is None:
         task = goal.task(model, graph.rows, memory, timers)
@@ -101,10 +103,12 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
     if config.model.edge_weights:
         check_columns(partition, [WEIGHT], "model.edge_weights")
         check_weights(partition, "model.edge_weights", "leave model.edge_weights false")
+    if config.model.edge_features:
+        check_columns(partition, [EDGE_FEATURE], "model.edge_features")
+    check_columns(partition, sampling.edge_columns)
     if config.train.full_graph:
         return
     sampling.check_relations([relation.name for relation in partition.relations])
-    check_columns(partition, sampling.edge_columns)
     if draws and sampling.strategy == "weighted":
         check_drawn_by(partition)
 
@@ -124,12 +128,13 @@ def _make_loaders(
     config: StaticConfig, graph: StaticGraph, goal: StaticGoal, timers: Any, samplers: Samplers | None
 ) -> dict[str, SeedLoader]:
     """Collective. Make loaders by split, which plan with the same samplers."""
-    train, sampling = config.train, config.sampling
+    columns, train = message_columns(config), config.train
+    sampling = replace(config.sampling, edge_columns=columns)
     seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
     graph.tables.learn(_learned_types(config, graph.partition))
     loader = SeedLoader(
         graph, seeds, sampling, train.batch_size, train.seed, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        with_edges=bool(sampling.edge_columns) or config.model.edge_weights, timers=timers,
+        with_edges=bool(columns) or config.model.edge_weights, timers=timers,
         node_columns=config.model.node_columns, pad=pad_graph_plan if train.cuda_graphs else None,
     )  # fmt: skip
     if train.cuda_graphs:
@@ -160,7 +165,9 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
 
-def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> tuple[GraphModel, EmbeddingStore]:
+def _build_model(
+    config: StaticConfig, graph: StaticGraph, goal: StaticGoal, edge_widths: tuple[int, ...]
+) -> tuple[GraphModel, EmbeddingStore]:
     """Collective. Build the model, and learnable rows of the types that need them."""
     partition, device, train = graph.partition, graph.world.device, config.train
     learned, embedding, width = _learned_types(config, partition), config.node_embedding, config.model.row_width
@@ -176,7 +183,8 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
-        model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
+        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths)
+        model: Any = goal.extend(make_model(config.model, sizes))
     if config.train.full_graph or config.eval.exact or config.eval.ranking:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
@@ -184,6 +192,14 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
     model = model.to(device=device, dtype=graph.dtype)
     share_model(model, graph.world, config.model.class_path)
     return model, embeddings
+
+
+def _edge_widths(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
+    """Return the widths of the features of edges that the model reads, by relation."""
+    if not config.model.edge_features:
+        return ()
+    columns = [edges.columns.get(EDGE_FEATURE) for edges in partition.edges]
+    return tuple(0 if column is None else math.prod(column.shape[1:]) for column in columns)
 
 
 class WholeLoader:
@@ -265,7 +281,7 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
         lines.append(f"column weight of {names}: {use} messages are not multiplied by it (see model.edge_weights)")
     if unused:
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
-        lines.append(f"edge columns not read: {names} (a custom model can read them by sampling.edge_columns)")
+        lines.append(f"edge columns not read: {names} (model.edge_features reads feat, sampling.edge_columns any for a custom model)")
     return lines
 
 

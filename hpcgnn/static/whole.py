@@ -11,6 +11,7 @@ nodes takes 1.09 to 1.23 times as long there. Models of static graphs need all s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,12 +23,13 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.graph.embeddings import EmbeddingStore
-from hpcgnn.graph.partition import WEIGHT, GraphPartition
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import block_on
+from hpcgnn.static.sampling.edges import EdgeColumns
 from hpcgnn.static.step import Rows, joined
 from hpcgnn.task.labels import LabelScores
 from hpcgnn.task.losses import Loss
@@ -84,8 +86,12 @@ class FullGraph:
         return torch.cat([rows for rows_of_type in zip(*halves, strict=True) for rows in rows_of_type])
 
 
-def build_full_graph(partition: GraphPartition, channel: Channel, device: torch.device) -> FullGraph:
-    """Collective. Plan the passes of a rank over its share of the graph."""
+def build_full_graph(
+    partition: GraphPartition, channel: Channel, device: torch.device, edge_columns: Sequence[str],
+    dtype: torch.dtype,
+) -> FullGraph:  # fmt: skip
+    """Collective. Plan the passes of a rank over its share of the graph. edge_columns: of the edges, for the blocks;
+    dtype: of floating ones."""
     book, rank, relations = partition.book, partition.rank, partition.relations
     remote = [
         is_remote(book, rank, relation.src_type, edges.src)
@@ -103,7 +109,9 @@ def build_full_graph(partition: GraphPartition, channel: Channel, device: torch.
         nodes = partition.of_type(kind)
         own = [torch.from_numpy(np.ascontiguousarray(column[nodes])) for column in (partition.flat_row, degrees)]
         columns.append([torch.cat(pair) for pair in zip(own, route.pull(*own), strict=True)])
-    inner, outer = (_make_half(partition, orders, source_rows, columns, half, device) for half in (False, True))
+    tables = EdgeColumns(partition, edge_columns, dtype)
+    halves = (_make_half(partition, orders, source_rows, columns, half, device, tables) for half in (False, True))
+    inner, outer = halves
     place = np.concatenate(
         [np.argsort(order.rows) + start for order, start in zip(orders, partition.type_start, strict=False)]
     )
@@ -145,7 +153,7 @@ def _order_nodes(partition: GraphPartition, remote: list[np.ndarray], source_row
 
 def _make_half(
     partition: GraphPartition, orders: list[_Order], source_rows: list[np.ndarray],
-    columns: list[list[torch.Tensor]], outer: bool, device: torch.device,
+    columns: list[list[torch.Tensor]], outer: bool, device: torch.device, tables: EdgeColumns,
 ) -> Half:  # fmt: skip
     """Make one half of the graph; columns: by type, identity and degree of [own nodes | remote nodes]."""
     rows, sources, positions = [], [], []
@@ -166,8 +174,8 @@ def _make_half(
         places = np.arange(indptr[-1]) + np.repeat(edges.indptr[row] - indptr[:-1], count)
         source = positions[relation.src_type][source_rows[number][places]]
         lists = torch.from_numpy(indptr), torch.from_numpy(source)
-        weight = edge_weights(partition, number, places)
-        adjacencies.append(Adjacency(number, relation.src_type, relation.dst_type, *lists, weight=weight))
+        adjacency = Adjacency(number, relation.src_type, relation.dst_type, *lists)
+        adjacencies.append(tables.take(adjacency, torch.from_numpy(places)))
     block = Block(tuple(adjacencies), tuple(map(len, sources)), tuple(map(len, rows)), device)
     index = [torch.from_numpy(np.ascontiguousarray(source)) for source in sources]
     identities, degrees = [
@@ -175,12 +183,6 @@ def _make_half(
         for column in range(2)
     ]
     return Half(block_on(device, block), tuple(source.to(device) for source in index), identities, degrees)
-
-
-def edge_weights(partition: GraphPartition, relation: int, places: np.ndarray | slice) -> torch.Tensor | None:
-    """Return the weights of a relation's edges at ``places``, float64, None where messages are not multiplied."""
-    weight = partition.edges[relation].columns.get(WEIGHT) if partition.weighs else None
-    return None if weight is None else torch.from_numpy(weight[places].astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)

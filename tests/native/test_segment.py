@@ -32,8 +32,8 @@ def plain_sum(rows, lists, weight=None):
     return rows.new_zeros((len(lists), rows.shape[1])).index_add(0, lists.destination, message)
 
 
-def plain_attention(rows, source, target, lists, slope=0.2):
-    score = torch.nn.functional.leaky_relu(source[lists.source] + target[lists.destination], slope)
+def plain_attention(rows, source, target, lists, edge=0.0, slope=0.2):
+    score = torch.nn.functional.leaky_relu(source[lists.source] + target[lists.destination] + edge, slope)
     weight = [torch.softmax(piece, 0) for piece in score.split(lists.degree.tolist())]
     return plain_sum(rows, lists, torch.cat([score[:0], *weight]))
 
@@ -125,13 +125,22 @@ def attention_case(shape, dtype):
     return rows, leaf(sources, heads, dtype=dtype), leaf(destinations, heads, dtype=dtype), lists
 
 
+def with_edges(rows, source, target, edge, lists):
+    return native.graph_attention(rows, source, target, lists, edge_score=edge)
+
+
 @PRECISIONS
 @SHAPES
 def test_attention_equals_plain_torch(shape, dtype, tolerance):
+    """Also with scores of edges."""
     *inputs, lists = attention_case(shape, dtype)
-    ours, theirs = native.graph_attention(*inputs, lists), plain_attention(*inputs, lists)
-    assert_alike([ours], [theirs], tolerance)
-    assert_alike(gradients(ours, inputs), gradients(theirs, inputs), tolerance)
+    edge = leaf(len(lists.source), shape[-1], dtype=dtype)
+    for given, ours, theirs in (
+        (inputs, native.graph_attention(*inputs, lists), plain_attention(*inputs, lists)),
+        ([*inputs, edge], with_edges(*inputs, edge, lists), plain_attention(*inputs, lists, edge)),
+    ):
+        assert_alike([ours], [theirs], tolerance)
+        assert_alike(gradients(ours, given), gradients(theirs, given), tolerance)
 
 
 def test_attention_of_large_scores_is_finite():
@@ -150,6 +159,8 @@ def test_gradcheck():
     assert check(lambda given: native.segment_max(given, lists), (rows,))
     source, target = leaf(7, 2, dtype=torch.float64), leaf(5, 2, dtype=torch.float64)
     assert check(lambda *given: native.graph_attention(*given, lists), (rows, source, target))
+    edge = leaf(len(lists.source), 2, dtype=torch.float64)
+    assert check(lambda *given: with_edges(*given, lists), (rows, source, target, edge))
 
 
 def test_results_do_not_depend_on_threads():
@@ -172,8 +183,10 @@ def test_results_do_not_depend_on_threads():
 def test_cuda_equals_cpu(device, shape, dtype, tolerance):
     *inputs, lists = attention_case(shape, dtype)
     there = EdgeLists(*device.put_all(lists.indptr, lists.source), lists.num_sources)
+    inputs.append(leaf(len(lists.source), shape[-1], dtype=dtype))
     leaves = [device.put(tensor).requires_grad_() for tensor in inputs]
-    for operation, count in ((native.graph_attention, 3), (native.segment_max, 1), (native.segment_sum, 1)):
+    operations = (native.graph_attention, 3), (with_edges, 4), (native.segment_max, 1), (native.segment_sum, 1)
+    for operation, count in operations:
         theirs = operation(*inputs[:count], lists)
         weight = torch.randn_like(theirs)
         expected = torch.autograd.grad((theirs * weight).sum(), inputs[:count])

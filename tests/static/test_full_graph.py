@@ -279,7 +279,6 @@ class Squashed(ResidualModel):
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"model__class_path": f"{__name__}.Flat"}, "lacks num_hops, first, step, last"),
     ({"model__class_path": f"{__name__}.Squashed"}, "has a forward of its own, .* do there what forward adds"),
-    ({"sampling__edge_columns": ["weight"]}, "without columns of edges: leave out sampling.edge_columns"),
 ])  # fmt: skip
 def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, changes, reason, trains):
     """When a run begins, or when it is asked for predictions."""
@@ -294,7 +293,6 @@ def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, c
     [
         ({"task__kind": "link"}, "task.kind link"),
         ({"sampling__relation_fanouts": {"a.b.c": [1, 1]}}, "relation_fanouts"),
-        ({"sampling__edge_columns": ["weight"]}, "edge_columns"),
         ({"features__storage": "file"}, "features.storage"),
         ({"features__cache_ratio": 0.5}, "cache_ratio"),
         ({"comm__sampling_servers": 1}, "sampling_servers"),

@@ -27,6 +27,7 @@ from hpcgnn.native import Relabel
 from hpcgnn.static.inference import _full_block, infer, last_rows
 from hpcgnn.static.model.blocks import rows_of
 from hpcgnn.static.predict import predict_nodes
+from hpcgnn.static.sampling.edges import EdgeColumns
 
 OPTIONS = ["--kind=static", "--train.epochs=2", "--train.precision=float64", "--sampling.fanouts=[3,2]",
            "--model.layers=2", "--model.hidden=8", "--train.batch_size=32", "--eval.exact=true",
@@ -67,7 +68,7 @@ def test_a_chunk_costs_what_it_holds():
     relabel = [Relabel(5), Relabel(num_nodes - 5)]
     tracemalloc.start()
     try:
-        block, ids = _full_block(partition, 3, 9, relabel, [])
+        block, ids = _full_block(partition, 3, 9, relabel, [], EdgeColumns(partition, [], torch.float32))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

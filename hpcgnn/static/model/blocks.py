@@ -12,10 +12,13 @@ from functools import cached_property
 from itertools import accumulate
 
 import torch
+from torch.nn import functional
 
 from hpcgnn.native import EdgeLists, gather_rows, unique_relabel
 from hpcgnn.native.dispatch import on_host
 from hpcgnn.nn.aggregation import with_loops
+
+EDGE_FEATURE = "feat"  # column of the edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ class Block:
         """Weights [E] of the edges of ``lists``, or None."""
         return self.relations[0].weight if self.relations else None
 
+    @property
+    def feature(self) -> torch.Tensor | None:
+        """Features [E, F] of the edges of ``lists``, or None."""
+        return feature_of(self.relations[0]) if self.relations else None
+
     @cached_property
     def pairs(self) -> RelationPairs:
         """Edges by relation, then destination."""
@@ -85,7 +93,8 @@ class RelationPairs:
     """The P pairs (relation, destination) that have edges, in order of relation, then destination.
 
     lists: sources of every pair; destination [P] int64 stacked row; merge: pairs of every destination; relations and
-    counts: how many pairs each relation has; weight [E] or None.
+    counts: how many pairs each relation has; weight [E] or None. feature [E, F] or None: with zeros where a relation
+    has no features, or narrower ones; num_edges: by relation.
     """
 
     lists: EdgeLists
@@ -94,10 +103,16 @@ class RelationPairs:
     relations: tuple[int, ...]
     counts: tuple[int, ...]
     weight: torch.Tensor | None
+    feature: torch.Tensor | None
+    num_edges: tuple[int, ...]
 
     def begin(self, num_relations: int) -> torch.Tensor:
         """Return the first pair of each relation and their number [num_relations + 1] int64, on the host."""
         return _begin(self.relations, self.counts, num_relations)
+
+    def begin_edges(self, num_relations: int) -> torch.Tensor:
+        """Return the first edge of each relation and their number [num_relations + 1] int64, on the host."""
+        return _begin(self.relations, self.num_edges, num_relations)
 
     def split(self) -> list[RelationPairs]:
         """Split the pairs by relation."""
@@ -107,9 +122,11 @@ class RelationPairs:
             begin, end = int(indptr[0]), int(indptr[-1])
             lists = EdgeLists(indptr - begin, self.lists.source[begin:end], self.lists.num_sources)
             destination = self.destination[first : first + count]
-            weight = None if self.weight is None else self.weight[begin:end]
+            weight, feature = (None if of is None else of[begin:end] for of in (self.weight, self.feature))
             merge = _merge(destination, len(self.merge))
-            pieces.append(RelationPairs(lists, destination, merge, (relation,), (count,), weight))
+            pieces.append(
+                RelationPairs(lists, destination, merge, (relation,), (count,), weight, feature, (end - begin,))
+            )
             first += count
         return pieces
 
@@ -168,6 +185,12 @@ class IndexedRows:
         return gather_rows(self.table, self.index)
 
 
+def feature_of(relation: Adjacency) -> torch.Tensor | None:
+    """Return the features [E, F] of a relation's edges, or None: their column ``feat``, of any shape [E, ...]."""
+    feature = (relation.columns or {}).get(EDGE_FEATURE)
+    return None if feature is None else feature.flatten(1) if feature.dim() > 1 else feature.unsqueeze(1)
+
+
 def rows_of(rows: torch.Tensor | IndexedRows) -> torch.Tensor:
     """Return the rows themselves, gathered where they are indexed."""
     return rows.gather() if isinstance(rows, IndexedRows) else rows
@@ -197,7 +220,7 @@ def _make_pairs(block: Block) -> RelationPairs:
     if not relations:
         none = torch.empty(0, dtype=torch.int64, device=block.device)
         lists = EdgeLists(none.new_zeros(1), none, sum(block.num_src))
-        return RelationPairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None)
+        return RelationPairs(lists, none, _merge(none, sum(block.num_dst)), (), (), None, None, ())
     first_source, first_destination = (list(accumulate(counts, initial=0)) for counts in (block.num_src, block.num_dst))
     degrees, destinations, sources, counts = [], [], [], []
     for relation in relations:
@@ -212,6 +235,7 @@ def _make_pairs(block: Block) -> RelationPairs:
     return RelationPairs(
         EdgeLists(indptr, source, first_source[-1]), destination, _merge(destination, first_destination[-1]),
         tuple(relation.relation for relation in relations), tuple(counts), _join_weights(relations),
+        _join_features(relations), tuple(len(relation.source) for relation in relations),
     )  # fmt: skip
 
 
@@ -229,6 +253,23 @@ def _join_weights(relations: list[Adjacency]) -> torch.Tensor | None:
         [
             weights[0].new_ones(len(relation.source)) if relation.weight is None else relation.weight
             for relation in relations
+        ]
+    )
+
+
+def _join_features(relations: list[Adjacency]) -> torch.Tensor | None:
+    """Join the features of all edges, as wide as the widest; None where no relation has any."""
+    features = [feature_of(relation) for relation in relations]
+    given = [feature for feature in features if feature is not None]
+    if not given:
+        return None
+    width = max(feature.shape[1] for feature in given)
+    return torch.cat(
+        [
+            given[0].new_zeros(len(relation.source), width)
+            if feature is None
+            else functional.pad(feature, (0, width - feature.shape[1]))
+            for relation, feature in zip(relations, features, strict=True)
         ]
     )
 

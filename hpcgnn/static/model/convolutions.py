@@ -45,20 +45,41 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
 
 def sums_of(weight: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
     """Sum the weights [E] of the edges of every destination [D]."""
-    each_edge = EdgeLists(lists.indptr, torch.arange(len(weight), device=weight.device), len(weight))
-    return native.segment_sum(weight.unsqueeze(1), each_edge).squeeze(1)
+    return native.segment_sum(weight.unsqueeze(1), each_edge(lists)).squeeze(1)
+
+
+def each_edge(lists: EdgeLists) -> EdgeLists:
+    """Return lists of the edges of every destination, in place of their sources."""
+    count = len(lists.source)
+    return EdgeLists(lists.indptr, torch.arange(count, device=lists.source.device), count)
+
+
+def widened(feature: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Pad features of edges [E, F] with zeros to a width."""
+    return functional.pad(feature.to(dtype), (0, width - feature.shape[1]))
 
 
 class SageConv(nn.Module):
     """GraphSAGE: weight [own row | aggregated neighbors] + bias (Hamilton et al., Inductive representation learning on
-    large graphs, 2017). For one node type and relation; fused on the CPU for means and sums."""
+    large graphs, 2017). For one node type and relation; fused on the CPU for means and sums. With features of edges,
+    these are aggregated, too: a message is the row of a neighbor and the features of its edge."""
 
-    def __init__(self, in_width: int, out_width: int, aggregator: str):
+    def __init__(self, in_width: int, out_width: int, aggregator: str, edge_width: int = 0):
         super().__init__()
         self.aggregator, self.product = aggregator, nn.Linear(2 * in_width, out_width)
+        self.edge = nn.Linear(edge_width, out_width, bias=False) if edge_width else None
 
     def forward(self, block: Block, rows: torch.Tensor | IndexedRows, degree, rectify: bool = False) -> torch.Tensor:
         """Convolve rows, which may be read where they lie."""
+        if self.edge is None or block.feature is None:
+            return self._convolve(block, rows, rectify)
+        feature = block.feature.to(self.edge.weight.dtype)
+        around = aggregate(feature, each_edge(block.lists), block.weight, self.aggregator)
+        out = self._convolve(block, rows, False) + linear(around, self.edge.weight, None)
+        return torch.relu(out) if rectify else out
+
+    def _convolve(self, block: Block, rows: torch.Tensor | IndexedRows, rectify: bool) -> torch.Tensor:
+        """Convolve rows without the features of edges."""
         table, index = (rows.table, rows.index) if isinstance(rows, IndexedRows) else (rows, None)
         weight, bias, edge_weight = self.product.weight, self.product.bias, block.weight
         fused = self.aggregator != "max" and has_kernel(self, CONVOLUTIONS)
@@ -118,14 +139,16 @@ class GcnConv(nn.Module):
 
 class GatConv(nn.Module):
     """Attention of H heads over the neighbors (Velickovic et al., Graph attention networks, 2018), for one node type
-    and relation. concat: the heads' rows side by side, O = H x head width; else their mean."""
+    and relation. concat: the heads' rows side by side, O = H x head width; else their mean. With features of edges, an
+    edge's score has a product with them added; for a self-loop, the mean over the node's other edges."""
 
-    def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool):
+    def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool, edge_width: int = 0):
         super().__init__()
         self.heads, self.self_loop, self.concat = heads, self_loop, concat
         self.weight = glorot(in_width, heads * head_width)
         self.source, self.target = glorot(heads, head_width), glorot(heads, head_width)
         self.bias = nn.Parameter(torch.zeros(heads * head_width if concat else head_width))
+        self.edge = glorot(edge_width, heads) if edge_width else None
 
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         if block.weight is not None:
@@ -134,9 +157,22 @@ class GatConv(nn.Module):
         values, columns = product(rows, self.weight), score_columns(self.source, self.target)
         narrow = self.weight.shape[0] <= self.weight.shape[1]  # scores are made of the narrower of rows and values
         scores = product(rows, self.weight @ columns) if narrow else product(values, columns)
-        out = attend(values, scores, lists)
+        out = attend(values, scores, lists, self._edge_scores(block))
         out = _join_heads(out, self.heads, self.concat) + self.bias
         return torch.relu(out) if rectify else out
+
+    def _edge_scores(self, block: Block) -> torch.Tensor | None:
+        """Score the edges, self-loops among them, by their features: [., H]."""
+        if self.edge is None or block.feature is None:
+            return None
+        scores = product(block.feature.to(self.edge.dtype), self.edge)
+        if not self.self_loop:
+            return scores
+        lists, looped = block.lists, block.looped
+        loops = aggregate(scores, each_edge(lists), None, "mean")
+        everyone = torch.arange(len(lists), device=lists.indptr.device)
+        place = torch.arange(len(scores), device=everyone.device) + lists.destination
+        return torch.cat([scores, loops]).index_select(0, torch.argsort(torch.cat([place, looped.indptr[1:] - 1])))
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:
@@ -213,15 +249,16 @@ class RelationalConv(nn.Module):
     With a separate matrix of the own row for every node type, it is GraphSAGE on heterogeneous graphs. All relations
     are computed in one grouped product of the pairs (relation, destination) that have edges. low_memory: one relation
     after the other, each formed again in the backward pass, so that no more than one relation's aggregated rows
-    exist."""
+    exist. With features of edges, these are aggregated, too, and have a matrix for each relation [R, F, O]."""
 
     def __init__(
         self, weights: RelationWeights | BasisRowWeights, own: OwnRows | OwnColumns, num_relations: int,
-        aggregator: str, low_memory: bool,
+        aggregator: str, low_memory: bool, edge_width: int = 0, out_width: int = 0,
     ):  # fmt: skip
         super().__init__()
         self.weights, self.own, self.num_relations = weights, own, num_relations
         self.aggregator, self.low_memory = aggregator, low_memory
+        self.edge = glorot(num_relations, edge_width, out_width) if edge_width else None
 
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         pairs, weights = block.pairs, self.weights()
@@ -230,6 +267,9 @@ class RelationalConv(nn.Module):
         else:
             around = aggregate(rows, pairs.lists, pairs.weight, self.aggregator)
             message = native.grouped_linear(around, pairs.begin(self.num_relations), weights)
+            if self.edge is not None and pairs.feature is not None:
+                of_edges = self._around(pairs, self.edge)
+                message = message + native.grouped_linear(of_edges, pairs.begin(self.num_relations), self.edge)
             out = self.own(block, rows) + native.segment_sum(message, pairs.merge)
         return torch.relu(out) if rectify else out
 
@@ -237,20 +277,33 @@ class RelationalConv(nn.Module):
         out = rows.new_zeros((len(pairs.merge), weights.shape[2]))
         for relation, piece in zip(pairs.relations, pairs.split(), strict=True):
             out = out + checkpoint(
-                self._one, rows, weights[relation], piece, use_reentrant=False, preserve_rng_state=False
-            )
+                self._one, rows, weights[relation], piece, None if self.edge is None else self.edge[relation],
+                use_reentrant=False, preserve_rng_state=False,
+            )  # fmt: skip
         return out
 
-    def _one(self, rows, weight, piece: RelationPairs) -> torch.Tensor:
-        return native.segment_sum(aggregate(rows, piece.lists, piece.weight, self.aggregator) @ weight, piece.merge)
+    def _one(self, rows, weight, piece: RelationPairs, edge) -> torch.Tensor:
+        message = aggregate(rows, piece.lists, piece.weight, self.aggregator) @ weight
+        if edge is not None and piece.feature is not None:
+            message = message + self._around(piece, edge) @ edge
+        return native.segment_sum(message, piece.merge)
+
+    def _around(self, pairs: RelationPairs, edge: torch.Tensor) -> torch.Tensor:
+        """Aggregate the features of the edges of every pair [P, F]."""
+        assert pairs.feature is not None
+        feature = widened(pairs.feature, edge.shape[-2], edge.dtype)
+        return aggregate(feature, each_edge(pairs.lists), pairs.weight, self.aggregator)
 
 
 class RelationalAttention(nn.Module):
     """R-GAT: graph attention within each relation (Busbridge et al., Relational graph attention networks, 2019), added
-    up with the own row. concat as in GatConv."""
+    up with the own row. concat and features of edges as in GatConv, with a product for each relation."""
 
-    def __init__(self, weights: RelationWeights, own: OwnRows, num_relations: int, heads: int, concat: bool):
+    def __init__(
+        self, weights: RelationWeights, own: OwnRows, num_relations: int, heads: int, concat: bool, edge_width: int = 0
+    ):
         super().__init__()
+        self.edge = glorot(num_relations, edge_width, heads) if edge_width else None
         self.weights, self.own, self.num_relations, self.heads, self.concat = weights, own, num_relations, heads, concat
         head_width = weights.matrices.shape[2] // heads
         self.source, self.target = glorot(num_relations, heads, head_width), glorot(num_relations, heads, head_width)
@@ -265,7 +318,11 @@ class RelationalAttention(nn.Module):
         )
         source = self._scores(rows, from_source.rows, from_source.begin(self.num_relations), weights, self.source)
         target = self._scores(block.own(rows), pairs.targets, begin, weights, self.target)
-        attended = native.graph_attention(values, source, target, from_source.lists)
+        edge_score = None
+        if self.edge is not None and pairs.feature is not None:
+            feature = widened(pairs.feature, self.edge.shape[1], self.edge.dtype)
+            edge_score = native.grouped_linear(feature, pairs.begin_edges(self.num_relations), self.edge)
+        attended = native.graph_attention(values, source, target, from_source.lists, edge_score=edge_score)
         around = _join_heads(native.segment_sum(attended, pairs.merge), self.heads, self.concat)
         out = self.own(block, rows) + around
         return torch.relu(out) if rectify else out
@@ -279,7 +336,8 @@ class RelationalAttention(nn.Module):
 @dataclass(frozen=True)
 class LayerShape:
     """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
-    relations and node types. concat: attention heads side by side, else their mean."""
+    relations and node types. concat: attention heads side by side, else their mean; edge_width: of the features of
+    edges, 0: they are not read."""
 
     config: Any
     in_width: int
@@ -287,6 +345,7 @@ class LayerShape:
     num_relations: int
     num_types: int
     concat: bool = True
+    edge_width: int = 0
 
     @property
     def head_width(self) -> int:
@@ -305,33 +364,38 @@ class LayerShape:
 def _make_sage(shape: LayerShape) -> SageConv | RelationalConv:
     aggregator = shape.config.aggregator
     if (shape.num_relations, shape.num_types) == (1, 1):
-        return SageConv(shape.in_width, shape.out_width, aggregator)
+        return SageConv(shape.in_width, shape.out_width, aggregator, shape.edge_width)
     own = OwnRows(shape.in_width, shape.out_width, shape.num_types)
-    return RelationalConv(shape.weights(shape.out_width, 0), own, shape.num_relations, aggregator, False)
+    weights = shape.weights(shape.out_width, 0)
+    return RelationalConv(weights, own, shape.num_relations, aggregator, False, shape.edge_width, shape.out_width)
 
 
 def _make_gat(shape: LayerShape) -> GatConv:
     model = shape.config
-    return GatConv(shape.in_width, shape.head_width, model.heads, model.self_loop, shape.concat)
+    return GatConv(shape.in_width, shape.head_width, model.heads, model.self_loop, shape.concat, shape.edge_width)
 
 
 def _make_rgcn(shape: LayerShape) -> RelationalConv:
-    model, own = shape.config, shape.own_rows()
-    weights = shape.weights(shape.out_width, model.bases)
-    return RelationalConv(weights, own, shape.num_relations, model.aggregator, model.low_memory)
+    model, own, width = shape.config, shape.own_rows(), shape.out_width
+    weights = shape.weights(width, model.bases)
+    return RelationalConv(
+        weights, own, shape.num_relations, model.aggregator, model.low_memory, shape.edge_width, width
+    )
 
 
 def _make_basis_rgcn(shape: LayerShape) -> RelationalConv:
     model, width = shape.config, shape.out_width
     weights = BasisRowWeights(shape.num_relations, model.bases, width, model.self_loop)
     own = OwnColumns(width, model.self_loop)
-    return RelationalConv(weights, own, shape.num_relations, model.aggregator, model.low_memory)
+    return RelationalConv(
+        weights, own, shape.num_relations, model.aggregator, model.low_memory, shape.edge_width, width
+    )
 
 
 def _make_rgat(shape: LayerShape) -> RelationalAttention:
     model, own = shape.config, shape.own_rows()
     weights = shape.weights(model.heads * shape.head_width, model.bases)
-    return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat)
+    return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat, shape.edge_width)
 
 
 @dataclass(frozen=True)
@@ -341,9 +405,9 @@ class ConvolutionPart(Part):
     node_columns: columns of nodes that it reads from a batch, such as "degree". attends: ``model.heads`` must divide
     ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
     node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
-    share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights. make_basis: makes
-    the first layer with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native
-    kernel computes, which takes rows where they lie."""
+    share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights; edge_features:
+    reads features of edges. make_basis: makes the first layer with ``model.basis_rows``, if there can be one. kernel:
+    the class, and no subclass, that a native kernel computes, which takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -352,6 +416,7 @@ class ConvolutionPart(Part):
     relational: bool = False
     low_memory: bool = False
     weighs: bool = False
+    edge_features: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
@@ -359,7 +424,7 @@ class ConvolutionPart(Part):
 CONVOLUTIONS = {
     "sage": ConvolutionPart(
         _make_sage, "a node's row and its aggregated neighbors (Hamilton et al., GraphSAGE, 2017)", weighs=True,
-        kernel=SageConv,
+        edge_features=True, kernel=SageConv,
     ),
     "gcn": ConvolutionPart(
         lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
@@ -368,16 +433,15 @@ CONVOLUTIONS = {
     ),
     "gat": ConvolutionPart(
         _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,
-        one_relation=True,
+        one_relation=True, edge_features=True,
     ),
     "rgcn": ConvolutionPart(
         _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, low_memory=True,
-        weighs=True,
-        make_basis=_make_basis_rgcn,
+        weighs=True, edge_features=True, make_basis=_make_basis_rgcn,
     ),
     "rgat": ConvolutionPart(
         _make_rgat, "a matrix and attention for each relation (Busbridge et al., R-GAT, 2019)", attends=True,
-        relational=True,
+        relational=True, edge_features=True,
     ),
     "none": ConvolutionPart(None, "no layers, only embeddings or features (link prediction only)"),
 }  # fmt: skip

@@ -26,11 +26,13 @@ from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, L
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
     """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
-    relations as (src_type, dst_type), and the width of the output."""
+    relations as (src_type, dst_type), the width of the output, and the widths of the features of edges by relation (0:
+    none, or none are read)."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
     outputs: int
+    edges: tuple[int, ...] = ()
 
 
 def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
@@ -62,7 +64,8 @@ def make_convolution(
     takes_inputs: it is the first one, of the model's input rows."""
     part = CONVOLUTIONS[config.kind]
     make: Any = part.make_basis if takes_inputs and config.basis_rows else part.make
-    return make(LayerShape(config, in_width, out_width, len(sizes.relations), len(sizes.inputs), concat))
+    edge_width = max(sizes.edges, default=0)
+    return make(LayerShape(config, in_width, out_width, len(sizes.relations), len(sizes.inputs), concat, edge_width))
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:

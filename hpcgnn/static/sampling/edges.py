@@ -48,20 +48,20 @@ def _pull(route: Route, column: np.ndarray) -> np.ndarray:
     return rows.numpy().reshape(-1).view(column.dtype).reshape(-1, *column.shape[1:])
 
 
-class EdgeTables:
-    """Row ids and columns of edges, by relation, for the blocks of steps. Collective to create and to use."""
+class EdgeColumns:
+    """Row ids and columns of this rank's edges, by relation, for blocks of its nodes.
+
+    columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64. With
+    ``partition.weighs``, the column ``weight`` becomes the factors of the messages. with_rows: row ids, too; by default
+    with columns."""
 
     def __init__(
-        self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, device: torch.device,
-        channel: Channel, weighs: bool = False,
-    ):  # fmt: skip
-        """columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64.
-        weighs: the column ``weight`` becomes the factors of the messages; without ``columns``, row ids are left out."""
-        self._owners = [BlockOwnership(starts) for starts in edges_below(partition, channel).T]
-        self._device, self._weighs = device, weighs
+        self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, with_rows: bool | None = None
+    ):
+        weighs = self._weighs = partition.weighs
         self._tables: list[dict[str, torch.Tensor]] = []
         for edges in partition.edges:
-            tables = {"row": torch.from_numpy(edges.row)} if columns or not weighs else {}
+            tables = {"row": torch.from_numpy(edges.row)} if with_rows or (with_rows is None and columns) else {}
             for name in dict.fromkeys([*columns, *[WEIGHT] * weighs]):
                 if name in edges.columns:
                     column = edges.columns[name]
@@ -70,6 +70,28 @@ class EdgeTables:
                     else:
                         tables[name] = torch.from_numpy(column.astype(np.int64))
             self._tables.append(tables)
+
+    def take(self, edges: Adjacency, places: torch.Tensor | slice) -> Adjacency:
+        """Give a relation's edges in a block their rows and columns: of this rank's edges at ``places``."""
+        return self._filled(edges, {name: table[places] for name, table in self._tables[edges.relation].items()})
+
+    def _filled(self, edges: Adjacency, columns: dict[str, torch.Tensor]) -> Adjacency:
+        if not columns:
+            return replace(edges, edge=None)
+        edge, weight = columns.pop("row", None), columns.get(WEIGHT) if self._weighs else None
+        return replace(edges, edge=edge, columns=columns, weight=weight)
+
+
+class EdgeTables(EdgeColumns):
+    """Columns of edges for the sampled blocks of steps, whose edges may be those of any rank. Collective to create and
+    to use."""
+
+    def __init__(
+        self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, device: torch.device,
+        channel: Channel,
+    ):  # fmt: skip
+        super().__init__(partition, columns, dtype, bool(columns) or not partition.weighs)
+        self._owners, self._device = [BlockOwnership(starts) for starts in edges_below(partition, channel).T], device
 
     def attach(self, blocks: tuple[Block, ...], channel: Channel) -> tuple[Block, ...]:
         """Collective. Return the blocks with row ids and columns of their edges in place of positions; one request and
@@ -95,12 +117,10 @@ class EdgeTables:
             pulled = Route.plan(self._owners[relation], unique, channel).pull(*tables)
             rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in pulled]
         pieces = zip(*(row.split([len(adjacency.edge) for adjacency in adjacencies]) for row in rows), strict=True)
-        attached = []
-        for adjacency, piece in zip(adjacencies, pieces, strict=True):
-            columns = dict(zip(names, piece, strict=True))
-            edge, weight = columns.pop("row", None), columns.get(WEIGHT) if self._weighs else None
-            attached.append(replace(adjacency, edge=edge, columns=columns, weight=weight))
-        return attached
+        return [
+            self._filled(adjacency, dict(zip(names, piece, strict=True)))
+            for adjacency, piece in zip(adjacencies, pieces, strict=True)
+        ]
 
 
 def check_columns(partition: GraphPartition, columns: Sequence[str], key: str = "") -> None:
