@@ -22,7 +22,7 @@ class NeighborBatch:
     seeds [s]: rows in the graph file of the seeds, the first nodes of type ``seed_type``; y [s]: labels, None without.
     input_id [s]: places of the seeds in the given input. For a mask of all nodes the places are the rows. For lists
     they count over the concatenated lists of all ranks, for a split over its nodes in order of row. batch_size: number
-    of seeds of all ranks in this step.
+    of seeds of all ranks in this step. columns: by type, the ``node_columns`` [U, ...] of the nodes, by name.
     """
 
     batch: Batch
@@ -33,6 +33,7 @@ class NeighborBatch:
     y: torch.Tensor | None
     input_id: torch.Tensor
     batch_size: int
+    columns: tuple[dict[str, torch.Tensor], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class LinkBatch:
     batch, x, n_id: the same as in a NeighborBatch. src, dst [s]: places of the seeds' ends among the nodes of their
     types; negative_src, negative_dst [s, k]: places of the negatives, or None. row [s]: of the seeds in the graph file;
     input_id [s]: their places among the input edges, as in a NeighborBatch; rel [s]: their column of that name, or
-    None. relation: number of their relation; batch_size: number of seeds of all ranks in this step.
+    None. relation: number of their relation; batch_size: number of seeds of all ranks in this step. columns: by type,
+    the ``node_columns`` [U, ...] of the nodes, by name; label [s]: the given labels of the seeds, or None.
     """
 
     batch: Batch
@@ -57,6 +59,8 @@ class LinkBatch:
     rel: torch.Tensor | None
     relation: int
     batch_size: int
+    columns: tuple[dict[str, torch.Tensor], ...] = ()
+    label: torch.Tensor | None = None
 
     @property
     def edge_label_index(self) -> torch.Tensor:
@@ -68,7 +72,9 @@ class LinkBatch:
 
     @property
     def edge_label(self) -> torch.Tensor:
-        """1 for seeds, 0 for negatives [s + s k], float32."""
+        """The given labels of the seeds [s]; without any, 1 for seeds and 0 for negatives [s + s k], float32."""
+        if self.label is not None:
+            return self.label
         label = torch.zeros(self.edge_label_index.shape[1], device=self.src.device)
         label[: len(self.src)] = 1
         return label

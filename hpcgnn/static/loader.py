@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.graph.directory import epoch_shuffle
@@ -36,10 +38,11 @@ from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
-from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches
+from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches, type_directory
 from hpcgnn.task.labels import has_label, labeled_type, node_labels
 
-FORMATS = ("", "pyg")
+PYG, HETERO = "pyg", "hetero"
+FORMATS = ("", PYG, HETERO)
 SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
 
 
@@ -191,9 +194,11 @@ class LoaderOptions:
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
     batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several
-    types or relations. sampler: a custom class, whose ``sample`` draws the neighbors of one relation and hop.
-    subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges among the sampled
-    nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their rows.
+    types or relations, "hetero" for HeteroData always. sampler: a custom class, whose ``sample`` draws the neighbors of
+    one relation and hop. subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges
+    among the sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their
+    rows. node_columns: columns of all sampled nodes, such as "label", which a batch of PyTorch Geometric then has as
+    ``y`` of all nodes; a request and a reply each step.
     """
 
     fanouts: list[int]
@@ -211,6 +216,7 @@ class LoaderOptions:
     subgraph_type: str = DIRECTIONAL
     edge_columns: Sequence[str] = ()
     with_edge_ids: bool = False
+    node_columns: Sequence[str] = ()
 
     @property
     def tells_edges(self) -> bool:
@@ -230,11 +236,15 @@ class LoaderOptions:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.as_data not in FORMATS:
-            raise ValueError(f"as_data must be '' or 'pyg', got {self.as_data!r}")
+            raise ValueError(f"as_data must be one of {', '.join(map(repr, FORMATS))}, got {self.as_data!r}")
         if self.subgraph_type not in SUBGRAPHS:
             raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {self.subgraph_type!r}")
-        if self.as_data == "pyg":
+        if self.as_data:
             pyg.check_installed()
+        for name in self.node_columns:
+            if all(name not in columns for columns in graph.partition.columns):
+                there = ", ".join(sorted(set().union(*graph.partition.columns))) or "none"
+                raise ValueError(f"node_columns: no node type has a column {name}; there are {there}")
         return sampling
 
 
@@ -244,15 +254,16 @@ class BatchLoader(SeedLoader):
 
     def __init__(
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, options: LoaderOptions, shuffle: bool,
-        make_batch: Callable[[GraphPlan, Any, Any], Any],
+        make_batch: Callable[[GraphPlan, Any, Any, Any], Any],
     ):  # fmt: skip
-        """make_batch: the batch of a plan, of input rows, and of rows in the graph file by type."""
+        """make_batch: the batch of a plan, of input rows, and of rows in the graph file and columns by type."""
         super().__init__(
             graph, seeds, sampling, options.batch_size, options.seed, shuffle=shuffle, drop_last=options.drop_last,
             neighbors=options.sampler, induced=options.subgraph_type == INDUCED,
-            with_edges=options.tells_edges, with_positions=options.as_data == "pyg",
+            with_edges=options.tells_edges, with_positions=bool(options.as_data),
         )  # fmt: skip
         self._make_batch, self._next = make_batch, 0
+        self._columns = NodeColumns(graph, options.node_columns) if options.node_columns else None
         self.share = 0.0  # of the seeds of the newest batch, which this rank has
         self._running: weakref.ref[Generator] | None = None
         graph.stop_at_close(self)
@@ -296,7 +307,35 @@ class BatchLoader(SeedLoader):
             wanted = rows.wanted(fetch, FEATURE) if fetched is None else fetched
             x.append(None if wanted is None else rows_of(wanted))
         n_id = tuple(identity - int(first) for identity, first in zip(plan.batch.identity, base, strict=False))
-        return self._make_batch(plan, tuple(x), n_id)
+        columns = self._columns.of(n_id) if self._columns else ({},) * len(n_id)
+        return self._make_batch(plan, tuple(x), n_id, columns)
+
+
+class NodeColumns:
+    """Columns of nodes at their owners, for the nodes of a batch, whose owners are looked up. Collective."""
+
+    def __init__(self, graph: StaticGraph, names: Sequence[str]):
+        partition, self._graph = graph.partition, graph
+        self._directories = [
+            type_directory(partition, kind, graph.world, graph.channel) for kind in range(len(graph.types))
+        ]
+        self._tables: list[dict[str, torch.Tensor]] = []
+        for columns in partition.columns:
+            tables = {name: torch.from_numpy(columns[name]) for name in names if name in columns}
+            self._tables.append({
+                name: table.to(graph.dtype if table.is_floating_point() else torch.int64)
+                for name, table in tables.items()
+            })  # fmt: skip
+
+    def of(self, n_id: tuple[torch.Tensor, ...]) -> tuple[dict[str, torch.Tensor], ...]:
+        """Collective. Fetch the columns of nodes by type, from their rows in the graph file."""
+        graph, fetched = self._graph, []
+        for kind, (rows, directory, tables) in enumerate(zip(n_id, self._directories, self._tables, strict=True)):
+            ids = directory.lookup(rows.cpu().numpy())
+            route = Route.plan(graph.partition.book.of_type(kind), ids, graph.channel)
+            pulled = route.pull(*tables.values()) if tables else []
+            fetched.append({name: column.to(graph.world.device) for name, column in zip(tables, pulled, strict=True)})
+        return tuple(fetched)
 
 
 def own_rows(own: np.ndarray, chosen: np.ndarray, num_rows: int, argument: str, name: str, hint: str) -> np.ndarray:
@@ -370,16 +409,26 @@ class NeighborLoader(BatchLoader):
         nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
         name = "train" if shuffle else "nodes"
         pool = pool_of_chosen(name, rows, nodes, graph.num_nodes(self.seed_type), columns, graph)
-        convert = partial(pyg.to_data, graph=graph, with_ids=chosen.tells_edges) if chosen.as_data else None
+        convert = partial(pyg.to_data, graph=graph, options=chosen) if chosen.as_data else None
         make_batch = partial(_node_batch, convert, self.seed_type)
         super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 
 
-def _node_batch(convert: Callable[[NeighborBatch], Any] | None, seed_type: int, plan: GraphPlan, x, n_id) -> Any:
+def _node_batch(
+    convert: Callable[[NeighborBatch], Any] | None, seed_type: int, plan: GraphPlan, x, n_id, of_nodes
+) -> Any:
     """Make a batch of nodes; convert: to what another library has."""
     columns, seeds = plan.columns, n_id[seed_type][plan.roots[0]]
     batch = NeighborBatch(
-        plan.batch, x, n_id, seed_type, seeds, columns.get("label"), columns["input_id"], plan.batch_size
+        plan.batch,
+        x,
+        n_id,
+        seed_type,
+        seeds,
+        columns.get("label"),
+        columns["input_id"],
+        plan.batch_size,
+        of_nodes,
     )
     return batch if convert is None else convert(batch)
 

@@ -20,28 +20,34 @@ def check_installed() -> None:
         raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
 
 
-def to_data(batch: NeighborBatch, graph: StaticGraph, with_ids: bool):
-    """Convert a batch of nodes: Data for one type and one relation, HeteroData for several.
+def to_data(batch: NeighborBatch, graph: StaticGraph, options: Any):
+    """Convert a batch of nodes: Data for one type and one relation, HeteroData for several, or where
+    ``options.as_data`` is "hetero".
 
-    Nodes carry x and n_id; the seeds, which are the first nodes of their type, y, input_id and batch_size (seeds of
-    this rank). num_seeds: seeds of all ranks. For edges see ``add_nodes_and_edges``.
+    Nodes carry x, n_id and ``options.node_columns``, of which the column label is y; the seeds, which are the first
+    nodes of their type, y, input_id and batch_size (seeds of this rank). num_seeds: seeds of all ranks; input_type: of
+    the seeds, in HeteroData. For edges see ``add_nodes_and_edges``.
     """
-    data = add_nodes_and_edges(batch, graph, with_ids)
-    seeds = data[graph.types[batch.seed_type]] if _is_typed(graph) else data
+    data, typed = add_nodes_and_edges(batch, graph, options), _is_typed(graph, options)
+    seeds = data[graph.types[batch.seed_type]] if typed else data
     seeds.input_id, seeds.batch_size = batch.input_id, len(batch.seeds)
-    if batch.y is not None:
+    if batch.y is not None and "label" not in options.node_columns:
         seeds.y = batch.y
+    if typed:
+        data.input_type = graph.types[batch.seed_type]
     data.num_seeds = batch.batch_size
     return data
 
 
-def to_link_data(batch: LinkBatch, graph: StaticGraph, with_ids: bool):
+def to_link_data(batch: LinkBatch, graph: StaticGraph, options: Any):
     """Convert a batch of edges to Data or HeteroData, with edge_label_index and edge_label, or, with drawn destinations
     alone, src_index, dst_pos_index and dst_neg_index; input_id; batch_size, the seeds of this rank."""
-    data, typed = add_nodes_and_edges(batch, graph, with_ids), _is_typed(graph)
+    data, typed = add_nodes_and_edges(batch, graph, options), _is_typed(graph, options)
     name = files.split_relation(graph.relations[batch.relation])
     edges, src, dst = (data[name], data[name[0]], data[name[2]]) if typed else (data, data, data)
     edges.input_id, edges.batch_size, data.num_seeds = batch.input_id, len(batch.row), batch.batch_size
+    if typed:
+        data.input_type = name
     if batch.negative_dst is None or batch.negative_src is not None:
         edges.edge_label_index, edges.edge_label = batch.edge_label_index, batch.edge_label
         return data
@@ -50,25 +56,27 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph, with_ids: bool):
     return data
 
 
-def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, with_ids: bool):
+def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, options: Any):
     """Make Data or HeteroData of a batch, without its seeds.
 
     edge_index [2, E] (source, destination, as in the graph, whichever way it was followed) has each edge that some hop
-    sampled, once; parallel edges are separate. with_ids: with e_id, their rows in the graph file, and the requested
-    columns: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a layer
-    over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first:
-    (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by
-    relation.
+    sampled, once; parallel edges are separate. options: of the loader, which may ask for e_id, the edges' rows in the
+    graph file, and for columns: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes
+    so far, so a layer over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the
+    innermost first: (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)),
+    in HeteroData by relation.
     """
     from torch_geometric.data import Data, HeteroData
 
-    typed = _is_typed(graph)
+    typed, with_ids = _is_typed(graph, options), options.tells_edges
     data = HeteroData() if typed else Data()
     for kind, name in enumerate(graph.types):
         store = data[name] if typed else data
         store.n_id, store.num_nodes = batch.n_id[kind], len(batch.n_id[kind])
         if batch.x[kind] is not None:
             store.x = batch.x[kind]
+        for column, values in batch.columns[kind].items():
+            store["y" if column == "label" else column] = values
     blocks, device = batch.batch.blocks, batch.n_id[0].device
     names = [files.split_relation(name) for name in graph.relations]
     for number, relation in enumerate(names):
@@ -81,8 +89,8 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, wi
     return data
 
 
-def _is_typed(graph: StaticGraph) -> bool:
-    return (len(graph.types), len(graph.relations)) != (1, 1)
+def _is_typed(graph: StaticGraph, options: Any) -> bool:
+    return options.as_data == "hetero" or (len(graph.types), len(graph.relations)) != (1, 1)
 
 
 def _add_edges(

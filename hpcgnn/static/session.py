@@ -281,7 +281,8 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
         lines.append(f"column weight of {names}: {use} messages are not multiplied by it (see model.edge_weights)")
     if unused:
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
-        lines.append(f"edge columns not read: {names} (model.edge_features reads feat, sampling.edge_columns any for a custom model)")
+        readers = "model.edge_features reads feat, sampling.edge_columns any, for a custom model"
+        lines.append(f"edge columns not read: {names} ({readers})")
     return lines
 
 

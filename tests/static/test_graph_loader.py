@@ -225,6 +225,23 @@ def test_data_of_one_type(comm, plain_parts, mpi_tmp_path):
         assert sizes[0][0] == data.num_nodes
 
 
+def test_columns_of_all_nodes(comm, plain_parts, mpi_tmp_path):
+    """Labels as y of all nodes, the seeds first, and in HeteroData of a graph of one type."""
+    graph = open_graph(comm, plain_parts)
+    with h5py.File(mpi_tmp_path / "graph.h5") as file:
+        label, split = file["nodes/node/label"][()], file["nodes/node/split"][()]
+    loader = NeighborLoader(graph, "train", FANOUTS, 16, as_data="hetero", node_columns=["label", "split"])
+    plainly = NeighborLoader(graph, "train", FANOUTS, 16)
+    for batch, data in zip(plainly, loader, strict=True):
+        assert data.validate()
+        assert (data.node_types, data.edge_types) == (["node"], [("node", "meets", "node")])
+        assert data.input_type == "node"
+        store = data["node"]
+        assert np.array_equal(store.y.numpy(), label[store.n_id])
+        assert np.array_equal(store.split.numpy(), split[store.n_id])
+        assert torch.equal(store.y[: store.batch_size], batch.y)
+
+
 def parallel(path):
     """Node 1 leads to node 0 three times, node 2 once."""
     nodes = {"node": {"feat": np.arange(5.0)[:, None], "label": np.zeros(5, int), "split": np.zeros(5, np.int8)}}
@@ -301,8 +318,9 @@ def test_data_of_a_relation_that_is_not_followed_has_no_edges(comm, typed_parts,
         (("author", np.array([[1, 2]])), {}, "in one dimension, got int64 of shape .1, 2."),
         (("author", np.array([1.5])), {}, "by a mask or by integers, in one dimension, got float64"),
         ("train", {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ("train", {"as_data": "dgl"}, "as_data must be '' or 'pyg', got 'dgl'"),
+        ("train", {"as_data": "dgl"}, "as_data must be one of '', 'pyg', 'hetero', got 'dgl'"),
         ("train", {"relation_fanouts": {"a.b.c": [1, 1]}}, "no relation a.b.c"),
+        ("train", {"node_columns": ["age"]}, "no node type has a column age; there are id, label, split"),
         ("train", {"strategy": "best"}, "sampling.strategy"),
         ("train", {"strategy": "whole"}, "sampling.strategy"),
     ],

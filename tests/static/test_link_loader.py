@@ -184,6 +184,50 @@ def test_data(comm, mpi_tmp_path, case, negatives):
             assert torch.equal(edges.edge_label, batch.edge_label)
 
 
+def test_pairs_and_labels_of_ones_own(comm, mpi_tmp_path):
+    """Pairs that need not be edges, in their order, with their labels; on all ranks together once each."""
+    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    rng = np.random.default_rng(3)
+    pairs, label = np.stack([rng.integers(0, 40, 37), rng.integers(0, 30, 37)]), rng.standard_normal(37)
+    (buyer, _, item), seen = (BUYS.split("."), [])
+    kinds = [graph.types.index(name) for name in (buyer, item)]
+    loaders = (
+        LinkNeighborLoader(graph, (BUYS, pairs), FANOUTS, 8, edge_label=label, as_data=kind) for kind in ("", "pyg")
+    )
+    for batch, data in zip(*loaders, strict=True):
+        places = batch.input_id.numpy()
+        assert np.array_equal(batch.n_id[kinds[0]][batch.src].numpy(), pairs[0, places])
+        assert np.array_equal(batch.n_id[kinds[1]][batch.dst].numpy(), pairs[1, places])
+        assert np.array_equal(batch.edge_label.numpy(), label[places])
+        edges = data[tuple(BUYS.split("."))]
+        assert torch.equal(edges.edge_label, batch.edge_label)
+        assert torch.equal(edges.edge_label_index, torch.stack([batch.src, batch.dst]))
+        assert data.input_type == tuple(BUYS.split("."))
+        seen += places.tolist()
+    assert sorted(place for places in comm.allgather(seen) for place in places) == list(range(37))
+
+
+@pytest.mark.parametrize("given", ["train", "mask"])
+def test_strict_negatives_are_no_edges(comm, mpi_tmp_path, given):
+    """Without it some are; with a split, edges are those of training."""
+    parts = make_static_parts(comm, shop, mpi_tmp_path)
+    graph = open_graph(comm, parts)
+    edges = relation_rows(parts, BUYS)
+    training = edges["split"] == 0 if given == "train" else np.ones(len(edges["split"]), bool)
+    known = set(zip(edges["src"][training].tolist(), edges["dst"][training].tolist(), strict=True))
+    chosen = "train" if given == "train" else (BUYS, training)
+    met = {}
+    for strict in (False, True):
+        loader = LinkNeighborLoader(graph, chosen, FANOUTS, 16, neg_sampling="triplet", negatives=4, strict=strict)
+        met[strict] = 0
+        for batch in loader:
+            user, item = ends_of(graph, batch)
+            source = batch.n_id[user][batch.src].unsqueeze(1).expand_as(batch.negative_dst)
+            pairs = zip(source.flatten().tolist(), batch.n_id[item][batch.negative_dst].flatten().tolist(), strict=True)
+            met[strict] += len([pair for pair in pairs if pair in known])
+    assert [comm.allreduce(met[strict]) > 0 for strict in (False, True)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("given", "changes", "message"),
     [
@@ -192,7 +236,11 @@ def test_data(comm, mpi_tmp_path, case, negatives):
         (("item.like.item", "train"), {}, "item.like.item has no column split"),
         ((BUYS, np.array([999])), {}, "user.buys.item 999 is not at this rank"),
         ((BUYS, np.ones(159, bool)), {}, "an entry for each of all 160 user.buys.item, by row, got 159"),
-        ((BUYS, torch.tensor([[0, 1], [2, 3]])), {}, "in one dimension, got int64 of shape .2, 2."),
+        ((BUYS, torch.tensor([[0, 1]])), {}, "pairs are integers of shape .2, k., got int64 of shape .1, 2."),
+        ((BUYS, torch.tensor([[0, 99], [2, 3]])), {}, "source 99 is no row of user, of which there are 40"),
+        ((BUYS, torch.tensor([[0], [2]])), {"edge_label": [1, 0]}, "edge_label has shape .2,. for 1 pairs"),
+        ("train", {"edge_label": [1]}, "edge_label is for pairs"),
+        ("train", {"strict": True, "neg_sampling": "binary"}, "strict is for neg_sampling 'triplet', got 'binary'"),
         ("train", {"neg_sampling": "mixed"}, "neg_sampling must be '', 'binary' or 'triplet', got 'mixed'"),
         ("train", {"negatives": 0}, "negatives must be at least 1, got 0"),
         ("train", {"reverse": "item.like.item"}, "item.like.item does not lead from"),
