@@ -350,6 +350,8 @@ class FeatureConfig:
         wire: Data type in which rows are sent, and to which all rows are rounded, also on one rank: "float16" (up to
             65,504; larger features are refused) or "bfloat16". Empty: the type of the features.
         normalize: Divide the features of each node by the sum of their absolute values.
+        standardize: Subtract the mean of each feature from it and divide by the standard deviation, both over the
+            training nodes of the node type (over all nodes if the type has no split). They are stored with the model.
     """
 
     storage: Literal["device", "pinned", "file"] = "device"
@@ -358,6 +360,7 @@ class FeatureConfig:
     cache_policy: Literal["presample", "stored"] = "presample"
     wire: Literal["", "float16", "bfloat16"] = ""
     normalize: bool = False
+    standardize: bool = False
 
     def __post_init__(self):
         check_choices("features", self)
@@ -418,6 +421,8 @@ class StaticConfig(Sections):
             raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
         if self.train.cuda_graphs and (used := _used(edges)):
             raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
+        if self.features.standardize and self.model.class_path:
+            raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
             _check_sampler_features(self)
         if self.sampling.direction == "out" and self.task.kind == "link":
@@ -447,6 +452,7 @@ def _check_sampler_features(config: StaticConfig) -> None:
         "eval.exact": config.eval.exact,
         "eval.ranking": config.eval.ranking,
         "features.cache_ratio": config.features.cache_ratio > 0,
+        "features.standardize": config.features.standardize,
         "features.storage pinned": config.features.storage == "pinned",
     }
     if used := _used(settings):

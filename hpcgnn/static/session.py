@@ -33,6 +33,7 @@ from hpcgnn.static.loader import SeedLoader, Seeds
 from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
+from hpcgnn.static.moments import moments
 from hpcgnn.static.plan import pad_graph_plan
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
@@ -184,7 +185,10 @@ def _build_model(
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
         sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths)
-        model: Any = goal.extend(make_model(config.model, sizes))
+        model: Any = make_model(config.model, sizes)
+    if config.features.standardize:
+        model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])
+    model = goal.extend(model)
     if config.train.full_graph or config.eval.exact or config.eval.ranking:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)

@@ -92,7 +92,24 @@ class InputRows(nn.Module):
     @property
     def changes_rows(self) -> bool:
         """Whether the rows of any type are transformed."""
-        return any(type(product) is not nn.Identity for product in self.products)
+        return any(type(product) is not nn.Identity for product in self.products) or any(True for _ in self.buffers())
+
+    def standardize(self, moments: Sequence[tuple[torch.Tensor, torch.Tensor] | None]) -> None:
+        """Let input rows be standardized, by type: the mean and the standard deviation of the first columns, or None.
+        Both are buffers, stored with the model."""
+        for kind, of_type in enumerate(moments):
+            if of_type is not None:
+                mean, deviation = of_type
+                self.register_buffer(f"mean_{kind}", mean)
+                self.register_buffer(f"deviation_{kind}", torch.where(deviation > 0, deviation, 1.0))
+
+    def standardized(self, kind: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of a type, standardized where this is asked for."""
+        mean = getattr(self, f"mean_{kind}", None)
+        if mean is None:
+            return rows
+        features, learned = rows.split([len(mean), rows.shape[1] - len(mean)], dim=1)
+        return torch.cat([(features - mean) / getattr(self, f"deviation_{kind}"), learned], dim=1)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Stack the rows of all types [S, width]."""
@@ -151,8 +168,10 @@ class GraphModel(nn.Module):
 
     def _input(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows], p: float) -> torch.Tensor:
         """Drop entries of the input rows, project and stack them."""
-        pairs = zip(inputs, batch.identity, strict=True)
-        return self.input([drop(rows_of(of_type), batch, keys, 0, p) for of_type, keys in pairs])
+        rows = [self.input.standardized(kind, rows_of(of_type)) for kind, of_type in enumerate(inputs)]
+        return self.input(
+            [drop(of_type, batch, keys, 0, p) for of_type, keys in zip(rows, batch.identity, strict=True)]
+        )
 
 
 class EmbeddingModel(GraphModel):
