@@ -266,6 +266,10 @@ class GraphDataConfig:
 
 
 NODE, REGRESSION, LINK = "node", "regression", "link"
+EDGE_CLASSES, EDGE_REGRESSION = "edge", "edge_regression"
+OF_EDGES = (LINK, EDGE_CLASSES, EDGE_REGRESSION)
+OR_EDGES = " or ".join(OF_EDGES)
+TRAINING, ALL = "train", "all"
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
 BOTH_ENDS = "both"
 
@@ -275,17 +279,23 @@ class GraphTaskConfig(TaskConfig):
     """The task on the graph.
 
     Attributes:
-        kind: Task: "node": node classification by the column ``label``; "regression": node regression, with a number as
-            label (NaN: not known); "link": link prediction, whether there is an edge. The column ``split`` of nodes or
-            edges has their split.
-        node_type: Node type whose labels are learned; empty: the only type that has labels. Not for link prediction.
-        relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Link
-            prediction only.
-        reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
-            empty: every relation that leads back; "none": none. Link prediction only.
-        message_edges: Form in which the learned relation carries messages: "stored", "typed" (one relation for each
-            type in the column ``rel``), or "both" (typed, and a relation for each type in reverse). Link prediction
+        kind: Task: classification of a "node" or an "edge" by the column ``label``. With "regression" and
+            "edge_regression", the label is a number (NaN: not known). "link": link prediction, whether there is an
+            edge. The column ``split`` of nodes or edges has their split.
+        node_type: Node type whose labels are learned; empty: the only type that has labels. Kinds node and regression
             only.
+        relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Kinds
+            link, edge and edge_regression only.
+        reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
+            empty: every relation that leads back; "none": none. Kinds link, edge and edge_regression only.
+        message_edges: Form in which the learned relation carries messages: "stored", "typed" (one relation for each
+            type in the column ``rel``), or "both" (typed, and a relation for each type in reverse). Kinds link, edge
+            and edge_regression only.
+        message_splits: Edges of the learned relation that carry messages: "train": training edges, and in a step none
+            of its seeds; "all": all edges, which are known while their labels are not. "all" is for kinds edge and
+            edge_regression only.
+        edge_columns: Columns of numbers of the learned edges, from which the label is predicted together with both end
+            nodes. Kinds edge and edge_regression only.
         negative_sharing: Sharing of training negatives: "edge": drawn for each edge; "batch": the destinations of the
             other edges of the batch; "shared": drawn once for all edges of a batch. Link prediction only.
         negatives: Number of training negatives. negative_sharing edge: drawn for each edge; 0: one. batch: edges of the
@@ -296,11 +306,13 @@ class GraphTaskConfig(TaskConfig):
             prediction only.
     """
 
-    kind: Literal["node", "regression", "link"] = "node"
+    kind: Literal["node", "regression", "link", "edge", "edge_regression"] = "node"
     node_type: str = ""
     relation: str = ""
     reverse: str = ""
     message_edges: Literal["stored", "typed", "both"] = "stored"
+    message_splits: Literal["train", "all"] = "train"
+    edge_columns: list[str] = field(default_factory=list)
     negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
@@ -318,10 +330,30 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(
                 f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
             )
-        if self.kind != LINK and (self.relation or self.reverse):
-            raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
-        if self.kind == LINK and (self.node_type or self.classes):
-            raise ValueError("task.node_type and task.classes are for labels of nodes: leave them out")
+        self._check_edges()
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether the seeds are edges."""
+        return self.kind in OF_EDGES
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the decoder of links has weights by edge type."""
+        return self.kind == LINK and super().is_typed
+
+    def _check_edges(self) -> None:
+        """Raise ValueError for keys of edges in a task on nodes, and the other way round."""
+        if not self.of_edges and (self.relation or self.reverse):
+            raise ValueError(f"task.relation and task.reverse are for task.kind {OR_EDGES}: leave them empty")
+        if self.of_edges and self.node_type:
+            raise ValueError("task.node_type is for labels of nodes: leave it out")
+        labels_edges = self.of_edges and self.kind != LINK
+        if not labels_edges and (self.edge_columns or self.message_splits == ALL):
+            key = "edge_columns" if self.edge_columns else f"message_splits {ALL}"
+            raise ValueError(f"task.{key} is for task.kind {EDGE_CLASSES} or {EDGE_REGRESSION}: leave it out")
+        if answers := [name for name in ("label", "split") if name in self.edge_columns]:
+            raise ValueError(f"task.edge_columns: {answers[0]} is no input: leave it out")
 
 
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -399,8 +431,8 @@ class StaticConfig(Sections):
         check_parallel_epochs(self.train)
         if self.eval.ranking and self.task.kind != "link":
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
-        if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and self.task.kind != LINK:
-            raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
+        if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and not self.task.of_edges:
+            raise ValueError(f"model.kind {self.model.kind} is for task.kind {OR_EDGES}: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
         if self.comm.sampling_servers and (self.sampling.edge_columns or self.model.edge_weights):
@@ -410,8 +442,10 @@ class StaticConfig(Sections):
             raise ValueError("train.cuda_graphs: CUDA graphs do not work with model.edge_weights; set one false")
         if self.comm.server_features:
             _check_sampler_features(self)
-        if self.sampling.direction == "out" and self.task.kind == "link":
-            raise ValueError("sampling.direction out is for task.kind node: link prediction samples along in-edges")
+        if self.sampling.direction == "out" and self.task.of_edges:
+            raise ValueError(
+                f"sampling.direction out is for task.kind node or regression: {self.task.kind} samples along in-edges"
+            )
         if self.train.full_graph:
             _check_full_graph(self)
         elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
@@ -444,7 +478,7 @@ def _check_full_graph(config: StaticConfig) -> None:
     """Raise ValueError for settings that only mini-batches have."""
     sampling, features = config.sampling, config.features
     settings = {
-        "task.kind link": config.task.kind == "link",
+        f"task.kind {config.task.kind}": config.task.of_edges,
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.edge_columns": sampling.edge_columns,

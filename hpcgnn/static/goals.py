@@ -1,10 +1,10 @@
-"""The tasks on static graphs and their metrics: labels of nodes, or links against drawn destinations."""
+"""The tasks on static graphs and their metrics: labels of nodes or edges, or links against drawn destinations."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,9 +18,19 @@ from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.static.config import BATCH, BOTH_ENDS, EDGE, LINK, REGRESSION, SHARED, GraphTaskConfig, StaticConfig
+from hpcgnn.static.config import (
+    ALL,
+    BATCH,
+    BOTH_ENDS,
+    EDGE,
+    EDGE_REGRESSION,
+    LINK,
+    REGRESSION,
+    SHARED,
+    StaticConfig,
+)
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
+from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.seeds import (
@@ -30,22 +40,23 @@ from hpcgnn.static.sampling.seeds import (
     SeedBatches,
     SeedPool,
     known_answers,
-    make_link_seeds,
     make_pool,
-    split_relation,
     type_directory,
 )
 from hpcgnn.static.step import (
     DESTINATION,
     SOURCE,
+    GraphEdgeTask,
     GraphLinkTask,
     GraphNodeTask,
     GraphTask,
     ReplacedEnd,
+    label_edges,
     score_negatives,
 )
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
 from hpcgnn.task.labels import (
+    Head,
     LabelScores,
     class_weights,
     count_classes,
@@ -158,6 +169,86 @@ class NodeGoal(StaticGoal):
         return f"{self._type_name} labels, {self.num_outputs} {kinds}"
 
 
+def pull_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[torch.Tensor]:
+    """Collective. Bring the outputs [n, C] of groups of nodes from their owners. nodes: of each group global ids [s] or
+    [s, k]; returns [s, C] or [k, s, C] of each."""
+    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
+    (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
+    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
+    return [rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)]
+
+
+class LabeledEdgesGoal(StaticGoal):
+    """Predicts labels of the edges of a relation, classes or numbers, from the outputs at both ends: ``learned``, with
+    edges of ``num_edge_types``. Messages follow training edges only, and in a step none of its seeds, unless
+    ``task.message_splits`` lets all edges carry them."""
+
+    several = False
+
+    def __init__(self, config: StaticConfig, edges: EdgesToLearn, partition: GraphPartition, world: World):
+        """Collective. partition: the graph with the edges of all splits."""
+        self._task, self._numbers = config.task, config.task.kind == EDGE_REGRESSION
+        self.learned = kind = partition.relations[edges.relation]
+        self.num_edge_types, self.excluded, self.pools = edges.edge_types, edges.excluded, edges.seeds.pools
+        labels = np.concatenate([pool.columns["label"] for pool in self.pools.values()])
+        self.classes = 0 if self._numbers else count_classes(labels, config.task.classes, world)
+        with together(world, "read task.class_weights"):
+            weights = class_weights(config.task.class_weights, self.classes, config.train.dtype, world.device)
+        self.loss, self.num_outputs = make_loss(config.task, weights), config.model.hidden
+        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"))
+        shapes = [partition.edges[edges.relation].columns[name].shape[1:] for name in config.task.edge_columns]
+        self.widths = tuple(math.prod(shape) for shape in shapes)
+        unlabeled = f" ({edges.num_unlabeled} edges without a label are not learned)" * (edges.num_unlabeled > 0)
+        self._found = unlabeled + _describe_seeds(config, edges.seeds, partition, kind)
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Add the head that labels edges to the model."""
+        model.decoder = Head(2 * self.num_outputs + sum(self.widths), self.num_outputs, self.classes or 1)
+        return model
+
+    def task(self, *shared) -> GraphEdgeTask:
+        types = self.learned.src_type, self.learned.dst_type
+        return GraphEdgeTask(types, self._task.edge_columns, self.loss, *shared)
+
+    @torch.no_grad()
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split, a batch at a time."""
+        collected = self.collector()
+        for step in range(batches.num_steps):
+            seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            ends = pull_outputs(outputs, [seeds["src"], seeds["dst"]], graph)
+            columns = [torch.from_numpy(seeds[name]).to(outputs.device) for name in self._task.edge_columns]
+            output = label_edges(model.decoder, ends, columns)
+            collected.take(LabelScores(output, torch.from_numpy(seeds["label"])).arrays())
+            between()
+        return collected
+
+    def collector(self) -> Collected:
+        """Collect outputs and labels."""
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics of classes, or of the errors of numbers."""
+        return regression_metric_names() if self._numbers else class_metric_names(self.classes)
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Measure training as a split is measured."""
+        return self.metric_names(), self._measure
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective."""
+        if self._numbers:
+            return regression_metrics(scores["output"][:, 0], scores["label"], world)
+        return measure_classes(scores, world)
+
+    def describe(self) -> str:
+        kind = "a number an edge" if self._numbers else f"{self.classes} classes"
+        carried = "all edges carry messages" if self._task.message_splits == ALL else "training edges carry messages"
+        return f"labels of {self.learned.name}, {kind}{self._found}, {carried}"
+
+
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 
 
@@ -187,7 +278,7 @@ class LinkGoal(StaticGoal):
     complete: LinkNegatives
 
     def __init__(
-        self, config: StaticConfig, links: LinksToLearn, partition: GraphPartition, world: World, channel: Channel
+        self, config: StaticConfig, links: EdgesToLearn, partition: GraphPartition, world: World, channel: Channel
     ):
         """partition: the graph with the links of all splits."""
         self._config, self._world, self.loss = config, world, make_loss(config.task)
@@ -263,13 +354,7 @@ class LinkGoal(StaticGoal):
         collected = self.collector()
         for step in range(batches.num_steps):
             columns = self.complete(batches, 0, step)
-            nodes = [columns[name] for _, name in self.roots]
-            ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
-            (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
-            pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
-            src, dst, *negatives = (
-                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)
-            )
+            src, dst, *negatives = pull_outputs(outputs, [columns[name] for _, name in self.roots], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             scores = [
                 score_negatives(model.decoder, (src, dst), negative, place.end, relation)
@@ -351,60 +436,14 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
     return (f" ({', '.join(found)})" if found else "") + f", {said}"
 
 
-@dataclass(frozen=True, slots=True)
-class LinksToLearn:
-    """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
-    steps of training leave out of it."""
-
-    relation: int
-    edge_types: int
-    seeds: LinkSeeds
-    messages: GraphPartition
-    excluded: Exclusion
-
-
 def make_goal(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
 ) -> tuple[StaticGoal, GraphPartition]:
     """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages; edge_types: the
     least number of types of the links."""
-    if config.task.kind != LINK:
+    if not config.task.of_edges:
         return NodeGoal(config, partition, world, channel), partition
-    links = links_to_learn(config, partition, world, channel, edge_types)
-    return LinkGoal(config, links, partition, world, channel), links.messages
-
-
-def links_to_learn(
-    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
-) -> LinksToLearn:
-    """Collective. Read the links of the section ``task`` from the graph; edge_types: the least number of types."""
-    task = config.task
-    with together(world, "choose the relation"):
-        relation = split_relation(partition, task.relation, "task.relation")
-        types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
-    edge_types = max(edge_types, *world.allgather(types))
-    reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel)
-    messages, left_out = seeds.partition, seeds.edges
-    if task.message_edges != STORED:
-        with together(world, "type the edges"):
-            typed = edge_types * (1 + (task.message_edges == BOTH))
-            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.message_edges")
-        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.message_edges, world, channel)
-    excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
-    return LinksToLearn(relation, edge_types, seeds, messages, excluded)
-
-
-def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
-    """Count the edge types that this rank knows of. Raises ValueError."""
-    if rel is None:
-        for key, value, typed in (
-            ("decoder", task.decoder, task.is_typed),
-            ("messages", task.message_edges, task.message_edges in MESSAGES[1:]),
-        ):
-            if typed:
-                raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")
-        return 1
-    if rel.dtype.kind not in "iu" or np.any(rel < 0):
-        raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")
-    return int(rel.max(initial=0)) + 1
+    edges = find_edges_to_learn(config, partition, world, channel, edge_types)
+    if config.task.kind == LINK:
+        return LinkGoal(config, edges, partition, world, channel), edges.messages
+    return LabeledEdgesGoal(config, edges, partition, world), edges.messages

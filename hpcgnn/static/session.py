@@ -24,7 +24,7 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, StaticConfig
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -53,7 +53,7 @@ def open_session(
     channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
     partition = open_partition(
         config, path, world, channel, partial(_check, config, samplers is None),
-        edges=samplers is None or exact or config.task.kind == LINK,
+        edges=samplers is None or exact or config.task.of_edges,
     )  # fmt: skip
     describe = partial(_describe, _describe_columns(config, partition))
     needs, edge_types = needs_of(config, partition), 0

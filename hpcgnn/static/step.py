@@ -5,7 +5,9 @@ s seeds of this rank, nodes or edges; k negatives a seed; c candidates of this r
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +225,32 @@ def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: 
     if replaced == SOURCE:
         return decoder(negative, destination, relation)
     return decoder(source, negative, relation)
+
+
+def label_edges(head: nn.Module, ends: Iterable[torch.Tensor], columns: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Compute the outputs [s, C] of edges by a head, from the embeddings [s, Z] of source and destination, and from
+    columns [s] or [s, F] of the edges."""
+    source, destination = ends
+    rows = (column.to(source.dtype).reshape(len(column), math.prod(column.shape[1:])) for column in columns)
+    return head(torch.cat([source, destination, *rows], dim=1))
+
+
+class GraphEdgeTask(GraphTask):
+    """Scores the label of every seed, an edge."""
+
+    def __init__(self, types: tuple[int, int], columns: Sequence[str], loss: Loss, *shared):
+        """types: of source and destination; columns: of the edges, which the head reads; loss: a sum over seeds;
+        shared: what GraphTask takes. The model's decoder is a Head."""
+        super().__init__(*shared)
+        self._types, self._names, self._sum = types, columns, loss
+
+    def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
+        ends = (embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots, self._types, strict=True))
+        output = label_edges(self.model.decoder, ends, [plan.columns[name] for name in self._names])
+        return LabelScores(output, plan.columns["label"])
+
+    def _loss(self, scores: LabelScores) -> torch.Tensor:
+        return self._sum(scores.output, scores.label)
 
 
 class GraphNodeTask(GraphTask):

@@ -75,6 +75,19 @@ def _check_there(columns: dict[str, np.ndarray], node_type: str) -> None:
             )
 
 
+def edge_labels(columns: dict[str, np.ndarray], relation: str, numbers: bool, classes: int) -> np.ndarray:
+    """Read the labels [m] of a rank's edges of a relation: classes int64, -1 where missing, or ``numbers``, float64,
+    NaN where missing. Raises ValueError for a column that is missing or cannot be used."""
+    if "label" not in columns:
+        raise ValueError(f"relation {relation} has no column label: convert the source again with one")
+    label, name = columns["label"], f"label of {relation}"
+    if numbers:
+        return read_numbers(label, name, 0)
+    if label.ndim != 1:
+        raise ValueError(f"{name} must be one class an edge, got rows {label.shape[1:]}")
+    return read_classes(label, name, classes)
+
+
 def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
     if label.shape[1] < 2 or classes not in (0, label.shape[1]):
         raise ValueError(f"node type {node_type}: labels of {label.shape[1]} columns, but task.classes = {classes}")

@@ -149,8 +149,8 @@ def temporal_chance(row: Row) -> bool:
 
 def static_chance(row: Row) -> bool:
     """What a graph's relations decide: gcn and gat take one of them only. Of nodes nothing is typed, nor reverse."""
-    typed, link = row["task.message_edges"] != "stored", row["task.kind"] == "link"
-    if not link:
+    typed, of_nodes = row["task.message_edges"] != "stored", row["task.kind"] in ("node", "regression")
+    if of_nodes:
         return not (typed or row["graph.reverse"] or row["eval.ranking"])
     if row["graph.reverse"] and typed:
         return False

@@ -128,19 +128,22 @@ class _Reverses:
 
 
 def make_link_seeds(
-    partition: GraphPartition, relation: int, reverse: str, typed: bool, world: World, channel: Channel
+    partition: GraphPartition, relation: int, reverse: str, typed: bool, world: World, channel: Channel,
+    further: dict[str, np.ndarray] | None = None, chosen: np.ndarray | slice = slice(None),
 ) -> LinkSeeds:  # fmt: skip
     """Collective. Make the seeds of a relation from its column ``split``; reverse: as ``task.reverse``; typed: only
-    edges of one type (column ``rel``) are copies or reverses of each other. Raises DistributedError, on all ranks, for
-    settings that do not fit the graph."""
+    edges of one type (column ``rel``) are copies or reverses of each other. further: columns [m, ...] of the in-edges
+    that seeds have too; chosen: mask [m] of the edges that may be seeds, such as the labeled ones. Raises
+    DistributedError, on all ranks, for settings that do not fit the graph."""
     kind, edges = partition.relations[relation], partition.edges[relation]
     with together(world, "read the splits"):
         split = _read_split(partition, relation)
         candidates = _candidates(partition, relation, reverse)
-    all_columns = seed_columns(partition, relation)
-    pools, place = {}, np.full(len(split), -1, np.int64)
+    all_columns = seed_columns(partition, relation) | (further or {})
+    pools, place, may_be_seed = {}, np.full(len(split), -1, np.int64), np.zeros(len(split), bool)
+    may_be_seed[chosen] = True
     for number, name in enumerate(SPLITS):
-        in_split = split == number
+        in_split = may_be_seed & (split == number)
         columns = {column: values[in_split] for column, values in all_columns.items()}
         pools[name] = make_pool(name, edges.row[in_split], kind.num_edges, columns, world, channel)
         if number == TRAIN:
