@@ -61,6 +61,7 @@ from hpcgnn.task.labels import (
     class_weights,
     count_classes,
     has_label,
+    is_known,
     labeled_type,
     node_labels,
     node_numbers,
@@ -128,6 +129,8 @@ class NodeGoal(StaticGoal):
             chosen = np.flatnonzero((split == number) & labeled)
             seeds = {"id": ids[chosen], "label": label[chosen]}
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
+        unknown = sum(int((~is_known(pool.columns["label"])).sum()) for pool in self.pools.values())
+        self._num_unknown = int(world.total(unknown))  # of several labels a node some
 
     def task(self, *shared) -> GraphNodeTask:
         return GraphNodeTask(self.node_type, self.loss, *shared)
@@ -166,7 +169,8 @@ class NodeGoal(StaticGoal):
         if self._numbers:
             return f"{self._type_name} labels, a number a node"
         kinds = "classes, several a node" if self.several else "classes"
-        return f"{self._type_name} labels, {self.num_outputs} {kinds}"
+        unknown = f" ({self._num_unknown} single labels are unknown and left out)" if self._num_unknown else ""
+        return f"{self._type_name} labels, {self.num_outputs} {kinds}{unknown}"
 
 
 def pull_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[torch.Tensor]:
