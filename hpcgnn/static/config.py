@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -11,6 +12,7 @@ import torch
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
+from hpcgnn.graph.negative_file import sha256_of
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
@@ -18,6 +20,9 @@ from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.task.config import TaskConfig
 
 FULL, FANOUTS = -1, "sampling.fanouts"
+TRAINING, ALL = "train", "all"  # edges that carry messages
+POOLED, LISTED = "pooled", "listed"
+GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
 Strategy = Literal["uniform", "replace", "weighted", "labor"]
@@ -117,16 +122,26 @@ class GraphEvalConfig:
         batch_size: Number of seeds in a batch of validation and test; 0: the same as in training.
         negatives: Number of negatives drawn for each edge, the same in all epochs; 0: as in training, or 1 where
             training shares negatives in a batch. Link prediction only.
-        ranking: Ranking of each edge among all nodes by exact embeddings; empty: drawn negatives. "filtered": both
-            ends, without other true edges of the type. "destinations": destinations of a source, without the
-            destinations of its training edges. Link prediction only.
+        ranking: Ranking of each edge by exact embeddings; empty: among drawn negatives. "filtered": among all nodes,
+            both ends, without other true edges of the type. "destinations": among all destinations of a source, without
+            the ones of its training edges. "pooled" and "listed": among the negatives of negatives_file. Link
+            prediction only.
+        negatives_file: File of given negatives; {split} in the path is replaced by val or test. For ranking pooled,
+            pairs (src, dst), which every edge of the split is compared with; for listed, destinations of each edge.
+        negatives_sha256: SHA-256 of negatives_file, recorded when a run starts; a file with another content is refused
+            by hpcgnn evaluate.
+        message_edges: Edges of the learned relation that carry messages in validation and test: "train": training
+            edges; "train_val": in the test, validation edges too. Needs exact or ranking.
         exact: Score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
         nodes_per_pass: Number of nodes of a rank that one pass of exact scoring computes; bounds memory.
     """
 
     batch_size: int = 0
     negatives: int = 0
-    ranking: Literal["", "filtered", "destinations"] = ""
+    ranking: Literal["", "filtered", "destinations", "pooled", "listed"] = ""
+    negatives_file: str = ""
+    negatives_sha256: str = ""
+    message_edges: Literal["train", "train_val"] = "train"
     exact: bool = False
     nodes_per_pass: int = 10_000
 
@@ -134,6 +149,18 @@ class GraphEvalConfig:
         check_choices("eval", self)
         if min(self.batch_size, self.negatives) < 0 or self.nodes_per_pass < 1:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.nodes_per_pass at least 1")
+        if (self.ranking in GIVEN) != bool(self.negatives_file):
+            raise ValueError(
+                f"eval.ranking {' and '.join(GIVEN)}, and no other, need eval.negatives_file; got eval.ranking "
+                f"{self.ranking!r} with {self.negatives_file!r}"
+            )
+        if self.message_edges != TRAINING and not self.scores_all:
+            raise ValueError(f"eval.message_edges {self.message_edges} needs eval.exact true, or eval.ranking")
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether a split is scored from the embeddings of all nodes."""
+        return self.exact or bool(self.ranking)
 
 
 @dataclass
@@ -269,7 +296,6 @@ NODE, REGRESSION, LINK = "node", "regression", "link"
 EDGE_CLASSES, EDGE_REGRESSION = "edge", "edge_regression"
 OF_EDGES = (LINK, EDGE_CLASSES, EDGE_REGRESSION)
 OR_EDGES = " or ".join(OF_EDGES)
-TRAINING, ALL = "train", "all"
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
 BOTH_ENDS = "both"
 
@@ -431,6 +457,13 @@ class StaticConfig(Sections):
         check_parallel_epochs(self.train)
         if self.eval.ranking and self.task.kind != "link":
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
+        if self.eval.ranking == POOLED and self.task.is_typed:
+            raise ValueError(f"eval.ranking {POOLED}: given pairs have no edge type, which {self.task.decoder} reads")
+        if self.eval.message_edges != TRAINING and (not self.task.of_edges or self.task.message_splits == ALL):
+            raise ValueError(
+                f"eval.message_edges {self.eval.message_edges} is for task.kind {OR_EDGES}, with task.message_splits "
+                f"{TRAINING}: leave it out"
+            )
         if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and not self.task.of_edges:
             raise ValueError(f"model.kind {self.model.kind} is for task.kind {OR_EDGES}: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
@@ -453,6 +486,24 @@ class StaticConfig(Sections):
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
             )
+
+    def resolve_inputs(self) -> None:
+        """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
+        that is missing."""
+        super().resolve_inputs()
+        self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
+        self.eval.negatives_sha256 = sha256_of(self.eval.negatives_file)
+
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> StaticConfig:
+        """Return the configuration that ``hpcgnn.evaluate`` opens. Raises ValueError for words of other kinds of
+        graphs, and where the file of negatives has another content than when the run began."""
+        super().evaluated_by(protocol, negatives_file, baseline)
+        if self.eval.negatives_sha256 and sha256_of(self.eval.negatives_file) != self.eval.negatives_sha256:
+            raise ValueError(
+                f"eval.negatives_file: {self.eval.negatives_file} is not what it was when the run began (another "
+                "sha256): put the old file back"
+            )
+        return self
 
 
 def _used(settings: dict[str, Any]) -> str:

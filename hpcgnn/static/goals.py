@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import Directory, NodeDirectory
+from hpcgnn.graph.negative_file import file_of
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
@@ -24,11 +26,15 @@ from hpcgnn.static.config import (
     BOTH_ENDS,
     EDGE,
     EDGE_REGRESSION,
+    GIVEN,
     LINK,
+    LISTED,
+    POOLED,
     REGRESSION,
     SHARED,
     StaticConfig,
 )
+from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
@@ -70,14 +76,18 @@ from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import (
     PAIRS,
+    POOL,
     QUERIES,
     RANKS,
+    PoolScores,
     QueryRanks,
+    check_finite,
     class_metric_names,
     drawn_metrics,
     measured,
     names_of,
     ranking_metrics,
+    ranks_of,
     regression_metric_names,
     regression_metrics,
 )
@@ -88,13 +98,15 @@ from hpcgnn.task.ranking import Candidates
 class StaticGoal(Goal):
     """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
     roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
-    complete: adds negatives to a step's columns."""
+    complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
+    in training."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     loss: Loss
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
+    test_messages: GraphPartition | None = None
 
     @abstractmethod
     def task(self, *shared) -> GraphTask:
@@ -173,6 +185,11 @@ class NodeGoal(StaticGoal):
         return f"{self._type_name} labels, {self.num_outputs} {kinds}{unknown}"
 
 
+def seeds_of(batches: SeedBatches, step: int) -> dict[str, np.ndarray]:
+    """Return the columns [s, ...] of this rank's seeds of a step."""
+    return {name: column[batches.at(step)] for name, column in batches.columns.items()}
+
+
 def pull_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[torch.Tensor]:
     """Collective. Bring the outputs [n, C] of groups of nodes from their owners. nodes: of each group global ids [s] or
     [s, k]; returns [s, C] or [k, s, C] of each."""
@@ -193,6 +210,7 @@ class LabeledEdgesGoal(StaticGoal):
         """Collective. partition: the graph with the edges of all splits."""
         self._task, self._numbers = config.task, config.task.kind == EDGE_REGRESSION
         self.learned = kind = partition.relations[edges.relation]
+        self.test_messages = edges.test_messages
         self.num_edge_types, self.excluded, self.pools = edges.edge_types, edges.excluded, edges.seeds.pools
         labels = np.concatenate([pool.columns["label"] for pool in self.pools.values()])
         self.classes = 0 if self._numbers else count_classes(labels, config.task.classes, world)
@@ -221,7 +239,7 @@ class LabeledEdgesGoal(StaticGoal):
         """Collective. Score a split, a batch at a time."""
         collected = self.collector()
         for step in range(batches.num_steps):
-            seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            seeds = seeds_of(batches, step)
             ends = pull_outputs(outputs, [seeds["src"], seeds["dst"]], graph)
             columns = [torch.from_numpy(seeds[name]).to(outputs.device) for name in self._task.edge_columns]
             output = label_edges(model.decoder, ends, columns)
@@ -254,6 +272,7 @@ class LabeledEdgesGoal(StaticGoal):
 
 
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
+AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 
 
 def _measure_drawn(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
@@ -264,6 +283,16 @@ def _measure_ranks(scores: dict[str, np.ndarray], batches: object, world: World)
     return ranking_metrics(scores["rank"], world)
 
 
+def _measure_given(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    check_finite(all(np.isfinite(values).all() for values in scores.values()), world)
+    return ranking_metrics(ranks_of(scores["positive"], scores["negative"]), world)
+
+
+def _measure_pool(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    pool = PoolScores(scores["positive"], scores["negative"], world)
+    return measured(POOL, pool) | measured(PAIRS, pool)
+
+
 def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
     return measured(QUERIES, QueryRanks(scores["rank"], scores["query"], world))
 
@@ -271,7 +300,8 @@ def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: Worl
 # Kinds of scores and the function that measures them, by ``eval.ranking``.
 MEASURES: dict[str, tuple[tuple[str, ...], SplitMeasure]] = {
     "": ((PAIRS, RANKS), _measure_drawn), "filtered": ((RANKS,), _measure_ranks),
-    "destinations": ((QUERIES,), _measure_queries),
+    "destinations": ((QUERIES,), _measure_queries), POOLED: ((POOL, PAIRS), _measure_pool),
+    LISTED: ((RANKS,), _measure_given),
 }  # fmt: skip
 
 
@@ -288,7 +318,7 @@ class LinkGoal(StaticGoal):
         self._config, self._world, self.loss = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
         self.learned = kind = partition.relations[self._relation]
-        self.excluded = links.excluded
+        self.excluded, self.test_messages = links.excluded, links.test_messages
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._found = _describe_seeds(config, seeds, partition, kind)
         self._replaced = tuple(
@@ -299,6 +329,8 @@ class LinkGoal(StaticGoal):
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
         self.complete = self._make_negatives(partition, channel)
         self.candidates = self._make_candidates(partition, channel)
+        self._pairs: dict[str, NegativePairs] = {}
+        self._read_given(partition)
 
     def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
@@ -326,7 +358,7 @@ class LinkGoal(StaticGoal):
         """Collective. Make what edges are ranked among, by the end that is predicted."""
         ranking = self._config.eval.ranking
         candidates: dict[int, Candidates] = {}
-        if not ranking:
+        if ranking not in AMONG_ALL:
             return candidates
         split = partition.edges[self._relation].columns["split"]
         selected = slice(None) if ranking == "filtered" else split == TRAIN
@@ -336,6 +368,21 @@ class LinkGoal(StaticGoal):
             most = int(np.diff(partition.book.of_type(kind).starts).max(initial=1))
             candidates[end] = Candidates(known_edges, most, end == SOURCE)
         return candidates
+
+    def _read_given(self, partition: GraphPartition) -> None:
+        """Collective. Read the given negatives of validation and test: pairs of this rank, or a column of the seeds."""
+        evaluation, unused = self._config.eval, 0
+        for name in SPLITS[1:] if evaluation.ranking in GIVEN else ():
+            given = evaluation.negatives_file, name, self.learned, partition, self._world
+            if evaluation.ranking == POOLED:
+                self._pairs[name] = NegativePairs(*given)
+                continue
+            pool = self.pools[name]
+            negatives, more = listed_negatives(given[0], pool, *given[2:])
+            self.pools[name] = replace(pool, columns=pool.columns | {COLUMNS[DESTINATION]: negatives})
+            unused += more
+        if unused and evaluation.negatives_file != file_of(evaluation.negatives_file, "val"):
+            self._found += f", {unused} lines of eval.negatives_file are of no edge of their split"
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Add the decoder that scores links to the model."""
@@ -355,17 +402,42 @@ class LinkGoal(StaticGoal):
         """Collective. Score a split, a batch at a time."""
         if self.candidates:
             return self._rank(outputs, batches, model.decoder, graph, between)
-        collected = self.collector()
+        if self._pairs:
+            return self._score_pool(outputs, batches, model.decoder, graph, between)
+        collected, is_given = self.collector(), self._config.eval.ranking == LISTED
+        replaced = self._replaced[: 1 if is_given else None]
         for step in range(batches.num_steps):
-            columns = self.complete(batches, 0, step)
-            src, dst, *negatives = pull_outputs(outputs, [columns[name] for _, name in self.roots], graph)
+            columns = seeds_of(batches, step) if is_given else self.complete(batches, 0, step)
+            names = [name for _, name in self.roots[: 2 + len(replaced)]]
+            src, dst, *negatives = pull_outputs(outputs, [columns[name] for name in names], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             scores = [
                 score_negatives(model.decoder, (src, dst), negative, place.end, relation)
-                for place, negative in zip(self._replaced, negatives, strict=True)
+                for place, negative in zip(replaced, negatives, strict=True)
             ]
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
             between()
+        return collected
+
+    def _score_pool(
+        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split's seeds, and the given pairs."""
+        collected, pairs = self.collector(), self._pairs[batches.name]
+        size, none = self._config.eval.nodes_per_pass, np.empty(0)
+
+        def score(src: np.ndarray, dst: np.ndarray, relation: np.ndarray | None = None) -> np.ndarray:
+            kinds = None if relation is None else torch.from_numpy(relation).to(outputs.device)
+            found = decoder(*pull_outputs(outputs, [src, dst], graph), kinds)
+            between()
+            return found.double().cpu().numpy()
+
+        for step in range(batches.num_steps):
+            seeds = seeds_of(batches, step)
+            collected.take({"positive": score(seeds["src"], seeds["dst"], seeds.get("rel")), "negative": none})
+        for first in range(0, max(self._world.allgather(len(pairs.src))), size):
+            part = slice(first, first + size)
+            collected.take({"positive": none, "negative": score(pairs.src[part], pairs.dst[part])})
         return collected
 
     def _rank(
@@ -376,7 +448,7 @@ class LinkGoal(StaticGoal):
         collected = self.collector()
         kinds = self.learned.src_type, self.learned.dst_type
         for step in range(batches.num_steps):
-            seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            seeds = seeds_of(batches, step)
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
             columns = np.ascontiguousarray(channel.everyone(torch.from_numpy(ends_and_types)).numpy().T)
             for end, candidates in self.candidates.items():

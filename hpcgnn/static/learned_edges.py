@@ -13,7 +13,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import GraphPartition
-from hpcgnn.static.config import ALL, EDGE_REGRESSION, LINK, GraphTaskConfig, StaticConfig
+from hpcgnn.static.config import ALL, EDGE_REGRESSION, LINK, TRAINING, GraphTaskConfig, StaticConfig
 from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.seeds import NONE, LinkSeeds, make_link_seeds, split_relation
@@ -24,14 +24,15 @@ from hpcgnn.task.labels import edge_labels, is_known
 class EdgesToLearn:
     """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
     steps of training leave out of it. num_unlabeled: number of edges with a split and without a label, in the whole
-    graph."""
+    graph. test_messages: the graph that carries messages in the test, None: the same."""
 
     relation: int
     edge_types: int
     seeds: LinkSeeds
     messages: GraphPartition
     excluded: Exclusion | None
-    num_unlabeled: int = 0
+    num_unlabeled: int
+    test_messages: GraphPartition | None
 
 
 def find_edges_to_learn(
@@ -50,18 +51,21 @@ def find_edges_to_learn(
             further = _label_columns(partition, relation, task)
         labeled = is_known(further["label"])
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel, further, labeled)
+    with_val = config.eval.message_edges != TRAINING
+    seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel, further, labeled, with_val)
+    later = seeds.with_val
     messages, left_out = (partition, {}) if task.message_splits == ALL else (seeds.partition, seeds.edges)
     if task.message_edges != STORED:
         with together(world, "type the edges"):
             typed = edge_types * (1 + (task.message_edges == BOTH))
             config.sampling.check_count(len(partition.relations) - 1 + typed, "task.message_edges")
-        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.message_edges, world, channel)
+        by_type = edge_types, task.message_edges, world, channel
+        messages, left_out = type_edges(messages, relation, left_out, *by_type)
+        later = later and type_edges(later, relation, {}, *by_type)[0]
     excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size) if left_out else None
     has_split = partition.edges[relation].columns["split"] >= 0
-    return EdgesToLearn(
-        relation, edge_types, seeds, messages, excluded, int(world.total(int((has_split & ~labeled).sum())))
-    )
+    num_unlabeled = int(world.total(int((has_split & ~labeled).sum())))
+    return EdgesToLearn(relation, edge_types, seeds, messages, excluded, num_unlabeled, later)
 
 
 def _label_columns(partition: GraphPartition, relation: int, task: GraphTaskConfig) -> dict[str, np.ndarray]:

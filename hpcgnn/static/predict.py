@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
-from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import EDGE_CLASSES, LINK, NODE, REGRESSION, SHARDED, StaticConfig
+from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
+from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.inference import infer, last_rows
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
@@ -50,6 +50,8 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         )
     check_queries(arguments)
     refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings)
+    if config.eval.ranking in GIVEN:
+        config = replace(config, eval=replace(config.eval, ranking="", negatives_file="", exact=True))
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
@@ -175,12 +177,6 @@ def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False
         return {"output": output[:, 0]}
 
     return links.score_pairs(links_of(session), pairs, session.config.eval.nodes_per_pass, columns_of)
-
-
-def original_ids(partition: GraphPartition, kind: int) -> np.ndarray:
-    """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
-    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
-    return partition.columns[kind].get("id", row)
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:

@@ -50,7 +50,7 @@ def open_session(
     ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference. trained:
     what the model that is to be loaded needs of a graph."""
     timers, plan_timers, dtype = prepare(config.train, world)
-    channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
+    channel, whole, exact = world.channel(by_machine=True), None, config.eval.scores_all
     partition = open_partition(
         config, path, world, channel, partial(_check, config, samplers is None),
         edges=samplers is None or exact or config.task.of_edges,
@@ -177,7 +177,7 @@ def _build_model(config: StaticConfig, graph: StaticGraph, goal: StaticGoal) -> 
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
         model: Any = goal.extend(make_model(config.model, GraphSizes(widths, relations, goal.num_outputs)))
-    if config.train.full_graph or config.eval.exact or config.eval.ranking:
+    if config.train.full_graph or config.eval.scores_all:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
     graph.tables.share_learned(embeddings)
@@ -242,9 +242,11 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
             raise AskedToLeave
 
     session.watchdog.at(split)
+    batches, messages = session.batches[split], session.goal.test_messages
+    if messages is not None and split == "test":
+        session = replace(session, graph=session.graph.over(messages, split))
     try:
         outputs = infer(session, report_and_ask)
-        batches = session.batches[split]
         return session.goal.exact_scores(outputs, batches, session.model, session.graph, report_and_ask)
     except AskedToLeave:
         return None

@@ -21,7 +21,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
-LABEL_COLUMNS = "label columns"
+LABEL_COLUMNS, POOL = "label columns", "pool"
 INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
 
@@ -37,6 +37,24 @@ class PairScores:
     def ap_auc(self) -> tuple[float, float]:
         """Collective. Average precision and ROC AUC; NaN without pairs, or negatives."""
         return ap_auc(*self._scores, self._world)
+
+
+class PoolScores(PairScores):
+    """Collective to create. Scores of this rank's pairs, positive [b], and of its share of the negatives of a whole
+    split, which all pairs are compared with."""
+
+    def __init__(self, positive: np.ndarray, negative: np.ndarray, world: World):
+        """Raises DistributedError for a score that is not finite."""
+        super().__init__(positive, negative, world)
+        best = world.allgather(np.sort(self._scores[1])[-MOST_IN_POOL:])
+        self._best = np.sort(np.concatenate(best))[::-1]
+
+    def hits(self, most: int) -> float:
+        """Collective. Compute the share of pairs that score higher than the ``most``-th best negative, as the evaluator
+        of Hu et al. (Open graph benchmark, 2020) does; 1 where there are fewer negatives, NaN without pairs."""
+        count = self._world.total(len(self._scores[0]))
+        lowest = self._best[most - 1] if len(self._best) >= most else -np.inf
+        return self._world.total(int((self._scores[0] > lowest).sum())) / count if count else math.nan
 
 
 class PairRanks:
@@ -133,6 +151,14 @@ class MetricPart(Part):
     unit: int = 0
 
 
+MOST_IN_POOL = 100  # negatives that PoolScores keeps, as many as the largest of its metrics needs
+
+
+def _hits_in_pool(most: int) -> MetricPart:
+    text = f"share of pairs with a score above the given negative of place {most}"
+    return MetricPart(lambda s: s.hits(most), text, (POOL,))
+
+
 def _hits(most: int) -> MetricPart:
     return MetricPart(lambda s: s.mean(s.rank <= most), f"share of right answers with a rank up to {most}", (RANKS,))
 
@@ -144,6 +170,9 @@ METRICS = {
     "hits@1": _hits(1),
     "hits@3": _hits(3),
     "hits@10": _hits(10),
+    "hits@20": _hits_in_pool(20),
+    "hits@50": _hits_in_pool(50),
+    "hits@100": _hits_in_pool(100),
     "recall@20": MetricPart(lambda s: s.mean(s.recall(20)), "share of the right answers in the best 20", (QUERIES,)),
     "ndcg@20": MetricPart(lambda s: s.mean(s.gain(20)), "normalized gain (NDCG) of the best 20 answers", (QUERIES,)),
     "accuracy": MetricPart(lambda s: s.accuracy, "share of correct classes (micro F1 of single labels)", (CLASSES,)),
