@@ -15,7 +15,18 @@ import pytest
 import unlearnable
 from mpi4py import MPI
 from random_graphs import write_graph
-from unlearnable import FURTHER, LINKS, config_of, factors, first_of, is_accepted, missing_pairs, read_rows, standing
+from unlearnable import (
+    FURTHER,
+    LINKS,
+    NEGATIVES,
+    config_of,
+    factors,
+    first_of,
+    is_accepted,
+    missing_pairs,
+    read_rows,
+    standing,
+)
 
 from data_tools.partition.command import partition
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
@@ -72,6 +83,12 @@ def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
     if row["graph.reverse"]:
         edges["node", "met_by", "node"] = {"src": dst, "dst": src, "weight": edges["node", "meets", "node"]["weight"]}
     write_graph(path, {"node": nodes}, edges, "static")
+    for number, name in enumerate(("val", "test"), 1):
+        rows = np.flatnonzero(split == number)
+        given = {"src": rng.integers(0, NODES, EDGES), "dst": rng.integers(0, NODES, EDGES)}
+        if row["eval.ranking"] == "listed":
+            given = {"row": rows, "negatives": rng.integers(0, NODES, (len(rows), 20))}
+        np.savez(path.with_name(NEGATIVES.replace("{split}", name)), **given)
 
 
 def write_sequence(path: Path, row: dict, rng: np.random.Generator) -> None:
@@ -102,6 +119,8 @@ def excess(wing: str, row: dict, folder: Path, write=None, seed: int = 0) -> flo
     options = {"out_edges": True} if row.get("sampling.direction") == "out" else {}
     partition(folder / "graph.h5", folder / "parts", 4, "random", **options)
     config, world = config_of(wing, row), World(CommConfig(device="cpu", threads=1), MPI.COMM_SELF)
+    if wing == "static" and config.eval.negatives_file:
+        config.eval.negatives_file = str(folder / config.eval.negatives_file)
     session = kinds.open_session(config, str(folder / "parts"), world, Watchdog(world, 0))
     if wing == "temporal" and row["eval"] in ("all", "tgb"):  # all scores are kept, not the ranks alone
         session.goal.collector = lambda: Collected(measure_events)
