@@ -297,7 +297,7 @@ EDGE_CLASSES, EDGE_REGRESSION = "edge", "edge_regression"
 OF_EDGES = (LINK, EDGE_CLASSES, EDGE_REGRESSION)
 OR_EDGES = " or ".join(OF_EDGES)
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
-BOTH_ENDS = "both"
+ONE_END, BOTH_ENDS, PAIR = "destination", "both", "pair"
 
 
 @dataclass
@@ -328,8 +328,8 @@ class GraphTaskConfig(TaskConfig):
             batch whose destinations are used; 0: all. shared: drawn for a batch; 0: its number of edges. Link
             prediction only.
         strict: Avoid negatives that are training edges; link prediction only.
-        negative_ends: Ends of an edge that negatives replace: the "destination", or "both" ends, each in turn. Link
-            prediction only.
+        negative_ends: Ends of an edge that negatives replace: the "destination"; "both" ends, each in turn; or "pair",
+            both at once. "pair" needs negative_sharing edge, and strict false. Link prediction only.
     """
 
     kind: Literal["node", "regression", "link", "edge", "edge_regression"] = "node"
@@ -342,7 +342,7 @@ class GraphTaskConfig(TaskConfig):
     negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
-    negative_ends: Literal["destination", "both"] = "destination"
+    negative_ends: Literal["destination", "both", "pair"] = "destination"
 
     def __post_init__(self):
         super().__post_init__()
@@ -351,6 +351,11 @@ class GraphTaskConfig(TaskConfig):
         if self.negative_sharing != EDGE and not DECODERS[self.decoder].shares_negatives:
             raise ValueError(
                 f"task.negative_sharing {self.negative_sharing} needs a task.decoder other than {self.decoder}"
+            )
+        if self.negative_ends == PAIR and (self.negative_sharing != EDGE or self.strict):
+            key = f"negative_sharing {self.negative_sharing}" if self.negative_sharing != EDGE else "strict true"
+            raise ValueError(
+                f"task.negative_ends {PAIR} does not go with task.{key}: leave that out, or use {BOTH_ENDS}"
             )
         if self.negative_sharing == BATCH and self.negative_kind != type(self).negative_kind:
             raise ValueError(

@@ -29,6 +29,8 @@ from hpcgnn.static.config import (
     GIVEN,
     LINK,
     LISTED,
+    ONE_END,
+    PAIR,
     POOLED,
     REGRESSION,
     SHARED,
@@ -323,8 +325,9 @@ class LinkGoal(StaticGoal):
         self._found = _describe_seeds(config, seeds, partition, kind)
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
-            for end in ((DESTINATION, SOURCE) if config.task.negative_ends == BOTH_ENDS else (DESTINATION,))
+            for end in ((DESTINATION,) if config.task.negative_ends == ONE_END else (DESTINATION, SOURCE))
         )
+        self._together = config.task.negative_ends == PAIR
         negatives = ((place.node_type, place.column) for place in self._replaced)
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
         self.complete = self._make_negatives(partition, channel)
@@ -393,7 +396,7 @@ class LinkGoal(StaticGoal):
 
     def task(self, *shared) -> GraphLinkTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphLinkTask(types, self._replaced, self.loss, *shared)
+        return GraphLinkTask(types, self._replaced, self._together, self.loss, *shared)
 
     @torch.no_grad()
     def exact_scores(
@@ -411,10 +414,8 @@ class LinkGoal(StaticGoal):
             names = [name for _, name in self.roots[: 2 + len(replaced)]]
             src, dst, *negatives = pull_outputs(outputs, [columns[name] for name in names], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
-            scores = [
-                score_negatives(model.decoder, (src, dst), negative, place.end, relation)
-                for place, negative in zip(replaced, negatives, strict=True)
-            ]
+            together = self._together and not is_given
+            scores = score_negatives(model.decoder, (src, dst), negatives, replaced, together, relation)
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
             between()
         return collected
@@ -484,7 +485,7 @@ class LinkGoal(StaticGoal):
             SHARED: f"{task.negatives or size} negatives a batch",
         }[task.negative_sharing]
         drawn = f" ({task.negative_kind})" if task.negative_kind != "uniform" else ""
-        ends = ", at both ends" if task.negative_ends == BOTH_ENDS else ""
+        ends = {ONE_END: "", BOTH_ENDS: ", at both ends", PAIR: ", pairs of two drawn ends"}[task.negative_ends]
         return ("strict, " if task.strict else "") + kind + drawn + ends
 
 

@@ -132,19 +132,23 @@ class GraphLinkTask(GraphTask):
     drawn for every seed, or are candidates of all seeds, which their owners embed and send to all ranks.
     """
 
-    def __init__(self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], loss: Loss, *shared):
-        """types: of source and destination; loss: of scores [s] and [k, s], a sum; shared: what GraphTask takes."""
+    def __init__(
+        self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], together: bool, loss: Loss, *shared
+    ):  # fmt: skip
+        """types: of source and destination; together: negatives of both ends make pairs; loss: of scores [s] and [k,
+        s], a sum; shared: what GraphTask takes."""
         super().__init__(*shared)
-        self._types, self._replaced, self._sum = types, replaced, loss
+        self._types, self._replaced, self._together, self._sum = types, replaced, together, loss
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LinkScores:
         """Score the seeds and the negatives that were drawn for each."""
         decoder, relation = self.model.decoder, plan.columns.get("rel")
         ends = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
-        negatives = [
-            score_negatives(decoder, ends, embedding(roots.T, outputs[place.node_type]), place.end, relation)
+        drawn = [
+            embedding(roots.T, outputs[place.node_type])
             for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
+        negatives = score_negatives(decoder, ends, drawn, self._replaced, self._together, relation)
         return LinkScores.of_ends(decoder(*ends, relation), negatives)
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
@@ -218,13 +222,22 @@ class GraphLinkTask(GraphTask):
         return decoder(*ends, relation), negatives
 
 
-def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
-    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z]. ends: embeddings of source and
-    destination [s, Z], of which ``replaced`` is left out; relation [s]: edge types or None."""
-    source, destination = ends
-    if replaced == SOURCE:
-        return decoder(negative, destination, relation)
-    return decoder(source, negative, relation)
+def score_negatives(
+    decoder: nn.Module, ends, negatives: Sequence[torch.Tensor], replaced: Sequence[ReplacedEnd], together: bool,
+    relation,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z] for each end that is ``replaced``; or,
+    ``together``, the pairs of the negatives of both. ends: embeddings of source and destination [s, Z]; relation [s]:
+    edge types or None."""
+    by_end = {place.end: rows for place, rows in zip(replaced, negatives, strict=True)}
+    if together:
+        source, destination = by_end[SOURCE], by_end[DESTINATION]
+        kinds = None if relation is None else relation.repeat(len(source))
+        return [decoder(source.flatten(0, 1), destination.flatten(0, 1), kinds).view(source.shape[:2])]
+    return [
+        decoder(rows, ends[DESTINATION], relation) if end == SOURCE else decoder(ends[SOURCE], rows, relation)
+        for end, rows in by_end.items()
+    ]
 
 
 def label_edges(head: nn.Module, ends: Iterable[torch.Tensor], columns: Iterable[torch.Tensor]) -> torch.Tensor:
