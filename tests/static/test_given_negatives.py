@@ -125,7 +125,7 @@ def test_a_pool_that_is_small_and_one_that_is_spread(comm):
     world = World(CommConfig(device="cpu", threads=1), comm)
     rng = np.random.default_rng(3)
     for count in (15, 60, 5000):
-        positive, negative = rng.integers(0, 90, 70) / 90, rng.integers(0, 100, count) / 100
+        positive, negative = rng.integers(0, 30, 70) / 30, rng.integers(0, 30, count) / 30
         shares = [values[world.rank :: world.size] for values in (positive, negative)]
         pool = PoolScores(*shares, world)
         for most in (20, 50, 100):
@@ -133,8 +133,7 @@ def test_a_pool_that_is_small_and_one_that_is_spread(comm):
     assert np.isnan(PoolScores(positive[:0], negative, world).hits(20))
 
 
-@pytest.mark.parametrize("kind", ["link", "edge"])
-@pytest.mark.parametrize("mode", ["train", "train_val"])
+@pytest.mark.parametrize(("mode", "kind"), [("train", "link"), ("train_val", "link"), ("train_val", "edge")])
 def test_the_test_sees_validation_edges_where_asked(comm, mpi_tmp_path, mode, kind):
     """Outputs for the test are those of a graph whose validation edges, and their reverses, are training edges."""
     given = {"task__relation": BUYS, "eval__exact": True, "task__kind": kind, "model__dropout": 0.0}
@@ -232,6 +231,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", REFUSED)
 def test_files_that_cannot_be_used_are_refused(comm, mpi_tmp_path, case):
     write, ranking, message = REFUSED[case]

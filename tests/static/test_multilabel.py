@@ -25,10 +25,11 @@ CLASSES = 4
 
 
 def several(path, largest: int = 1):
-    """150 nodes with up to four labels each, some with none, a tenth of unknown ones."""
+    """150 nodes with up to four labels each, some with none, a tenth of unknown ones, and single unknown labels."""
     rng = np.random.default_rng(2)
     label = rng.integers(0, largest + 1, (150, CLASSES))
     label[rng.random(150) < 0.1] = -1
+    label[rng.random((150, CLASSES)) < 0.1] = -1
     feat = np.maximum(label, 0) + rng.standard_normal((150, CLASSES))
     nodes = {
         "node": {"feat": feat.astype(np.float32), "label": label, "split": rng.integers(0, 3, 150).astype(np.int8)}
