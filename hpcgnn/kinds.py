@@ -111,7 +111,7 @@ def _make_static_slice(*sizes: Any) -> None:
 def _make_static(config: Any, parts: Path) -> None:
     from data_tools import built_in
 
-    built_in.make_synthetic_graph(parts, config.data.synthetic_nodes, links=config.task.kind == "link")
+    built_in.make_synthetic_graph(parts, config.data.synthetic_nodes, links=config.task.of_edges)
 
 
 def _make_snapshots(config: Any, parts: Path) -> None:

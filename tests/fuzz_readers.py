@@ -37,6 +37,7 @@ from data_tools.verify import command as verify
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
+from hpcgnn.graph.negative_file import open_negatives
 from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.info import describe_run
 from hpcgnn.loop import checkpoint
@@ -44,7 +45,6 @@ from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.report import __main__ as report
 from hpcgnn.snapshots.graph import open_snapshot_partition
 from hpcgnn.temporal.config import TemporalConfig
-from hpcgnn.temporal.negative_file import open_negatives
 
 HDF5_SECONDS = 10
 OPENERS = {

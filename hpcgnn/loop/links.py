@@ -128,11 +128,11 @@ def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
 
 @torch.no_grad()
 def score_pairs(
-    links: LinkEnds, pairs: AskedEdges, at_once: int, columns_of: Callable[[Any, Any, Any], dict[str, np.ndarray]]
+    links: LinkEnds, pairs: AskedEdges, at_once: int, columns_of: Callable[[Any, Any, Any, Any], dict[str, np.ndarray]]
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Answer each pair of a file from the embeddings of its ends, ``at_once`` pairs per rank in a step.
     Columns are src and dst, rel where there are edge types, and the columns of ``columns_of``, which takes source and
-    destination embeddings [m, Z] and the edge type [m].
+    destination embeddings [m, Z], the edge type [m] and the pairs' numbers [m, F] float64.
 
     Raises DistributedError for nodes that the graph does not have.
     """
@@ -140,12 +140,14 @@ def score_pairs(
     ends = {end.column: end for end in (links.query, links.answer)}
     nodes = {name: links.find(pairs.path, end, getattr(pairs, name)) for name, end in ends.items()}
     rel = np.zeros(count, np.int64) if pairs.rel is None else pairs.rel
+    numbers = np.empty((count, 0)) if pairs.numbers is None else pairs.numbers
     rows, answers, size = [], [], at_once * world.size
     for begin in range(0, max(1, count), size):
         world.working("score the pairs", begin)
         own = np.arange(begin + world.rank, min(begin + size, count), world.size)
         source, destination = (_pull(links, ends[name], nodes[name][own]) for name in ("src", "dst"))
-        answers.append(columns_of(source, destination, torch.from_numpy(rel[own]).to(source.device)))
+        of_pairs = (torch.from_numpy(values[own]).to(source.device) for values in (rel, numbers))
+        answers.append(columns_of(source, destination, *of_pairs))
         rows.append(own)
     own = np.concatenate(rows)
     columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}

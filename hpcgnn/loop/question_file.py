@@ -53,36 +53,39 @@ def read_numbers(path: str, rows: list[dict[str, str]], column: str) -> np.ndarr
 @dataclass(slots=True)
 class AskedEdges:
     """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
-    rel_text, as the file has them."""
+    rel_text, as the file has them; numbers [n, F] float64 of further columns, None without any."""
 
     path: str
     src: list[str]
     dst: list[str]
     rel: np.ndarray | None = None
     rel_text: list[str] | None = None
+    numbers: np.ndarray | None = None
 
 
 def read_edges(
-    path: str, edge_types: int = 1, words: Sequence[str] = (), ends: tuple[str, ...] = ("src", "dst")
-) -> AskedEdges:
-    """Read a CSV with the columns ``ends`` (of src and dst) and, where there are several edge types, rel. rel is a
-    word, where the types were made from ``words``, or a number, unless a word is spelled like it. Raises ValueError
-    naming file and row for a missing column, or for a value that is no edge type."""
-    rows = read_rows(path, (*ends, "rel") if edge_types > 1 else ends)
+    path: str, edge_types: int = 1, words: Sequence[str] = (), ends: tuple[str, ...] = ("src", "dst"),
+    numbers: tuple[str, ...] = (),
+) -> AskedEdges:  # fmt: skip
+    """Read a CSV with the columns ``ends`` (of src and dst), where there are several edge types rel, and ``numbers``.
+    rel is a word, where the types were made from ``words``, or a number, unless a word is spelled like it. Raises
+    ValueError naming file and row for a missing column, or for a value that is no edge type, or no number."""
+    rows = read_rows(path, (*ends, "rel", *numbers) if edge_types > 1 else (*ends, *numbers))
     src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
+    columns = np.column_stack([read_numbers(path, rows, name) for name in numbers]) if numbers else None
     if edge_types == 1:
-        return AskedEdges(path, src, dst)
-    numbers = {str(number): number for number in range(edge_types)}
-    numbers |= {word: number for number, word in enumerate(words)}
+        return AskedEdges(path, src, dst, numbers=columns)
+    kinds = {str(number): number for number in range(edge_types)}
+    kinds |= {word: number for number, word in enumerate(words)}
     rel = [row["rel"].strip() for row in rows]
     for number, kind in enumerate(rel, 1):
-        if kind not in numbers:
+        if kind not in kinds:
             by_word = f", or by name, such as {words[0]}" if words else ""
             raise ValueError(
                 f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
                 f"{by_word}"
             )
-    return AskedEdges(path, src, dst, np.array([numbers[kind] for kind in rel], np.int64), rel)
+    return AskedEdges(path, src, dst, np.array([kinds[kind] for kind in rel], np.int64), rel, columns)
 
 
 def find_nodes(

@@ -96,7 +96,9 @@ def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False
     outputs, or its number."""
     model, classes = session.model, session.schema.values[EDGE_CLASSES]
 
-    def columns_of(source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor) -> dict[str, np.ndarray]:
+    def columns_of(
+        source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, _: torch.Tensor
+    ) -> dict[str, np.ndarray]:
         if session.config.task.kind == LINK:
             return {"score": model.decoder(source, destination, relation).cpu().numpy()}
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()

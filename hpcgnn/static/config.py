@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -11,6 +12,7 @@ import torch
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.graph.embeddings import EmbeddingConfig
+from hpcgnn.graph.negative_file import sha256_of
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
@@ -19,6 +21,9 @@ from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.task.config import TaskConfig
 
 FULL, FANOUTS = -1, "sampling.fanouts"
+TRAINING, ALL = "train", "all"  # edges that carry messages
+POOLED, LISTED = "pooled", "listed"
+GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
 Strategy = Literal["uniform", "replace", "weighted", "labor"]
@@ -118,16 +123,26 @@ class GraphEvalConfig:
         batch_size: Number of seeds in a batch of validation and test; 0: the same as in training.
         negatives: Number of negatives drawn for each edge, the same in all epochs; 0: as in training, or 1 where
             training shares negatives in a batch. Link prediction only.
-        ranking: Ranking of each edge among all nodes by exact embeddings; empty: drawn negatives. "filtered": both
-            ends, without other true edges of the type. "destinations": destinations of a source, without the
-            destinations of its training edges. Link prediction only.
+        ranking: Ranking of each edge by exact embeddings; empty: among drawn negatives. "filtered": among all nodes,
+            both ends, without other true edges of the type. "destinations": among all destinations of a source, without
+            the ones of its training edges. "pooled" and "listed": among the negatives of negatives_file. Link
+            prediction only.
+        negatives_file: File of given negatives; {split} in the path is replaced by val or test. For ranking pooled,
+            pairs (src, dst), which every edge of the split is compared with; for listed, destinations of each edge.
+        negatives_sha256: SHA-256 of negatives_file, recorded when a run starts; a file with another content is refused
+            by hpcgnn evaluate.
+        message_edges: Edges of the learned relation that carry messages in validation and test: "train": training
+            edges; "train_val": in the test, validation edges too. Needs exact or ranking.
         exact: Score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
         nodes_per_pass: Number of nodes of a rank that one pass of exact scoring computes; bounds memory.
     """
 
     batch_size: int = 0
     negatives: int = 0
-    ranking: Literal["", "filtered", "destinations"] = ""
+    ranking: Literal["", "filtered", "destinations", "pooled", "listed"] = ""
+    negatives_file: str = ""
+    negatives_sha256: str = ""
+    message_edges: Literal["train", "train_val"] = "train"
     exact: bool = False
     nodes_per_pass: int = 10_000
 
@@ -135,6 +150,18 @@ class GraphEvalConfig:
         check_choices("eval", self)
         if min(self.batch_size, self.negatives) < 0 or self.nodes_per_pass < 1:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.nodes_per_pass at least 1")
+        if (self.ranking in GIVEN) != bool(self.negatives_file):
+            raise ValueError(
+                f"eval.ranking {' and '.join(GIVEN)}, and no other, need eval.negatives_file; got eval.ranking "
+                f"{self.ranking!r} with {self.negatives_file!r}"
+            )
+        if self.message_edges != TRAINING and not self.scores_all:
+            raise ValueError(f"eval.message_edges {self.message_edges} needs eval.exact true, or eval.ranking")
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether a split is scored from the embeddings of all nodes."""
+        return self.exact or bool(self.ranking)
 
 
 @dataclass
@@ -273,8 +300,11 @@ class GraphDataConfig:
 
 
 NODE, REGRESSION, LINK = "node", "regression", "link"
+EDGE_CLASSES, EDGE_REGRESSION = "edge", "edge_regression"
+OF_EDGES = (LINK, EDGE_CLASSES, EDGE_REGRESSION)
+OR_EDGES = " or ".join(OF_EDGES)
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
-BOTH_ENDS = "both"
+ONE_END, BOTH_ENDS, PAIR = "destination", "both", "pair"
 
 
 @dataclass
@@ -282,36 +312,44 @@ class GraphTaskConfig(TaskConfig):
     """The task on the graph.
 
     Attributes:
-        kind: Task: "node": node classification by the column ``label``; "regression": node regression, with a number as
-            label (NaN: not known); "link": link prediction, whether there is an edge. The column ``split`` of nodes or
-            edges has their split.
-        node_type: Node type whose labels are learned; empty: the only type that has labels. Not for link prediction.
-        relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Link
-            prediction only.
-        reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
-            empty: every relation that leads back; "none": none. Link prediction only.
-        message_edges: Form in which the learned relation carries messages: "stored", "typed" (one relation for each
-            type in the column ``rel``), or "both" (typed, and a relation for each type in reverse). Link prediction
+        kind: Task: classification of a "node" or an "edge" by the column ``label``. With "regression" and
+            "edge_regression", the label is a number (NaN: not known). "link": link prediction, whether there is an
+            edge. The column ``split`` of nodes or edges has their split.
+        node_type: Node type whose labels are learned; empty: the only type that has labels. Kinds node and regression
             only.
+        relation: Relation whose edges are learned, as src.rel.dst; empty: the only relation with a column split. Kinds
+            link, edge and edge_regression only.
+        reverse: Relation that holds the same edges in reverse, which are left out together with the learned edges;
+            empty: every relation that leads back; "none": none. Kinds link, edge and edge_regression only.
+        message_edges: Form in which the learned relation carries messages: "stored", "typed" (one relation for each
+            type in the column ``rel``), or "both" (typed, and a relation for each type in reverse). Kinds link, edge
+            and edge_regression only.
+        message_splits: Edges of the learned relation that carry messages: "train": training edges, and in a step none
+            of its seeds; "all": all edges, which are known while their labels are not. "all" is for kinds edge and
+            edge_regression only.
+        edge_columns: Columns of numbers of the learned edges, from which the label is predicted together with both end
+            nodes. Kinds edge and edge_regression only.
         negative_sharing: Sharing of training negatives: "edge": drawn for each edge; "batch": the destinations of the
             other edges of the batch; "shared": drawn once for all edges of a batch. Link prediction only.
         negatives: Number of training negatives. negative_sharing edge: drawn for each edge; 0: one. batch: edges of the
             batch whose destinations are used; 0: all. shared: drawn for a batch; 0: its number of edges. Link
             prediction only.
         strict: Avoid negatives that are training edges; link prediction only.
-        negative_ends: Ends of an edge that negatives replace: the "destination", or "both" ends, each in turn. Link
-            prediction only.
+        negative_ends: Ends of an edge that negatives replace: the "destination"; "both" ends, each in turn; or "pair",
+            both at once. "pair" needs negative_sharing edge, and strict false. Link prediction only.
     """
 
-    kind: Literal["node", "regression", "link"] = "node"
+    kind: Literal["node", "regression", "link", "edge", "edge_regression"] = "node"
     node_type: str = ""
     relation: str = ""
     reverse: str = ""
     message_edges: Literal["stored", "typed", "both"] = "stored"
+    message_splits: Literal["train", "all"] = "train"
+    edge_columns: list[str] = field(default_factory=list)
     negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
-    negative_ends: Literal["destination", "both"] = "destination"
+    negative_ends: Literal["destination", "both", "pair"] = "destination"
 
     def __post_init__(self):
         super().__post_init__()
@@ -321,14 +359,39 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(
                 f"task.negative_sharing {self.negative_sharing} needs a task.decoder other than {self.decoder}"
             )
+        if self.negative_ends == PAIR and (self.negative_sharing != EDGE or self.strict):
+            key = f"negative_sharing {self.negative_sharing}" if self.negative_sharing != EDGE else "strict true"
+            raise ValueError(
+                f"task.negative_ends {PAIR} does not go with task.{key}: leave that out, or use {BOTH_ENDS}"
+            )
         if self.negative_sharing == BATCH and self.negative_kind != type(self).negative_kind:
             raise ValueError(
                 f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
             )
-        if self.kind != LINK and (self.relation or self.reverse):
-            raise ValueError("task.relation and task.reverse are for task.kind link: leave them empty")
-        if self.kind == LINK and (self.node_type or self.classes):
-            raise ValueError("task.node_type and task.classes are for labels of nodes: leave them out")
+        self._check_edges()
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether the seeds are edges."""
+        return self.kind in OF_EDGES
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the decoder of links has weights by edge type."""
+        return self.kind == LINK and super().is_typed
+
+    def _check_edges(self) -> None:
+        """Raise ValueError for keys of edges in a task on nodes, and the other way round."""
+        if not self.of_edges and (self.relation or self.reverse):
+            raise ValueError(f"task.relation and task.reverse are for task.kind {OR_EDGES}: leave them empty")
+        if self.of_edges and self.node_type:
+            raise ValueError("task.node_type is for labels of nodes: leave it out")
+        labels_edges = self.of_edges and self.kind != LINK
+        if not labels_edges and (self.edge_columns or self.message_splits == ALL):
+            key = "edge_columns" if self.edge_columns else f"message_splits {ALL}"
+            raise ValueError(f"task.{key} is for task.kind {EDGE_CLASSES} or {EDGE_REGRESSION}: leave it out")
+        if answers := [name for name in ("label", "split") if name in self.edge_columns]:
+            raise ValueError(f"task.edge_columns: {answers[0]} is no input: leave it out")
 
 
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -409,8 +472,15 @@ class StaticConfig(Sections):
         check_parallel_epochs(self.train)
         if self.eval.ranking and self.task.kind != "link":
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
-        if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and self.task.kind != LINK:
-            raise ValueError(f"model.kind {self.model.kind} is for task.kind link: use another model.kind")
+        if self.eval.ranking == POOLED and self.task.is_typed:
+            raise ValueError(f"eval.ranking {POOLED}: given pairs have no edge type, which {self.task.decoder} reads")
+        if self.eval.message_edges != TRAINING and (not self.task.of_edges or self.task.message_splits == ALL):
+            raise ValueError(
+                f"eval.message_edges {self.eval.message_edges} is for task.kind {OR_EDGES}, with task.message_splits "
+                f"{TRAINING}: leave it out"
+            )
+        if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and not self.task.of_edges:
+            raise ValueError(f"model.kind {self.model.kind} is for task.kind {OR_EDGES}: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
         edges = {
@@ -425,8 +495,10 @@ class StaticConfig(Sections):
             raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
             _check_sampler_features(self)
-        if self.sampling.direction == "out" and self.task.kind == "link":
-            raise ValueError("sampling.direction out is for task.kind node: link prediction samples along in-edges")
+        if self.sampling.direction == "out" and self.task.of_edges:
+            raise ValueError(
+                f"sampling.direction out is for task.kind node or regression: {self.task.kind} samples along in-edges"
+            )
         if self.train.full_graph:
             _check_full_graph(self)
         elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
@@ -434,6 +506,24 @@ class StaticConfig(Sections):
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
             )
+
+    def resolve_inputs(self) -> None:
+        """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
+        that is missing."""
+        super().resolve_inputs()
+        self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
+        self.eval.negatives_sha256 = sha256_of(self.eval.negatives_file)
+
+    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> StaticConfig:
+        """Return the configuration that ``hpcgnn.evaluate`` opens. Raises ValueError for words of other kinds of
+        graphs, and where the file of negatives has another content than when the run began."""
+        super().evaluated_by(protocol, negatives_file, baseline)
+        if self.eval.negatives_sha256 and sha256_of(self.eval.negatives_file) != self.eval.negatives_sha256:
+            raise ValueError(
+                f"eval.negatives_file: {self.eval.negatives_file} is not what it was when the run began (another "
+                "sha256): put the old file back"
+            )
+        return self
 
 
 def message_columns(config: StaticConfig) -> list[str]:
@@ -465,7 +555,7 @@ def _check_full_graph(config: StaticConfig) -> None:
     """Raise ValueError for settings that only mini-batches have."""
     sampling, features = config.sampling, config.features
     settings = {
-        "task.kind link": config.task.kind == "link",
+        f"task.kind {config.task.kind}": config.task.of_edges,
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.relation_fanouts": sampling.relation_fanouts,

@@ -1,10 +1,11 @@
-"""The tasks on static graphs and their metrics: labels of nodes, or links against drawn destinations."""
+"""The tasks on static graphs and their metrics: labels of nodes or edges, or links against drawn destinations."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,12 +16,29 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import Directory, NodeDirectory
+from hpcgnn.graph.negative_file import file_of
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
-from hpcgnn.static.config import BATCH, BOTH_ENDS, EDGE, LINK, REGRESSION, SHARED, GraphTaskConfig, StaticConfig
+from hpcgnn.static.config import (
+    ALL,
+    BATCH,
+    BOTH_ENDS,
+    EDGE,
+    EDGE_REGRESSION,
+    GIVEN,
+    LINK,
+    LISTED,
+    ONE_END,
+    PAIR,
+    POOLED,
+    REGRESSION,
+    SHARED,
+    StaticConfig,
+)
+from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.sampling.edges import BOTH, MESSAGES, STORED, type_edges
+from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.seeds import (
@@ -30,26 +48,28 @@ from hpcgnn.static.sampling.seeds import (
     SeedBatches,
     SeedPool,
     known_answers,
-    make_link_seeds,
     make_pool,
-    split_relation,
     type_directory,
 )
 from hpcgnn.static.step import (
     DESTINATION,
     SOURCE,
+    GraphEdgeTask,
     GraphLinkTask,
     GraphNodeTask,
     GraphTask,
     ReplacedEnd,
+    label_edges,
     score_negatives,
 )
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
 from hpcgnn.task.labels import (
+    Head,
     LabelScores,
     class_weights,
     count_classes,
     has_label,
+    is_known,
     labeled_type,
     node_labels,
     node_numbers,
@@ -58,14 +78,18 @@ from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss, make_loss
 from hpcgnn.task.metrics import (
     PAIRS,
+    POOL,
     QUERIES,
     RANKS,
+    PoolScores,
     QueryRanks,
+    check_finite,
     class_metric_names,
     drawn_metrics,
     measured,
     names_of,
     ranking_metrics,
+    ranks_of,
     regression_metric_names,
     regression_metrics,
 )
@@ -76,13 +100,15 @@ from hpcgnn.task.ranking import Candidates
 class StaticGoal(Goal):
     """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
     roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
-    complete: adds negatives to a step's columns."""
+    complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
+    in training."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     loss: Loss
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
+    test_messages: GraphPartition | None = None
 
     @abstractmethod
     def task(self, *shared) -> GraphTask:
@@ -117,6 +143,8 @@ class NodeGoal(StaticGoal):
             chosen = np.flatnonzero((split == number) & labeled)
             seeds = {"id": ids[chosen], "label": label[chosen]}
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
+        unknown = sum(int((~is_known(pool.columns["label"])).sum()) for pool in self.pools.values())
+        self._num_unknown = int(world.total(unknown))  # of several labels a node some
 
     def task(self, *shared) -> GraphNodeTask:
         return GraphNodeTask(self.node_type, self.loss, *shared)
@@ -155,10 +183,98 @@ class NodeGoal(StaticGoal):
         if self._numbers:
             return f"{self._type_name} labels, a number a node"
         kinds = "classes, several a node" if self.several else "classes"
-        return f"{self._type_name} labels, {self.num_outputs} {kinds}"
+        unknown = f" ({self._num_unknown} single labels are unknown and left out)" if self._num_unknown else ""
+        return f"{self._type_name} labels, {self.num_outputs} {kinds}{unknown}"
+
+
+def seeds_of(batches: SeedBatches, step: int) -> dict[str, np.ndarray]:
+    """Return the columns [s, ...] of this rank's seeds of a step."""
+    return {name: column[batches.at(step)] for name, column in batches.columns.items()}
+
+
+def pull_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[torch.Tensor]:
+    """Collective. Bring the outputs [n, C] of groups of nodes from their owners. nodes: of each group global ids [s] or
+    [s, k]; returns [s, C] or [k, s, C] of each."""
+    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
+    (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
+    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
+    return [rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)]
+
+
+class LabeledEdgesGoal(StaticGoal):
+    """Predicts labels of the edges of a relation, classes or numbers, from the outputs at both ends: ``learned``, with
+    edges of ``num_edge_types``. Messages follow training edges only, and in a step none of its seeds, unless
+    ``task.message_splits`` lets all edges carry them."""
+
+    several = False
+
+    def __init__(self, config: StaticConfig, edges: EdgesToLearn, partition: GraphPartition, world: World):
+        """Collective. partition: the graph with the edges of all splits."""
+        self._task, self._numbers = config.task, config.task.kind == EDGE_REGRESSION
+        self.learned = kind = partition.relations[edges.relation]
+        self.test_messages = edges.test_messages
+        self.num_edge_types, self.excluded, self.pools = edges.edge_types, edges.excluded, edges.seeds.pools
+        labels = np.concatenate([pool.columns["label"] for pool in self.pools.values()])
+        self.classes = 0 if self._numbers else count_classes(labels, config.task.classes, world)
+        with together(world, "read task.class_weights"):
+            weights = class_weights(config.task.class_weights, self.classes, config.train.dtype, world.device)
+        self.loss, self.num_outputs = make_loss(config.task, weights), config.model.hidden
+        self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"))
+        shapes = [partition.edges[edges.relation].columns[name].shape[1:] for name in config.task.edge_columns]
+        self.widths = tuple(math.prod(shape) for shape in shapes)
+        unlabeled = f" ({edges.num_unlabeled} edges without a label are not learned)" * (edges.num_unlabeled > 0)
+        self._found = unlabeled + _describe_seeds(config, edges.seeds, partition, kind)
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Add the head that labels edges to the model."""
+        model.decoder = Head(2 * self.num_outputs + sum(self.widths), self.num_outputs, self.classes or 1)
+        return model
+
+    def task(self, *shared) -> GraphEdgeTask:
+        types = self.learned.src_type, self.learned.dst_type
+        return GraphEdgeTask(types, self._task.edge_columns, self.loss, *shared)
+
+    @torch.no_grad()
+    def exact_scores(
+        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split, a batch at a time."""
+        collected = self.collector()
+        for step in range(batches.num_steps):
+            seeds = seeds_of(batches, step)
+            ends = pull_outputs(outputs, [seeds["src"], seeds["dst"]], graph)
+            columns = [torch.from_numpy(seeds[name]).to(outputs.device) for name in self._task.edge_columns]
+            output = label_edges(model.decoder, ends, columns)
+            collected.take(LabelScores(output, torch.from_numpy(seeds["label"])).arrays())
+            between()
+        return collected
+
+    def collector(self) -> Collected:
+        """Collect outputs and labels."""
+        return Collected(lambda scores, batches, world: self._measure(scores, world))
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics of classes, or of the errors of numbers."""
+        return regression_metric_names() if self._numbers else class_metric_names(self.classes)
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Measure training as a split is measured."""
+        return self.metric_names(), self._measure
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective."""
+        if self._numbers:
+            return regression_metrics(scores["output"][:, 0], scores["label"], world)
+        return measure_classes(scores, world)
+
+    def describe(self) -> str:
+        kind = "a number an edge" if self._numbers else f"{self.classes} classes"
+        carried = "all edges carry messages" if self._task.message_splits == ALL else "training edges carry messages"
+        return f"labels of {self.learned.name}, {kind}{self._found}, {carried}"
 
 
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
+AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 
 
 def _measure_drawn(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
@@ -169,6 +285,16 @@ def _measure_ranks(scores: dict[str, np.ndarray], batches: object, world: World)
     return ranking_metrics(scores["rank"], world)
 
 
+def _measure_given(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    check_finite(all(np.isfinite(values).all() for values in scores.values()), world)
+    return ranking_metrics(ranks_of(scores["positive"], scores["negative"]), world)
+
+
+def _measure_pool(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
+    pool = PoolScores(scores["positive"], scores["negative"], world)
+    return measured(POOL, pool) | measured(PAIRS, pool)
+
+
 def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
     return measured(QUERIES, QueryRanks(scores["rank"], scores["query"], world))
 
@@ -176,7 +302,8 @@ def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: Worl
 # Kinds of scores and the function that measures them, by ``eval.ranking``.
 MEASURES: dict[str, tuple[tuple[str, ...], SplitMeasure]] = {
     "": ((PAIRS, RANKS), _measure_drawn), "filtered": ((RANKS,), _measure_ranks),
-    "destinations": ((QUERIES,), _measure_queries),
+    "destinations": ((QUERIES,), _measure_queries), POOLED: ((POOL, PAIRS), _measure_pool),
+    LISTED: ((RANKS,), _measure_given),
 }  # fmt: skip
 
 
@@ -187,23 +314,26 @@ class LinkGoal(StaticGoal):
     complete: LinkNegatives
 
     def __init__(
-        self, config: StaticConfig, links: LinksToLearn, partition: GraphPartition, world: World, channel: Channel
+        self, config: StaticConfig, links: EdgesToLearn, partition: GraphPartition, world: World, channel: Channel
     ):
         """partition: the graph with the links of all splits."""
         self._config, self._world, self.loss = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
         self.learned = kind = partition.relations[self._relation]
-        self.excluded = links.excluded
+        self.excluded, self.test_messages = links.excluded, links.test_messages
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._found = _describe_seeds(config, seeds, partition, kind)
         self._replaced = tuple(
             ReplacedEnd(end, (kind.src_type, kind.dst_type)[end], COLUMNS[end])
-            for end in ((DESTINATION, SOURCE) if config.task.negative_ends == BOTH_ENDS else (DESTINATION,))
+            for end in ((DESTINATION,) if config.task.negative_ends == ONE_END else (DESTINATION, SOURCE))
         )
+        self._together = config.task.negative_ends == PAIR
         negatives = ((place.node_type, place.column) for place in self._replaced)
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"), *negatives)
         self.complete = self._make_negatives(partition, channel)
         self.candidates = self._make_candidates(partition, channel)
+        self._pairs: dict[str, NegativePairs] = {}
+        self._read_given(partition)
 
     def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
@@ -231,7 +361,7 @@ class LinkGoal(StaticGoal):
         """Collective. Make what edges are ranked among, by the end that is predicted."""
         ranking = self._config.eval.ranking
         candidates: dict[int, Candidates] = {}
-        if not ranking:
+        if ranking not in AMONG_ALL:
             return candidates
         split = partition.edges[self._relation].columns["split"]
         selected = slice(None) if ranking == "filtered" else split == TRAIN
@@ -242,6 +372,21 @@ class LinkGoal(StaticGoal):
             candidates[end] = Candidates(known_edges, most, end == SOURCE)
         return candidates
 
+    def _read_given(self, partition: GraphPartition) -> None:
+        """Collective. Read the given negatives of validation and test: pairs of this rank, or a column of the seeds."""
+        evaluation, unused = self._config.eval, 0
+        for name in SPLITS[1:] if evaluation.ranking in GIVEN else ():
+            given = evaluation.negatives_file, name, self.learned, partition, self._world
+            if evaluation.ranking == POOLED:
+                self._pairs[name] = NegativePairs(*given)
+                continue
+            pool = self.pools[name]
+            negatives, more = listed_negatives(given[0], pool, *given[2:])
+            self.pools[name] = replace(pool, columns=pool.columns | {COLUMNS[DESTINATION]: negatives})
+            unused += more
+        if unused and evaluation.negatives_file != file_of(evaluation.negatives_file, "val"):
+            self._found += f", {unused} lines of eval.negatives_file are of no edge of their split"
+
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Add the decoder that scores links to the model."""
         task = self._config.task
@@ -251,7 +396,7 @@ class LinkGoal(StaticGoal):
 
     def task(self, *shared) -> GraphLinkTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphLinkTask(types, self._replaced, self.loss, *shared)
+        return GraphLinkTask(types, self._replaced, self._together, self.loss, *shared)
 
     @torch.no_grad()
     def exact_scores(
@@ -260,23 +405,40 @@ class LinkGoal(StaticGoal):
         """Collective. Score a split, a batch at a time."""
         if self.candidates:
             return self._rank(outputs, batches, model.decoder, graph, between)
-        collected = self.collector()
+        if self._pairs:
+            return self._score_pool(outputs, batches, model.decoder, graph, between)
+        collected, is_given = self.collector(), self._config.eval.ranking == LISTED
+        replaced = self._replaced[: 1 if is_given else None]
         for step in range(batches.num_steps):
-            columns = self.complete(batches, 0, step)
-            nodes = [columns[name] for _, name in self.roots]
-            ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
-            (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
-            pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
-            src, dst, *negatives = (
-                rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)
-            )
+            columns = seeds_of(batches, step) if is_given else self.complete(batches, 0, step)
+            names = [name for _, name in self.roots[: 2 + len(replaced)]]
+            src, dst, *negatives = pull_outputs(outputs, [columns[name] for name in names], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
-            scores = [
-                score_negatives(model.decoder, (src, dst), negative, place.end, relation)
-                for place, negative in zip(self._replaced, negatives, strict=True)
-            ]
+            together = self._together and not is_given
+            scores = score_negatives(model.decoder, (src, dst), negatives, replaced, together, relation)
             collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
             between()
+        return collected
+
+    def _score_pool(
+        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Score a split's seeds, and the given pairs."""
+        collected, pairs = self.collector(), self._pairs[batches.name]
+        size, none = self._config.eval.nodes_per_pass, np.empty(0)
+
+        def score(src: np.ndarray, dst: np.ndarray, relation: np.ndarray | None = None) -> np.ndarray:
+            kinds = None if relation is None else torch.from_numpy(relation).to(outputs.device)
+            found = decoder(*pull_outputs(outputs, [src, dst], graph), kinds)
+            between()
+            return found.double().cpu().numpy()
+
+        for step in range(batches.num_steps):
+            seeds = seeds_of(batches, step)
+            collected.take({"positive": score(seeds["src"], seeds["dst"], seeds.get("rel")), "negative": none})
+        for first in range(0, max(self._world.allgather(len(pairs.src))), size):
+            part = slice(first, first + size)
+            collected.take({"positive": none, "negative": score(pairs.src[part], pairs.dst[part])})
         return collected
 
     def _rank(
@@ -287,7 +449,7 @@ class LinkGoal(StaticGoal):
         collected = self.collector()
         kinds = self.learned.src_type, self.learned.dst_type
         for step in range(batches.num_steps):
-            seeds = {name: column[batches.at(step)] for name, column in batches.columns.items()}
+            seeds = seeds_of(batches, step)
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
             columns = np.ascontiguousarray(channel.everyone(torch.from_numpy(ends_and_types)).numpy().T)
             for end, candidates in self.candidates.items():
@@ -323,7 +485,7 @@ class LinkGoal(StaticGoal):
             SHARED: f"{task.negatives or size} negatives a batch",
         }[task.negative_sharing]
         drawn = f" ({task.negative_kind})" if task.negative_kind != "uniform" else ""
-        ends = ", at both ends" if task.negative_ends == BOTH_ENDS else ""
+        ends = {ONE_END: "", BOTH_ENDS: ", at both ends", PAIR: ", pairs of two drawn ends"}[task.negative_ends]
         return ("strict, " if task.strict else "") + kind + drawn + ends
 
 
@@ -351,60 +513,14 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
     return (f" ({', '.join(found)})" if found else "") + f", {said}"
 
 
-@dataclass(frozen=True, slots=True)
-class LinksToLearn:
-    """The relation to learn and how many types its edges have, its seeds, the graph that carries messages, and what
-    steps of training leave out of it."""
-
-    relation: int
-    edge_types: int
-    seeds: LinkSeeds
-    messages: GraphPartition
-    excluded: Exclusion
-
-
 def make_goal(
     config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
 ) -> tuple[StaticGoal, GraphPartition]:
     """Collective. Make the goal that ``task.kind`` names, and the graph whose edges carry messages; edge_types: the
     least number of types of the links."""
-    if config.task.kind != LINK:
+    if not config.task.of_edges:
         return NodeGoal(config, partition, world, channel), partition
-    links = links_to_learn(config, partition, world, channel, edge_types)
-    return LinkGoal(config, links, partition, world, channel), links.messages
-
-
-def links_to_learn(
-    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
-) -> LinksToLearn:
-    """Collective. Read the links of the section ``task`` from the graph; edge_types: the least number of types."""
-    task = config.task
-    with together(world, "choose the relation"):
-        relation = split_relation(partition, task.relation, "task.relation")
-        types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
-    edge_types = max(edge_types, *world.allgather(types))
-    reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel)
-    messages, left_out = seeds.partition, seeds.edges
-    if task.message_edges != STORED:
-        with together(world, "type the edges"):
-            typed = edge_types * (1 + (task.message_edges == BOTH))
-            config.sampling.check_count(len(partition.relations) - 1 + typed, "task.message_edges")
-        messages, left_out = type_edges(messages, relation, left_out, edge_types, task.message_edges, world, channel)
-    excluded = Exclusion(left_out, seeds.pools["train"].total, config.train.batch_size)
-    return LinksToLearn(relation, edge_types, seeds, messages, excluded)
-
-
-def _edge_types(rel: np.ndarray | None, name: str, task: GraphTaskConfig) -> int:
-    """Count the edge types that this rank knows of. Raises ValueError."""
-    if rel is None:
-        for key, value, typed in (
-            ("decoder", task.decoder, task.is_typed),
-            ("messages", task.message_edges, task.message_edges in MESSAGES[1:]),
-        ):
-            if typed:
-                raise ValueError(f"task.{key} {value} needs edge types: relation {name} has no column rel")
-        return 1
-    if rel.dtype.kind not in "iu" or np.any(rel < 0):
-        raise ValueError(f"column rel of relation {name} must hold edge types, integers from 0 on")
-    return int(rel.max(initial=0)) + 1
+    edges = find_edges_to_learn(config, partition, world, channel, edge_types)
+    if config.task.kind == LINK:
+        return LinkGoal(config, edges, partition, world, channel), edges.messages
+    return LabeledEdgesGoal(config, edges, partition, world), edges.messages

@@ -70,7 +70,8 @@ def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
     weights = config.sampling.strategy == "weighted" or config.model.edge_weights
     names = [*message_columns(config), *[WEIGHT] * weights]
-    names += ["split", "rel"] if config.task.kind == LINK else []
+    if config.task.of_edges:
+        names += ["split", "rel"] + ["label", *config.task.edge_columns] * (config.task.kind != LINK)
     return ["row", *names] if names else []
 
 

@@ -1,4 +1,4 @@
-"""Predicts, exactly, all nodes of the type that a run on a static graph learned, or pairs of nodes as links.
+"""Predicts, exactly, all nodes of the type that a run on a static graph learned, or pairs of nodes as edges.
 
 Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pairs of a rank, C classes, W width.
 """
@@ -8,22 +8,23 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
-from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import LINK, NODE, REGRESSION, SHARDED, StaticConfig
+from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
+from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.inference import infer, last_rows
-from hpcgnn.static.schema import CLASSES, NAMES
-from hpcgnn.static.step import DESTINATION, SOURCE
+from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
+from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -33,33 +34,40 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
     if arguments.nodes:
         raise ValueError("--nodes is for runs on temporal graphs; this one answers for all nodes: leave it out")
-    if config.task.kind != LINK and arguments.pairs:
-        raise ValueError("--pairs is for runs that learned links; this one predicts labels of all nodes: leave it out")
+    kind = config.task.kind
+    if not config.task.of_edges and arguments.pairs:
+        raise ValueError("--pairs is for runs that learned edges; this one predicts labels of all nodes: leave it out")
     asked = [bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]
-    if config.task.kind == LINK and sum(asked) != 1:
+    if kind == LINK and sum(asked) != 1:
         raise ValueError(
             "this run learned links: give one of --pairs, to score pairs of nodes, --top_k and --embeddings"
         )
-    if config.task.kind != LINK and arguments.top_k:
-        raise ValueError("--top_k is for runs that learned links; this one predicts labels of all nodes: leave it out")
+    if kind != LINK and arguments.top_k:
+        raise ValueError("--top_k is for runs that learned links; this one predicts labels: leave it out")
+    if config.task.of_edges and sum(asked) != 1:
+        raise ValueError(
+            "this run learned labels of edges: give --pairs, to label pairs of nodes, or --embeddings of the nodes"
+        )
     check_queries(arguments)
-    refuse_probabilities(arguments, config.task.kind == NODE and not arguments.embeddings)
+    refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings)
+    if config.eval.ranking in GIVEN:
+        config = replace(config, eval=replace(config.eval, ranking="", negatives_file="", exact=True))
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores of pairs, or
-    embeddings of all nodes that the learned relation is between."""
+    """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores or labels of
+    pairs, or embeddings of all nodes that the learned relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
-        types, words = edge_types_of(session)
-        pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
-        answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
+        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(session, arguments.pairs))
+        what = "scores" if config.task.kind == LINK else "pairs"
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
     elif arguments.top_k:
         answer_best(partial(links_of, session), arguments, world)
-    elif config.task.kind == LINK:
+    elif config.task.of_edges:
         answer_with(arguments.out, embed_ends(session), "nodes", world)
     else:
         what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
@@ -108,9 +116,9 @@ def embedding_hops(session: Session) -> int:
 
 
 def embed_ends(session: Session) -> AnswerColumns:
-    """Collective. Embed, in a run on links, this rank's nodes of the relation's source and destination types, type by
+    """Collective. Embed, in a run on edges, this rank's nodes of the relation's source and destination types, type by
     type. Columns are the original id (the row where the graph has none), the type where there are two, and the rows [n,
-    W] that are scored."""
+    W] that links are scored, or edges labeled, by."""
     partition, learned, outputs = session.partition, session.goal.learned, infer(session)
     kinds, base = sorted({learned.src_type, learned.dst_type}), partition.book.type_base()
     rows, total = [], 0
@@ -144,20 +152,31 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     )  # fmt: skip
 
 
-def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
-    """Collective. Compute the decoder's score [m] of each pair, as exact evaluation does for edges."""
-    decoder = session.model.decoder
+def read_pairs(session: Session, path: str) -> AskedEdges:
+    """Read a file of pairs: edge types for links, or the columns ``task.edge_columns`` for labels of edges, of several
+    numbers as name_0, name_1, ... Raises ValueError naming file and row."""
+    types, words = edge_types_of(session)
+    widths = session.schema.values.get(WIDTHS, {})
+    names = [[name] if width == 1 else [f"{name}_{at}" for at in range(width)] for name, width in widths.items()]
+    return read_edges(path, types, words, numbers=tuple(chain.from_iterable(names)))
 
-    def columns_of(source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor) -> dict[str, np.ndarray]:
-        return {"score": decoder(source, destination, relation).cpu().numpy()}
+
+def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False) -> AnswerColumns:
+    """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
+    C], or its number, as exact evaluation does for edges."""
+    task, decoder, values = session.config.task, session.model.decoder, session.schema.values
+
+    def columns_of(
+        source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor
+    ) -> dict[str, np.ndarray]:
+        if task.kind == LINK:
+            return {"score": decoder(source, destination, relation).cpu().numpy()}
+        output = label_edges(decoder, (source, destination), [numbers]).cpu().numpy()
+        if task.kind == EDGE_CLASSES:
+            return class_columns(output, values[CLASSES], probabilities)
+        return {"output": output[:, 0]}
 
     return links.score_pairs(links_of(session), pairs, session.config.eval.nodes_per_pass, columns_of)
-
-
-def original_ids(partition: GraphPartition, kind: int) -> np.ndarray:
-    """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
-    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
-    return partition.columns[kind].get("id", row)
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:

@@ -27,10 +27,10 @@ from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.native.workspace import empty_rows
-from hpcgnn.static.config import LINK, StaticConfig
+from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.features import FEATURE, NodeTables
-from hpcgnn.static.goals import links_to_learn
 from hpcgnn.static.graph import open_partition
+from hpcgnn.static.learned_edges import find_edges_to_learn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.sampling.neighbors import check_drawn_by
@@ -298,9 +298,9 @@ class SamplerRank:
         channels = [world.channel(polite=True, by_machine=features) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=features)
         self._excluded = None
-        if config.task.kind == LINK:
-            links = links_to_learn(config, partition, world, channels[0])
-            partition, self._excluded = links.messages, links.excluded
+        if config.task.of_edges:
+            learned = find_edges_to_learn(config, partition, world, channels[0])
+            partition, self._excluded = learned.messages, learned.excluded
         self._tables = None
         if features:
             self._tables = NodeTables(partition, config.features, world, channels[0], config.train.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,12 @@ from hpcgnn.graph.names import renumber
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.loop.schema import Schema
 from hpcgnn.static.config import LINK, REGRESSION, StaticConfig, message_columns
-from hpcgnn.static.goals import LinkGoal, NodeGoal, StaticGoal
+from hpcgnn.static.goals import LabeledEdgesGoal, LinkGoal, NodeGoal, StaticGoal
 from hpcgnn.static.sampling.seeds import NO_SPLIT, TRAIN
 from hpcgnn.task.labels import MISSING
 
 CLASSES, EDGE_TYPES, NODE_TYPE, RELATION, OUTPUTS = "classes", "edge_types", "node_type", "relation", "outputs"
-NAMES = "edge_type_names"
+NAMES, WIDTHS = "edge_type_names", "edge_column_widths"
 
 
 def needs_of(config: StaticConfig, partition: GraphPartition) -> dict[str, str]:
@@ -39,9 +40,14 @@ def make_schema(config: StaticConfig, partition: GraphPartition, goal: StaticGoa
         name = partition.types[goal.node_type]
         classes = partition.words.get(f"nodes/{name}/label", [])
         return Schema(needs, {NODE_TYPE: name, OUTPUTS: goal.num_outputs, "several": goal.several, CLASSES: classes})
-    assert isinstance(goal, LinkGoal)
-    names = partition.words.get(f"edges/{goal.learned.name}/rel", [])
-    return Schema(needs, {RELATION: goal.learned.name, EDGE_TYPES: goal.num_edge_types, NAMES: names})
+    assert isinstance(goal, LinkGoal | LabeledEdgesGoal)
+    name = goal.learned.name
+    names, values = partition.words.get(f"edges/{name}/rel", []), {}
+    if isinstance(goal, LabeledEdgesGoal):
+        words = partition.words.get(f"edges/{name}/label", [])
+        widths = dict(zip(config.task.edge_columns, goal.widths, strict=True))
+        values = {OUTPUTS: goal.classes, CLASSES: words, WIDTHS: widths}
+    return Schema(needs, {RELATION: name, EDGE_TYPES: goal.num_edge_types, NAMES: names} | values)
 
 
 def adapt(config: StaticConfig, partition: GraphPartition, trained: Schema) -> StaticConfig:
@@ -52,13 +58,15 @@ def adapt(config: StaticConfig, partition: GraphPartition, trained: Schema) -> S
     Changes the columns of the partition. Raises ValueError for a graph that the model does not fit.
     """
     trained.refuse(Schema(needs_of(config, partition)))
-    if config.task.kind != LINK:
-        numbers, values = config.task.kind == REGRESSION, trained.values
-        _adapt_labels(partition, trained, np.nan if numbers else MISSING)
-        classes = 0 if numbers else values[OUTPUTS]
+    numbers, values = config.task.kind.endswith(REGRESSION), trained.values
+    unknown, classes = (np.nan, 0) if numbers else (MISSING, values.get(OUTPUTS, 0))
+    if not config.task.of_edges:
+        _adapt_labels(partition, trained, unknown)
         return replace(config, task=replace(config.task, classes=classes, node_type=values[NODE_TYPE]))
     _adapt_edges(partition, trained)
-    return replace(config, task=replace(config.task, relation=trained.values[RELATION]))
+    if config.task.kind != LINK:
+        _adapt_edge_labels(partition, trained, unknown)
+    return replace(config, task=replace(config.task, classes=classes, relation=values[RELATION]))
 
 
 def _adapt_labels(partition: GraphPartition, trained: Schema, missing: float) -> None:
@@ -86,3 +94,15 @@ def _adapt_edges(partition: GraphPartition, trained: Schema) -> None:
         raise ValueError(
             f"column rel of {values[RELATION]} has edge type {most}, the model was trained with {values[EDGE_TYPES]}"
         )
+
+
+def _adapt_edge_labels(partition: GraphPartition, trained: Schema, missing: float) -> None:
+    name, values = trained.values[RELATION], trained.values
+    edges = partition.edges[partition.relation_of(name)]
+    columns, names = edges.columns, partition.words.get(f"edges/{name}/label", [])
+    label = columns.get("label", np.full(len(edges.src), missing))
+    columns["label"] = renumber(label, names, values[CLASSES], f"label of {name}:")
+    for column, width in values[WIDTHS].items():
+        values_there = columns.get(column, np.empty((0, 0)))
+        if math.prod(values_there.shape[1:]) != width:
+            raise ValueError(f"task.edge_columns: {column} of {name} must have {width} numbers an edge, as in training")

@@ -24,7 +24,7 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import LINK, StaticConfig, message_columns
+from hpcgnn.static.config import StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -52,10 +52,10 @@ def open_session(
     ``samplers`` may draw; then this rank and its peers keep edges only where they score by exact inference. trained:
     what the model that is to be loaded needs of a graph."""
     timers, plan_timers, dtype = prepare(config.train, world)
-    channel, whole, exact = world.channel(by_machine=True), None, config.eval.exact or bool(config.eval.ranking)
+    channel, whole, exact = world.channel(by_machine=True), None, config.eval.scores_all
     partition = open_partition(
         config, path, world, channel, partial(_check, config, samplers is None),
-        edges=samplers is None or exact or config.task.kind == LINK,
+        edges=samplers is None or exact or config.task.of_edges,
     )  # fmt: skip
     describe = partial(_describe, _describe_columns(config, partition))
     needs, edge_types = needs_of(config, partition), 0
@@ -188,8 +188,9 @@ def _build_model(
         model: Any = make_model(config.model, sizes)
     if config.features.standardize:
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])
-    model = goal.extend(model)
-    if config.train.full_graph or config.eval.exact or config.eval.ranking:
+    with together(graph.world, "build the model"):
+        model = goal.extend(model)
+    if config.train.full_graph or config.eval.scores_all:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
     graph.tables.share_learned(embeddings)
@@ -262,9 +263,11 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
             raise AskedToLeave
 
     session.watchdog.at(split)
+    batches, messages = session.batches[split], session.goal.test_messages
+    if messages is not None and split == "test":
+        session = replace(session, graph=session.graph.over(messages, split))
     try:
         outputs = infer(session, report_and_ask)
-        batches = session.batches[split]
         return session.goal.exact_scores(outputs, batches, session.model, session.graph, report_and_ask)
     except AskedToLeave:
         return None

@@ -5,7 +5,9 @@ s seeds of this rank, nodes or edges; k negatives a seed; c candidates of this r
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,19 +132,23 @@ class GraphLinkTask(GraphTask):
     drawn for every seed, or are candidates of all seeds, which their owners embed and send to all ranks.
     """
 
-    def __init__(self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], loss: Loss, *shared):
-        """types: of source and destination; loss: of scores [s] and [k, s], a sum; shared: what GraphTask takes."""
+    def __init__(
+        self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], together: bool, loss: Loss, *shared
+    ):  # fmt: skip
+        """types: of source and destination; together: negatives of both ends make pairs; loss: of scores [s] and [k,
+        s], a sum; shared: what GraphTask takes."""
         super().__init__(*shared)
-        self._types, self._replaced, self._sum = types, replaced, loss
+        self._types, self._replaced, self._together, self._sum = types, replaced, together, loss
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LinkScores:
         """Score the seeds and the negatives that were drawn for each."""
         decoder, relation = self.model.decoder, plan.columns.get("rel")
         ends = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
-        negatives = [
-            score_negatives(decoder, ends, embedding(roots.T, outputs[place.node_type]), place.end, relation)
+        drawn = [
+            embedding(roots.T, outputs[place.node_type])
             for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
+        negatives = score_negatives(decoder, ends, drawn, self._replaced, self._together, relation)
         return LinkScores.of_ends(decoder(*ends, relation), negatives)
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
@@ -216,13 +222,48 @@ class GraphLinkTask(GraphTask):
         return decoder(*ends, relation), negatives
 
 
-def score_negatives(decoder: nn.Module, ends, negative: torch.Tensor, replaced: int, relation) -> torch.Tensor:
-    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z]. ends: embeddings of source and
-    destination [s, Z], of which ``replaced`` is left out; relation [s]: edge types or None."""
+def score_negatives(
+    decoder: nn.Module, ends, negatives: Sequence[torch.Tensor], replaced: Sequence[ReplacedEnd], together: bool,
+    relation,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z] for each end that is ``replaced``; or,
+    ``together``, the pairs of the negatives of both. ends: embeddings of source and destination [s, Z]; relation [s]:
+    edge types or None."""
+    by_end = {place.end: rows for place, rows in zip(replaced, negatives, strict=True)}
+    if together:
+        source, destination = by_end[SOURCE], by_end[DESTINATION]
+        kinds = None if relation is None else relation.repeat(len(source))
+        return [decoder(source.flatten(0, 1), destination.flatten(0, 1), kinds).view(source.shape[:2])]
+    return [
+        decoder(rows, ends[DESTINATION], relation) if end == SOURCE else decoder(ends[SOURCE], rows, relation)
+        for end, rows in by_end.items()
+    ]
+
+
+def label_edges(head: nn.Module, ends: Iterable[torch.Tensor], columns: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Compute the outputs [s, C] of edges by a head, from the embeddings [s, Z] of source and destination, and from
+    columns [s] or [s, F] of the edges."""
     source, destination = ends
-    if replaced == SOURCE:
-        return decoder(negative, destination, relation)
-    return decoder(source, negative, relation)
+    rows = (column.to(source.dtype).reshape(len(column), math.prod(column.shape[1:])) for column in columns)
+    return head(torch.cat([source, destination, *rows], dim=1))
+
+
+class GraphEdgeTask(GraphTask):
+    """Scores the label of every seed, an edge."""
+
+    def __init__(self, types: tuple[int, int], columns: Sequence[str], loss: Loss, *shared):
+        """types: of source and destination; columns: of the edges, which the head reads; loss: a sum over seeds;
+        shared: what GraphTask takes. The model's decoder is a Head."""
+        super().__init__(*shared)
+        self._types, self._names, self._sum = types, columns, loss
+
+    def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
+        ends = (embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots, self._types, strict=True))
+        output = label_edges(self.model.decoder, ends, [plan.columns[name] for name in self._names])
+        return LabelScores(output, plan.columns["label"])
+
+    def _loss(self, scores: LabelScores) -> torch.Tensor:
+        return self._sum(scores.output, scores.label)
 
 
 class GraphNodeTask(GraphTask):

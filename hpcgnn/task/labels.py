@@ -35,20 +35,22 @@ def count_classes(label: np.ndarray, wanted: int, world: World) -> int:
 
 def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read the labels int64 and the splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type.
-    Labels are classes [n], -1 where missing, or, several a node, [n, C] of 0 and 1, a row of -1 where missing.
+    Labels are classes [n], -1 where missing, or, several a node, [n, C] of 0 and 1, -1 where missing: below 0 or NaN in
+    the data.
 
     Raises ValueError for columns that are missing or cannot be used.
     """
     _check_there(columns, node_type)
     label = columns["label"]
-    if label.ndim > 2 or label.dtype.kind not in "iub":
+    if label.ndim > 2 or label.dtype.kind not in ("iub", "iubf")[label.ndim - 1]:
         raise ValueError(
             f"the label of {node_type} must be one integer a node, or a row of 0 and 1, got {label.dtype} "
             f"{label.shape[1:]}; numbers are for task.kind regression"
         )
-    label, split = label.astype(np.int64), columns["split"].astype(np.int64)
+    split = columns["split"].astype(np.int64)
     if label.ndim == 2:
         return _label_rows(label, node_type, classes), split
+    label = label.astype(np.int64)
     limit = classes or MOST_CLASSES
     if (label >= limit).any():
         where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most: number them 0, 1, ..."
@@ -75,17 +77,31 @@ def _check_there(columns: dict[str, np.ndarray], node_type: str) -> None:
             )
 
 
+def edge_labels(columns: dict[str, np.ndarray], relation: str, numbers: bool, classes: int) -> np.ndarray:
+    """Read the labels [m] of a rank's edges of a relation: classes int64, -1 where missing, or ``numbers``, float64,
+    NaN where missing. Raises ValueError for a column that is missing or cannot be used."""
+    if "label" not in columns:
+        raise ValueError(f"relation {relation} has no column label: convert the source again with one")
+    label, name = columns["label"], f"label of {relation}"
+    if numbers:
+        return read_numbers(label, name, 0)
+    if label.ndim != 1:
+        raise ValueError(f"{name} must be one class an edge, got rows {label.shape[1:]}")
+    return read_classes(label, name, classes)
+
+
 def _label_rows(label: np.ndarray, node_type: str, classes: int) -> np.ndarray:
     if label.shape[1] < 2 or classes not in (0, label.shape[1]):
         raise ValueError(f"node type {node_type}: labels of {label.shape[1]} columns, but task.classes = {classes}")
-    if (label > 1).any():
-        raise ValueError(f"node type {node_type}: labels in rows are 0 and 1, found {int(label.max())}")
-    return np.where((label >= 0).all(axis=1, keepdims=True), label, MISSING)
+    known = label >= 0  # not so for NaN
+    if (strange := label[known & (label != 0) & (label != 1)]).size:
+        raise ValueError(f"node type {node_type}: labels in rows are 0 and 1, found {strange[0]}")
+    return np.where(known, label == 1, MISSING)
 
 
 def has_label(label: np.ndarray) -> np.ndarray:
-    """Mark the nodes that have a label, from the labels of ``node_labels``: [n] bool."""
-    return is_known(label if label.ndim == 1 else label[:, 0])
+    """Mark the nodes of which a label is known, from the labels of ``node_labels``: [n] bool."""
+    return is_known(label if label.ndim == 1 else label.max(axis=1))
 
 
 def labeled_type(partition: GraphPartition, name: str, setting: str) -> int:

@@ -59,10 +59,12 @@ def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor
 
 def class_loss(output: torch.Tensor, label: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Sum of cross entropies of labels [n], those below 0 left out, from outputs [n, c], each times the weight [c] of
-    its class. Labels [n, c] of 0 and 1, several a node: the mean over classes of the binary cross entropies."""
+    its class. Labels [n, c] of 0 and 1, several a node: the binary cross entropies, 0 for labels below 0, divided by
+    c."""
     if label.ndim == 2:
-        label = label.to(output.dtype)
-        return functional.binary_cross_entropy_with_logits(output, label, weight, reduction="sum") / output.shape[1]
+        target, known = label.clamp(min=0).to(output.dtype), (label >= 0).to(output.dtype)
+        known = known if weight is None else known * weight
+        return functional.binary_cross_entropy_with_logits(output, target, known, reduction="sum") / output.shape[1]
     return functional.cross_entropy(output, label, weight, ignore_index=-1, reduction="sum")
 
 

@@ -21,6 +21,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
+LABEL_COLUMNS, POOL = "label columns", "pool"
 INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
 
@@ -36,6 +37,24 @@ class PairScores:
     def ap_auc(self) -> tuple[float, float]:
         """Collective. Average precision and ROC AUC; NaN without pairs, or negatives."""
         return ap_auc(*self._scores, self._world)
+
+
+class PoolScores(PairScores):
+    """Collective to create. Scores of this rank's pairs, positive [b], and of its share of the negatives of a whole
+    split, which all pairs are compared with."""
+
+    def __init__(self, positive: np.ndarray, negative: np.ndarray, world: World):
+        """Raises DistributedError for a score that is not finite."""
+        super().__init__(positive, negative, world)
+        best = world.allgather(np.sort(self._scores[1])[-MOST_IN_POOL:])
+        self._best = np.sort(np.concatenate(best))[::-1]
+
+    def hits(self, most: int) -> float:
+        """Collective. Compute the share of pairs that score higher than the ``most``-th best negative, as the evaluator
+        of Hu et al. (Open graph benchmark, 2020) does; 1 where there are fewer negatives, NaN without pairs."""
+        count = self._world.total(len(self._scores[0]))
+        lowest = self._best[most - 1] if len(self._best) >= most else -np.inf
+        return self._world.total(int((self._scores[0] > lowest).sum())) / count if count else math.nan
 
 
 class PairRanks:
@@ -98,6 +117,17 @@ class ClassCounts:
         return float((2 * self._hits[either > 0] / either[either > 0]).mean()) if either.any() else math.nan
 
 
+class LabelColumns:
+    """Collective to create. Means over labels of average precision and ROC AUC, over labels that some rows have and
+    some rows lack; NaN without such labels."""
+
+    def __init__(self, output: np.ndarray, labels: np.ndarray, world: World):
+        """output [n, c]: finite scores; labels [n, c]: 1, 0, or below 0 where unknown, which is left out."""
+        pairs = zip(output.T, labels.T, strict=True)
+        by_label = [ap_auc(scores[label == 1], scores[label == 0], world) for scores, label in pairs]
+        self.ap, self.auc = (mean_known(values) for values in zip(*by_label, strict=True))
+
+
 class Errors:
     """Collective to create. Differences of predicted numbers and targets, of any shape."""
 
@@ -121,6 +151,14 @@ class MetricPart(Part):
     unit: int = 0
 
 
+MOST_IN_POOL = 100  # negatives that PoolScores keeps, as many as the largest of its metrics needs
+
+
+def _hits_in_pool(most: int) -> MetricPart:
+    text = f"share of pairs with a score above the given negative of place {most}"
+    return MetricPart(lambda s: s.hits(most), text, (POOL,))
+
+
 def _hits(most: int) -> MetricPart:
     return MetricPart(lambda s: s.mean(s.rank <= most), f"share of right answers with a rank up to {most}", (RANKS,))
 
@@ -132,11 +170,16 @@ METRICS = {
     "hits@1": _hits(1),
     "hits@3": _hits(3),
     "hits@10": _hits(10),
+    "hits@20": _hits_in_pool(20),
+    "hits@50": _hits_in_pool(50),
+    "hits@100": _hits_in_pool(100),
     "recall@20": MetricPart(lambda s: s.mean(s.recall(20)), "share of the right answers in the best 20", (QUERIES,)),
     "ndcg@20": MetricPart(lambda s: s.mean(s.gain(20)), "normalized gain (NDCG) of the best 20 answers", (QUERIES,)),
     "accuracy": MetricPart(lambda s: s.accuracy, "share of correct classes (micro F1 of single labels)", (CLASSES,)),
     "micro_f1": MetricPart(lambda s: s.micro_f1, "F1 of all yes or no decisions together", (LABELS,)),
     "macro_f1": MetricPart(lambda s: s.macro_f1, "mean of the F1 of all classes that occur", (CLASSES, LABELS)),
+    "macro_ap": MetricPart(lambda s: s.ap, "mean of the average precision of all labels", (LABEL_COLUMNS,)),
+    "macro_auc": MetricPart(lambda s: s.auc, "mean of the area under the ROC curve of all labels", (LABEL_COLUMNS,)),
     "mse": MetricPart(lambda s: s.square, "mean squared error", (NUMBERS,), True, 2),
     "mae": MetricPart(lambda s: s.absolute, "mean absolute error", (NUMBERS,), True, 1),
     "rmse": MetricPart(lambda s: math.sqrt(s.square), "root of the mean squared error", (NUMBERS,), True, 1),
@@ -241,22 +284,23 @@ def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[
     """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: of classes, and with two classes also of
     class 1 against class 0. NaN without labels.
 
-    For labels [n, c] of 0 and 1, the metrics count the classes with outputs above 0 as predicted. Before them,
-    ``..._topk`` metrics predict the highest outputs of a node, one for each of its labels (Perozzi et al., DeepWalk,
-    2014).
+    For labels [n, c] of 0 and 1, below 0 where unknown and left out, the metrics count the classes with outputs above 0
+    as predicted. Before them, ``..._topk`` metrics predict the highest outputs of a node, one for each of its labels
+    (Perozzi et al., DeepWalk, 2014). After them come the means over labels of metrics of their scores.
     """
     # What float32 has no number for would be equal to all others of the kind.
     compared, classes = rounded(output), output.shape[1]
     check_finite(np.isfinite(compared).all(), world)
     if labels.ndim == 2:
-        labels = labels == 1
-        place = np.argsort(np.argsort(-compared, axis=1, kind="stable"), axis=1)
-        top = place < labels.sum(axis=1, keepdims=True)
+        has, scores = labels == 1, np.where(labels >= 0, compared, -np.inf)
+        place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        top = place < has.sum(axis=1, keepdims=True)
         as_many, above_zero = (
-            ClassCounts([where.sum(axis=0) for where in (chosen & labels, labels, chosen)], world)
-            for chosen in (top, compared > 0)
+            ClassCounts([where.sum(axis=0) for where in (chosen & has, has, chosen)], world)
+            for chosen in (top, scores > 0)
         )
-        return measured(LABELS, as_many, "{}" + TOP_K) | measured(LABELS, above_zero)
+        decisions = measured(LABELS, as_many, "{}" + TOP_K) | measured(LABELS, above_zero)
+        return decisions | measured(LABEL_COLUMNS, LabelColumns(compared, labels, world))
     predicted = compared.argmax(axis=1)
     counted = labels[predicted == labels], labels, predicted
     counts = ClassCounts([np.bincount(found.astype(np.int64), minlength=classes) for found in counted], world)
@@ -273,7 +317,7 @@ def two_class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> d
 def class_metric_names(classes: int, several: bool = False) -> tuple[str, ...]:
     """Names of what ``class_metrics`` computes; several: labels a node."""
     if several:
-        return (*(name + TOP_K for name in names_of(LABELS)), *names_of(LABELS))
+        return (*(name + TOP_K for name in names_of(LABELS)), *names_of(LABELS), *names_of(LABEL_COLUMNS))
     return names_of(CLASSES) + (names_of(PAIRS) if classes == 2 else ())
 
 

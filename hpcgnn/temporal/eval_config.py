@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from hpcgnn.choices import check_choices, names_with
-from hpcgnn.graph.files import file_hash
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.negative_file import sha256_of
 from hpcgnn.temporal.baselines import BASELINES
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES
-from hpcgnn.temporal.negative_file import file_of
 
 
 @dataclass
@@ -68,11 +65,7 @@ class TemporalEvalConfig:
 
         Raises ValueError for a file that is missing.
         """
-        paths = dict.fromkeys(file_of(self.negatives_file, split) for split in SPLITS[1:] if self.negatives_file)
-        for path in paths:
-            if not os.path.isfile(path):
-                raise ValueError(f"eval.negatives_file: {path}: no such file")
-        return ",".join(file_hash(path) for path in paths)
+        return sha256_of(self.negatives_file)
 
     def check_file(self) -> None:
         """Raise ValueError where negatives_file has another content than when the run began."""

@@ -26,12 +26,12 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import directory, files
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
+from hpcgnn.graph.negative_file import NegativeFile, file_of, is_none, open_negatives
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.negatives import UniformDraw
 from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negative_file import NegativeFile, file_of, is_none, open_negatives
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, RandomNegatives, random_negatives
 
 REMEDY = "set eval.negative_kind random, or file"

@@ -15,7 +15,18 @@ import pytest
 import unlearnable
 from mpi4py import MPI
 from random_graphs import write_graph
-from unlearnable import FURTHER, LINKS, config_of, factors, first_of, is_accepted, missing_pairs, read_rows, standing
+from unlearnable import (
+    FURTHER,
+    LINKS,
+    NEGATIVES,
+    config_of,
+    factors,
+    first_of,
+    is_accepted,
+    missing_pairs,
+    read_rows,
+    standing,
+)
 
 from data_tools.partition.command import partition
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
@@ -53,21 +64,31 @@ def write_events(path: Path, row: dict, rng: np.random.Generator) -> None:
 
 
 def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
-    """Random edges of three types with a random split, and nodes with random labels; no features for links, so that
-    nodes learn rows of their own."""
+    """Random edges of three types with a random split, and nodes or edges with random labels; no features where edges
+    are learned, so that nodes learn rows of their own."""
     src, dst = rng.integers(0, NODES, (2, EDGES))
     split = rng.choice(3, EDGES, p=[0.6, 0.1, 0.3]).astype(np.int8)
     edges = {("node", "meets", "node"): {"src": src, "dst": dst, "weight": rng.uniform(0.5, 2, EDGES)}}
     nodes = {"id": np.arange(NODES)}
-    if row["task.kind"] != "link":
-        labels = rng.integers(0, 2, NODES) if row["task.kind"] == "node" else rng.standard_normal(NODES)
+    kind = row["task.kind"]
+    if kind in ("node", "regression"):
+        labels = rng.integers(0, 2, NODES) if kind == "node" else rng.standard_normal(NODES)
         nodes |= {"label": labels, "split": rng.choice(3, NODES, p=[0.5, 0.1, 0.4]).astype(np.int8)}
         nodes["feat"] = rng.standard_normal((NODES, 8)).astype(np.float32)
     else:
         edges["node", "meets", "node"] |= {"split": split, "rel": rng.integers(0, 3, EDGES)}
+    if kind.startswith("edge"):
+        labels = rng.integers(0, 2, EDGES) if kind == "edge" else rng.standard_normal(EDGES)
+        edges["node", "meets", "node"]["label"] = labels
     if row["graph.reverse"]:
         edges["node", "met_by", "node"] = {"src": dst, "dst": src, "weight": edges["node", "meets", "node"]["weight"]}
     write_graph(path, {"node": nodes}, edges, "static")
+    for number, name in enumerate(("val", "test"), 1):
+        rows = np.flatnonzero(split == number)
+        given = {"src": rng.integers(0, NODES, EDGES), "dst": rng.integers(0, NODES, EDGES)}
+        if row["eval.ranking"] == "listed":
+            given = {"row": rows, "negatives": rng.integers(0, NODES, (len(rows), 20))}
+        np.savez(path.with_name(NEGATIVES.replace("{split}", name)), **given)
 
 
 def write_sequence(path: Path, row: dict, rng: np.random.Generator) -> None:
@@ -98,6 +119,8 @@ def excess(wing: str, row: dict, folder: Path, write=None, seed: int = 0) -> flo
     options = {"out_edges": True} if row.get("sampling.direction") == "out" else {}
     partition(folder / "graph.h5", folder / "parts", 4, "random", **options)
     config, world = config_of(wing, row), World(CommConfig(device="cpu", threads=1), MPI.COMM_SELF)
+    if wing == "static" and config.eval.negatives_file:
+        config.eval.negatives_file = str(folder / config.eval.negatives_file)
     session = kinds.open_session(config, str(folder / "parts"), world, Watchdog(world, 0))
     if wing == "temporal" and row["eval"] in ("all", "tgb"):  # all scores are kept, not the ranks alone
         session.goal.collector = lambda: Collected(measure_events)
@@ -254,6 +277,19 @@ def telling(write, table: str):
 ])  # fmt: skip
 def test_labels_among_the_features_are_found(tmp_path, wing, task, table):
     assert excess(wing, row_of(wing, task__kind=task), tmp_path, telling(GRAPHS[wing], table)) > ERRORS + 1
+
+
+def test_labels_among_the_columns_of_edges_are_found(tmp_path):
+    """Under another name."""
+
+    def write(path: Path, row: dict, rng: np.random.Generator) -> None:
+        write_static(path, row, rng)
+        with h5py.File(path, "r+") as file:
+            edges = file["edges/node.meets.node"]
+            edges["hint"] = edges["label"][()]
+
+    row = row_of("static", task__kind="edge") | {"task.edge_columns": ["hint"]}
+    assert excess("static", row, tmp_path, write) > ERRORS + 1
 
 
 def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ Row = dict[str, Any]
 PERMUTATIONS = 200
 LINKS = 90  # edges of a snapshot
 SWITCH = (False, True)
+NEGATIVES = "negatives-{split}.npz"  # beside the graph
 
 # Of settings that take one of a few words, those that change neither what is asked nor what is known of it.
 SAME_ANSWER = {
@@ -49,7 +50,7 @@ FURTHER: dict[str, dict[str, tuple]] = {
     },
     "static": {
         "task.strict": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
-        "eval.ranking": ("", "filtered", "destinations"), "train.full_graph": SWITCH, "sampling.all": SWITCH,
+        "train.full_graph": SWITCH, "sampling.all": SWITCH,
     },
     "snapshots": {
         "data.split_by": ("auto", "time", "nodes"), "task.horizon": (0, 1, 2), "sampling.window_size": (0, 3),
@@ -119,6 +120,8 @@ def config_of(wing: str, row: Row) -> Any:
         values["sampling.fanouts"] = []
     if wing == "static" and values.get("task.kind") == "link" and not values.get("eval.ranking"):
         values["eval.negatives"] = 20  # a standard error is smaller then, and a leak so much farther from chance
+    if wing == "static" and values.get("eval.ranking") in ("pooled", "listed"):
+        values["eval.negatives_file"] = NEGATIVES
     if wing == "static" and values.get("model.kind") == "none":
         values |= {"model.layers": 0, "sampling.fanouts": []}
     if wing == "snapshots":
@@ -149,8 +152,8 @@ def temporal_chance(row: Row) -> bool:
 
 def static_chance(row: Row) -> bool:
     """What a graph's relations decide: gcn and gat take one of them only. Of nodes nothing is typed, nor reverse."""
-    typed, link = row["task.message_edges"] != "stored", row["task.kind"] == "link"
-    if not link:
+    typed, of_nodes = row["task.message_edges"] != "stored", row["task.kind"] in ("node", "regression")
+    if of_nodes:
         return not (typed or row["graph.reverse"] or row["eval.ranking"])
     if row["graph.reverse"] and typed:
         return False
@@ -276,6 +279,10 @@ def permuted(columns: dict[str, np.ndarray], rng: np.random.Generator) -> dict[s
     """The same scores for other targets."""
     if "label" in columns:
         return columns | {"label": columns["label"][rng.permutation(len(columns["label"]))]}
+    if columns["negative"].ndim == 1:  # a pool, which all pairs are compared with
+        scores = rng.permutation(np.concatenate([columns["positive"], columns["negative"]]))
+        positive, negative = np.split(scores, [len(columns["positive"])])
+        return columns | {"positive": positive, "negative": negative}
     scores = np.concatenate([columns["positive"][:, None], columns["negative"]], axis=1)
     place = rng.integers(0, scores.shape[1], len(scores))
     rows = np.arange(len(scores))

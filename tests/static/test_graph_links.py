@@ -24,8 +24,8 @@ FACTS = "entity.fact.entity"
 
 
 def link_config(**changes):
-    """A small run of link prediction."""
-    return static_config(task__kind="link", **{"train__batch_size": 24, **changes})
+    """A small run of link prediction, or of another task on edges."""
+    return static_config(**{"task__kind": "link", "train__batch_size": 24, **changes})
 
 
 CASES = {

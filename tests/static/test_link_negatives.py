@@ -17,12 +17,12 @@ from test_graph_training import assert_same_records, run_both
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
-from hpcgnn.static.inference import last_rows
+from hpcgnn.static.inference import infer, last_rows
 from hpcgnn.task.losses import softmax_loss
 
 BARE = {"model__kind": "none", "model__layers": 0, "sampling__fanouts": [], "model__input_dropout": 0.2}
 BATCH = {"task__negative_sharing": "batch"}
-BOTH = {"task__negative_ends": "both"}
+BOTH, PAIRS = {"task__negative_ends": "both"}, {"task__negative_ends": "pair"}
 SHARED = {"task__negative_sharing": "shared", "task__negatives": 20}
 BY_DEGREE = {"task__negative_kind": "degree"}
 CASES = {
@@ -39,6 +39,8 @@ CASES = {
     }),
     "bare, without weights": (friends, BARE | BATCH | {"node_embedding__types": ["node"], "eval__exact": True}),
     "bare, projected": (shop, BARE | {"task__negatives": 2, "node_embedding__optimizer": "adagrad"}),
+    "pairs, mlp": (shop, PAIRS | {"task__decoder": "mlp", "task__negatives": 3}),
+    "pairs, of types": (facts, PAIRS | {"task__decoder": "complex", "eval__exact": True, "eval__negatives": 4}),
     "bare, nothing dropped": (shop, BARE | {"model__input_dropout": 0.0, "model__dropout": 0.0}),
 }  # fmt: skip
 
@@ -64,6 +66,35 @@ def test_inference_without_layers_gathers_features(comm, mpi_tmp_path, storage):
     assert split_metrics(stored, "test", stored.scores("test")) == pytest.approx(
         split_metrics(in_memory, "test", in_memory.scores("test")), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("decoder", ["dot", "mlp", "distmult"])
+def test_pairs_of_two_drawn_ends_are_scored_together(comm, mpi_tmp_path, decoder):
+    """One by one, in plain loops; never an end of the edge itself; the same in a step and by exact embeddings."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    changes = {"task__decoder": decoder, "task__negatives": 5, "sampling__fanouts": [-1, -1], "model__dropout": 0.2}
+    sampled, exact = (
+        open_graph_session(comm, parts, link_config(**PAIRS, **changes, eval__exact=each)) for each in (False, True)
+    )
+    embedded, model = infer(sampled), sampled.model.decoder
+    whole = torch.empty(50, embedded.shape[1], dtype=torch.float64)
+    for rows, piece in sampled.world.allgather((sampled.partition.flat_row, embedded)):
+        whole[torch.from_numpy(rows)] = piece
+    with sampled.plans("test", 0) as plans, torch.no_grad():
+        for plan in plans:
+            found = sampled.task.score(plan).arrays()["negative"]
+            assert found.shape == (len(plan.columns["row"]), 5)
+            identity = plan.batch.identity[0]
+            for number, roots in enumerate(zip(*plan.roots, strict=True)):
+                src, dst, to, of = (identity[place] for place in roots)
+                assert not (to == dst).any()
+                assert not (of == src).any()
+                for slot in range(5):
+                    kind = plan.columns["rel"][number : number + 1]
+                    score = model(whole[of[slot : slot + 1]], whole[to[slot : slot + 1]], kind)
+                    assert found[number, slot] == pytest.approx(float(score), rel=1e-9, abs=1e-12)
+    metrics = [split_metrics(each, "test", each.scores("test")) for each in (sampled, exact)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-9)
 
 
 def training_pairs(parts, name: str) -> set[tuple[int, int, int]]:

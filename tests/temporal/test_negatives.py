@@ -25,6 +25,7 @@ from hpcgnn import native
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.directory import Directory, NodeDirectory
+from hpcgnn.graph.negative_file import open_negatives
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.native import Random, Stream
@@ -32,7 +33,6 @@ from hpcgnn.temporal import negatives
 from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.eval_config import BaselineConfig
 from hpcgnn.temporal.graph import Events
-from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.negatives import AllOthers, PairHistory
 from hpcgnn.temporal.neighbors import ROOT_KINDS, root_identity
 
@@ -537,7 +537,7 @@ HOSTILE = {
 def test_hostile_pickles_are_refused(tmp_path, case):
     path = tmp_path / "negatives.pkl"
     path.write_bytes(pickle.dumps({(1, 2, 3): HOSTILE[case]}))
-    command = "import sys; from hpcgnn.temporal.negative_file import open_negatives; open_negatives(sys.argv[1])"
+    command = "import sys; from hpcgnn.graph.negative_file import open_negatives; open_negatives(sys.argv[1])"
     limited = f"ulimit -v {6 << 20}; exec {sys.executable} -c '{command}' {path}"
     result = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=200)
     assert result.returncode == 1

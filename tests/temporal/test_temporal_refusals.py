@@ -14,11 +14,11 @@ from test_negatives import HOSTILE
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.graph import negative_file
+from hpcgnn.graph.negative_file import open_negatives
 from hpcgnn.loop.question_file import id_column, read_numbers, read_rows
-from hpcgnn.temporal import negative_file
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import TransformerUpdater, UpdaterSizes
-from hpcgnn.temporal.negative_file import open_negatives
 from hpcgnn.temporal.predict import check, read_pairs
 
 EVENTS = 60

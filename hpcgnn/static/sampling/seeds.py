@@ -85,7 +85,7 @@ def make_seed_batches(
     return SeedBatches(pool.name, dict(zip(names, columns, strict=True)), position, indptr, sizes)
 
 
-TRAIN, NO_SPLIT, NONE = 0, -1, "none"
+TRAIN, VAL, NO_SPLIT, NONE = 0, 1, -1, "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class LinkSeeds:
     reverses; edges: by relation, the edges of this graph that training steps leave out. reverses: by relation, the
     number of edges that have a reverse in it, if any. Counts of the whole graph follow. num_left_out: edges without a
     split, which are neither seeds nor carry messages; num_repeated: held-out edges with a copy among the training
-    edges. num_turned: training edges that carry no messages, because they are reverses of held-out edges."""
+    edges. num_turned: training edges that carry no messages, because they are reverses of held-out edges. with_val: on
+    request, the graph of training and validation edges, for the test."""
 
     pools: dict[str, SeedPool]
     partition: GraphPartition
@@ -103,6 +104,7 @@ class LinkSeeds:
     num_left_out: int
     num_repeated: int
     num_turned: int
+    with_val: GraphPartition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +130,23 @@ class _Reverses:
 
 
 def make_link_seeds(
-    partition: GraphPartition, relation: int, reverse: str, typed: bool, world: World, channel: Channel
+    partition: GraphPartition, relation: int, reverse: str, typed: bool, world: World, channel: Channel,
+    further: dict[str, np.ndarray] | None = None, chosen: np.ndarray | slice = slice(None), with_val: bool = False,
 ) -> LinkSeeds:  # fmt: skip
     """Collective. Make the seeds of a relation from its column ``split``; reverse: as ``task.reverse``; typed: only
-    edges of one type (column ``rel``) are copies or reverses of each other. Raises DistributedError, on all ranks, for
-    settings that do not fit the graph."""
+    edges of one type (column ``rel``) are copies or reverses of each other. further: columns [m, ...] of the in-edges
+    that seeds have too; chosen: mask [m] of the edges that may be seeds, such as the labeled ones; with_val: also make
+    the graph of training and validation edges. Raises DistributedError, on all ranks, for settings that do not fit the
+    graph."""
     kind, edges = partition.relations[relation], partition.edges[relation]
     with together(world, "read the splits"):
         split = _read_split(partition, relation)
         candidates = _candidates(partition, relation, reverse)
-    all_columns = seed_columns(partition, relation)
-    pools, place = {}, np.full(len(split), -1, np.int64)
+    all_columns = seed_columns(partition, relation) | (further or {})
+    pools, place, may_be_seed = {}, np.full(len(split), -1, np.int64), np.zeros(len(split), bool)
+    may_be_seed[chosen] = True
     for number, name in enumerate(SPLITS):
-        in_split = split == number
+        in_split = may_be_seed & (split == number)
         columns = {column: values[in_split] for column, values in all_columns.items()}
         pools[name] = make_pool(name, edges.row[in_split], kind.num_edges, columns, world, channel)
         if number == TRAIN:
@@ -156,7 +162,16 @@ def make_link_seeds(
     messages, left_out, num_turned = _leave_out(partition, relation, split, copies, reverses)
     counts = world.reduce_array(np.array([(split == NO_SPLIT).sum(), _count_repeated(split, copies), num_turned]))
     num_matched = {number: found.num_matched for number, found in reverses.items() if found.num_matched}
-    return LinkSeeds(pools, messages, left_out, num_matched, *counts.tolist())
+    later = None
+    if with_val:  # validation edges count as training edges
+        known = {n: replace(found, split=_with_val(found.split)) for n, found in reverses.items()}
+        later, *_ = _leave_out(partition, relation, _with_val(split), copies, known)
+    num_without, num_repeated, num_turned = counts.tolist()
+    return LinkSeeds(pools, messages, left_out, num_matched, num_without, num_repeated, num_turned, later)
+
+
+def _with_val(split: np.ndarray) -> np.ndarray:
+    return np.where(split == VAL, TRAIN, split)
 
 
 def _read_split(partition: GraphPartition, relation: int) -> np.ndarray:

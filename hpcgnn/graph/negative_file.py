@@ -1,7 +1,9 @@
-"""Files of fixed negatives, as rank 0 reads them: m listed events, up to k negatives each, ids of the graph's source.
+"""Files of fixed negatives, as rank 0 reads them: m listed events or edges, up to k negatives each, ids of the graph's
+source.
 
 * .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings); lines of fewer
   negatives end with -1, or with empty strings;
+* .npz or .h5 with ``src`` and ``dst`` [m], pairs that are no edges: negatives of a whole split;
 * .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array of
   destinations, of any length. Unpickling admits arrays and built-in containers only, so that such a file cannot run
   code.
@@ -10,6 +12,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import re
 from collections.abc import Callable
@@ -21,6 +24,7 @@ import h5py
 import numpy as np
 
 from hpcgnn.graph import files
+from hpcgnn.graph.splits import SPLITS
 
 SUFFIXES = (".npz", ".h5", ".pkl")
 
@@ -44,6 +48,37 @@ class NegativeFile:
 def file_of(path: str, split: str) -> str:
     """Return the path of the fixed negatives of a split, whose name stands in the place of ``{split}``."""
     return path.replace("{split}", split)
+
+
+def sha256_of(path: str) -> str:
+    """Compute the sha256 of a file of fixed negatives, of both where validation and test have files; empty without one.
+    Raises ValueError for a file that is missing."""
+    paths = dict.fromkeys(file_of(path, split) for split in SPLITS[1:] if path)
+    for each in paths:
+        if not os.path.isfile(each):
+            raise ValueError(f"eval.negatives_file: {each}: no such file")
+    return ",".join(files.file_hash(each) for each in paths)
+
+
+def read_pairs(path: str) -> np.ndarray:
+    """Read the pairs of a file with ``src`` and ``dst``: ids [m, 2], int64 or bytes. Raises ValueError naming file and
+    row for anything else."""
+    if not Path(path).is_file() or Path(path).suffix not in SUFFIXES[:2]:
+        raise ValueError(f"{path}: no such file of pairs; give a path ending in {' or '.join(SUFFIXES[:2])}")
+    try:
+        is_npz = Path(path).suffix == ".npz"
+        opened = np.load(path, allow_pickle=False) if is_npz else h5py.File(path, "r", locking=False)
+        with opened as file:
+            if not is_npz:
+                files.check_objects(file)
+            src, dst = (np.asarray(file[name][()]) for name in ("src", "dst"))
+    except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
+        raise ValueError(
+            f"{path}: cannot read 'src' [m] and 'dst' [m] ({' '.join(str(error).split())}); write both as plain arrays"
+        ) from error
+    if src.ndim != 1 or src.shape != dst.shape or len(src) == 0:
+        raise ValueError(f"{path}: 'src' and 'dst' must be vectors of one length, got {src.shape} and {dst.shape}")
+    return np.column_stack([_as_ids(column[:, None], path, 0)[:, 0] for column in (src, dst)])
 
 
 def open_negatives(path: str) -> NegativeFile:
