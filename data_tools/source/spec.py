@@ -6,7 +6,8 @@ A spec is a YAML file; the presets are just such files::
     settings: {fold: 0}           # $fold anywhere below is this value, or that of --set fold=3; null: must be given
     files:
       events:                     # a name for the file; without `path` it is filled in by --set events=PATH
-        path: events.csv.gz       # relative to the spec; .gz, and .zip with one member, are read as they are
+        path: events.csv.gz       # relative to the spec; .gz, .bz2, .xz, .zst, and .zip with one member, are read as
+                                  # they are; a folder: its Parquet files, with the keys of year=2024/ as columns
         chunks: [e-*.csv.gz]      # instead of path: files, or patterns of such, whose rows follow each other
         rows: [1000, 900]         # how many rows the chunks must have, one number each, or one for all together
         archive: data             # instead of path: a file of this list that is a folder, a .tar(.gz) or a .zip, and
@@ -17,6 +18,7 @@ A spec is a YAML file; the presets are just such files::
         columns: [u, i, ts]       # names by position, for header skip or none
         comment: "#%"             # lines that start with one of these characters are skipped
         quote: '"'                # none: quotes are part of values, as by default with tabs; not with whitespace
+        encoding: latin-1         # of text that is not UTF-8
     nodes:                        # the order gives type_id
       - type: user
         ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table

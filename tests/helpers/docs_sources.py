@@ -11,6 +11,8 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import torch
 from docs_commands import REPOSITORY
 
@@ -138,6 +140,13 @@ def _chunks(path: Path) -> None:
     _text(path / "cites.csv", (7 * rng.integers(0, 90, (300, 2))).tolist(), "src,dst")
 
 
+def _years(path: Path) -> None:
+    """Events in files of two years."""
+    src, dst, time = np.array(_events()).T
+    years = {"src": src, "dst": dst, "time": time, "year": 2023 + (time > time.mean())}
+    pyarrow.parquet.write_to_dataset(pyarrow.table(years), path, partition_cols=["year"])
+
+
 def _pairs(path: Path) -> None:
     _text(path, [event[:2] for event in _events()[:5]], "src,dst")
 
@@ -151,6 +160,7 @@ def _negatives(path: Path) -> None:
 SOURCES = {
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "by-year/": _years,
     "this_week.csv": lambda path: _text(path, _events()[:300], "src,dst,time"),
     "next_week.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "data.pt": _pyg,

@@ -317,7 +317,7 @@ def test_another_encoding_is_named(tmp_path, capsys, text):
     (tmp_path / "e.csv").write_bytes(text.encode("latin-1"))
     message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}")
     assert "e.csv: not UTF-8 text" in message
-    assert "Latin-1 becomes UTF-8 by iconv -f latin1 -t utf-8" in message
+    assert "encoding: latin-1; iconv -f latin1 -t utf-8 makes it UTF-8" in message
 
 
 @pytest.mark.parametrize("value", [7, -2])
