@@ -14,6 +14,7 @@ import numpy as np
 
 from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.file_spec import FileSpec
+from data_tools.source.id_spaces import MISSING
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
 from data_tools.source.rewrite import create_table, write_column
@@ -63,7 +64,10 @@ def write_graph(
             summary.nodes[name] = table.space.num_nodes
             if table.space.trimmed is not None:
                 summary.notes.append(f"{name}: white space around ids left out, first in {table.space.trimmed}")
-            added = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
+            missing = table.num_missing
+            if missing:
+                summary.notes.append(f"{name}: {missing:,} {'row' if missing == 1 else 'rows'} without an id dropped")
+            added = 0 if table.codes is None else table.space.num_nodes - len(table.codes) + missing
             if added:
                 summary.notes.append(f"{name}: {added:,} node{'' if added == 1 else 's'} added that only edges name")
         for edge in edges:
@@ -120,14 +124,15 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
 def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``: pieces (first
-    place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and undefined. ``num_buckets``:
-    number of pieces by way of the disk (0: reading the column in any order)."""
+    """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``, or nowhere where
+    that is MISSING: pieces (first place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and
+    undefined. ``num_buckets``: number of pieces by way of the disk (0: reading the column in any order)."""
     if num_buckets:
         yield from _scattered_by_buckets(column, rows, num_rows, folder, num_buckets)
         return
     order = np.full(num_rows, -1, np.int64)
-    order[rows] = np.arange(len(rows))
+    present = np.flatnonzero(rows != MISSING)
+    order[rows[present]] = present
     for start, stop in slabs(num_rows, row_bytes(column)):
         chosen = order[start:stop]
         there = chosen >= 0
@@ -145,10 +150,11 @@ def _scattered_by_buckets(
     size = max(1, -(-num_rows // num_buckets))
     places, values = ArraySegments(folder), ArraySegments(folder)
     for start, stop in slabs(len(rows), row_bytes(column) + 8, SLAB_BYTES):
-        here = np.array(rows[start:stop])
+        present = np.flatnonzero(rows[start:stop] != MISSING)
+        here = np.array(rows[start:stop])[present]
         order, bounds = sorted_buckets(here // size, num_buckets)
         places.append(here[order], bounds)
-        values.append(np.array(column[start:stop])[order], bounds)
+        values.append(np.array(column[start:stop])[present[order]], bounds)
         forget(column)
     for bucket, first in enumerate(range(0, num_rows, size)):
         count = min(size, num_rows - first)
