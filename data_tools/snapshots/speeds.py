@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Place, Raw, is_number, to_numbers
+from data_tools.source.formats.values import Place, Raw, is_number, is_text, to_numbers
 from hpcgnn.graph.files import FileFormatError
 
 SPEED, TARGET = np.dtype(np.float32), "target"
@@ -42,8 +42,8 @@ class Missing:
         pieces = []
         for part, label in zip(raw.parts, raw.labels, strict=True):
             place = Place(name, label, first_row)
-            column = pc.utf8_trim_whitespace(part) if isinstance(part, pa.Array) else part
-            if self.texts and isinstance(column, pa.Array):
+            column = pc.utf8_trim_whitespace(part) if is_text(part) else part
+            if self.texts and is_text(part):
                 column = pc.if_else(pc.is_in(column, pa.array(self.texts, pa.string())), "", column)
             values = to_numbers(column, place, np.nan, "a number", fractions=True).astype(np.float64)
             if len(bad := np.flatnonzero(np.isinf(values.astype(SPEED)))):

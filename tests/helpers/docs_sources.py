@@ -115,6 +115,21 @@ def _snapshot_lists(path: Path) -> None:
     _text(path, rows)
 
 
+def _series(path: Path) -> None:
+    """A long table, beside a wide one and the edges."""
+    rng, towns = np.random.default_rng(10), ["Aden", "Boma", "Cork", "Deli"]
+    days = [f"2024-{month:02}-{day:02}" for month in range(1, 11) for day in (1, 8, 15, 22)]
+    _text(path, [(t, day, rng.integers(1, 9), "" if t == "Boma" else 0.5) for day in days for t in towns],
+          "town,week,cases,rain")  # fmt: skip
+    _text(path.with_name("wide.csv"), [(day, *rng.random(4)) for day in days], ",".join(["", *towns]))
+    _text(path.with_name("roads.csv"), [(towns[i], towns[i - 1], i + 1) for i in range(4)], "src,dst,weight")
+
+
+def _meetings(path: Path) -> None:
+    _text(path, [(src % 9, dst % 9, time // 50_000) for src, dst, time in _events()], "src,dst,day")
+    _text(path.with_name("people.csv"), [(person, "ab"[person % 2]) for person in range(9)], "id,kind")
+
+
 def _speeds(path: Path) -> None:
     values = np.random.default_rng(7).uniform(10, 70, (700, 5)).round(1)
     _text(path, values.tolist(), ",".join(f"s{sensor}" for sensor in range(5)))
@@ -181,6 +196,8 @@ SOURCES = {
     "testSet.tsv.gz": lambda path: _labeled(path, 8),
     "chickenpox.json.gz": _chickenpox,
     "lists.csv": _snapshot_lists,
+    "cases.csv": _series,
+    "meetings.csv": _meetings,
     "ml_enron.csv.gz": _tgn_ml,
     "enron10.csv.gz": _snapshot_lists,
     "los_speed.csv.gz": _speeds,

@@ -12,7 +12,7 @@ import pyarrow.dataset
 import pyarrow.ipc
 import pyarrow.parquet
 
-from data_tools.source.formats.selection import others, pick, select_all
+from data_tools.source.formats.selection import pick, select_all
 from data_tools.source.formats.table import NUMBER_BYTES, Size, Table, naming
 from data_tools.source.formats.text_stream import natural
 from data_tools.source.formats.values import Raw, Reference
@@ -49,10 +49,10 @@ class ParquetTable(Table):
                 f"{self.name}: not a readable parquet file ({reason}); fetch or write it anew"
             ) from None
 
-    def unread(self, references: Mapping[str, Reference]) -> list[str]:
-        """List the columns that no reference selects."""
-        names = [*pyarrow.parquet.read_schema(self.source.path).names, *self._keys]
-        return others(self.name, references, names, len(names))
+    def names(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the names of the columns, with the keys of folders."""
+        with naming(self.name, "parquet"):
+            return [*pyarrow.parquet.read_schema(self.source.path).names, *self._keys]
 
     def memory(self) -> int:
         """Count the bytes of the largest group of rows, packed and unpacked."""
@@ -101,11 +101,10 @@ class ArrowTable(Table):
                     batch = whole.slice(start, PARQUET_TEXT_ROWS)
                     yield pick(chosen, {p: batch.column(p) for p in needed}, batch.num_rows, is_exact=True)
 
-    def unread(self, references: Mapping[str, Reference]) -> list[str]:
-        """List the columns that no reference selects."""
+    def names(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the names of the columns."""
         with self._open() as reader:
-            names = reader.schema.names
-        return others(self.name, references, names, len(names))
+            return reader.schema.names
 
     def memory(self) -> int:
         """Count the bytes of the largest batch of the file, unpacked, and of the pages of the file."""

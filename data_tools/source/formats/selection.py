@@ -76,10 +76,3 @@ def pick(
         key: Raw([columns[p] for p in item.positions], item.labels, item.scalar, num_rows, is_exact)
         for key, item in chosen.items()
     }
-
-
-def others(file: str, references: Mapping[str, Reference], names: list[str], width: int) -> list[str]:
-    """List the names of the columns of a table that no reference selects; one after a delimiter at the end of the
-    header has none."""
-    chosen = select_all(file, references, names, width)[1] if names else []
-    return [name for position, name in enumerate(names) if name and position not in chosen]

@@ -16,7 +16,7 @@ import pyarrow.csv
 
 from data_tools.source.formats.arrays import IdListsTable, MatlabTable, NpyTable, NpzTable, TensorsTable
 from data_tools.source.formats.arrow_tables import ArrowTable, ParquetTable
-from data_tools.source.formats.selection import others, pick, select_all
+from data_tools.source.formats.selection import pick, select_all
 from data_tools.source.formats.table import Size, Table
 from data_tools.source.formats.text_stream import CleanText
 from data_tools.source.formats.triples import TriplesTable
@@ -57,13 +57,12 @@ class TextTable(Table):
             if num_rows < stream.num_lines:  # in a column that nobody needs
                 self._refuse_long_rows()
 
-    def unread(self, references: Mapping[str, Reference]) -> list[str]:
-        """List the columns that the header names and no reference selects."""
+    def names(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the names in the header."""
         if self.spec.header != "names":
             return []
         with self.source.open() as raw:
-            names, width = self._layout(CleanText(raw, self.spec.comment, self._whitespace), references)
-        return others(self.name, references, names, width)
+            return self._layout(CleanText(raw, self.spec.comment, self._whitespace), references)[0]
 
     def _layout(self, stream: CleanText, references: Mapping[str, Reference]) -> tuple[list[str], int]:
         """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the

@@ -166,6 +166,11 @@ def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, 
     return part, Place(file, raw.labels[0], first_row)
 
 
+def is_text(part: pa.Array | np.ndarray) -> bool:
+    """Say whether values are an Arrow array of text."""
+    return isinstance(part, pa.Array) and (pa.types.is_string(part.type) or pa.types.is_large_string(part.type))
+
+
 def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
     """Make an Arrow array of numbers, text or bytes."""
     if isinstance(part, np.ndarray):
@@ -203,7 +208,7 @@ def to_numbers(
     if isinstance(part, np.ndarray) and part.dtype.kind in "iufb":
         return part.astype(np.int8) if part.dtype.kind == "b" else part
     column = to_arrow(part)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column):
         return text_to_numbers(column, place, fill, expected, fractions)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         return lists_to_matrix(column, place)
