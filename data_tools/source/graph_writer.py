@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.id_spaces import MISSING
@@ -29,12 +30,13 @@ SLAB_BYTES = 16 << 20  # of a column that goes to another order by way of the di
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sizes of a written graph by name, the range of its times, and notes on changes for users."""
+    """Sizes of a written graph by name, the range of its times, also as dates, and notes on changes for users."""
 
     kind: str
     nodes: dict[str, int]
     edges: dict[str, int]
     times: tuple[int, int] | None
+    dates: str
     notes: list[str]
 
 
@@ -56,7 +58,8 @@ def write_graph(
     times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
     ranges = [find_range(time) for time in times]
     time_range = (min(first for first, _ in ranges), max(last for _, last in ranges)) if times else None
-    summary = Summary(spec.graph_kind, {}, {}, time_range, [])
+    dates = describe_dates(time_range, edges[0].spec.time_scale, edges[0].are_dates)
+    summary = Summary(spec.graph_kind, {}, {}, time_range, dates, [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
@@ -200,6 +203,8 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
         forget(dst)
     if edge.time is not None:
         group.attrs["time_scale"] = edge.spec.time_scale
+        if edge.are_dates:
+            group.attrs["dates"] = True
         write_chosen(group, "time", edge.time, chosen)
     for name, column in edge.columns.items():
         write_chosen(group, name, column, chosen)

@@ -168,8 +168,8 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
         Field("dst", files[0], edge.dst, ends[1]),
         *column_fields(edge.columns, edge.file),
     ]
+    times = OrderedTimes(edge.time_scale, not edge.sort, Dates(edge.dates, edge.zone))
     if edge.time is not None:
-        times = OrderedTimes(edge.time_scale, not edge.sort, Dates(edge.dates, edge.zone))
         fields.append(Field("time", files[0], edge.time, times))
     if edge.types is not None:
         fields.append(Field("types", files[0], edge.types, Classes()))
@@ -181,7 +181,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     columns |= {name: read_sets(spec, edge, column, len(src), folder) for name, column in sets.items()}
     time, types = columns.pop("time", None), columns.pop("types", None)
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
-    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes)
+    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, are_dates=times.are_dates)
     return ReadEdges(table, ends, types, classes.pop("types", []))
 
 
