@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Place, Raw, is_number, is_text, to_numbers
+from data_tools.source.formats.values import Place, Raw, RowError, is_number, is_text, to_numbers
 from hpcgnn.graph.files import FileFormatError
 
 SPEED, TARGET = np.dtype(np.float32), "target"
+TABLES = "hpcgnn snapshots tables reads tables with a column of times, and lists of edges"
 Header = Literal["auto", "names", "none"]
 HEADERS: tuple[Header, ...] = get_args(Header)
 
@@ -140,7 +141,10 @@ def _read_matrix(spec: FileSpec, missing: Missing) -> np.ndarray:
     """Read all numbers of a text file [R, columns], NaN where not known. Raises FileFormatError."""
     table, row, pieces = spec.open(), 0, []
     for batch in table.batches({"all": "0:"}):
-        pieces.append(missing.read(batch["all"], table.name, row))
+        try:
+            pieces.append(missing.read(batch["all"], table.name, row))
+        except RowError as error:
+            raise FileFormatError(f"{error}{table.line(error.row)}; {TABLES}") from None
         row += len(pieces[-1])
     if not pieces:
         raise FileFormatError(f"{table.name}: no rows of numbers")

@@ -231,7 +231,9 @@ class SourceSpec:
 
     def __post_init__(self):
         if self.kind == "snapshots":
-            raise ValueError("kind: snapshots: hpcgnn snapshots makes such graphs, also from events (format windows)")
+            raise ValueError(
+                "kind: snapshots: hpcgnn snapshots makes such graphs, of tables (format tables) and of events (windows)"
+            )
         one_of("kind", self.kind, ("auto", *KINDS))
         types = [node.type for node in self.nodes]
         names = [name for edge in self.edges for name in (edge.relation, edge.reverse_relation) if name]

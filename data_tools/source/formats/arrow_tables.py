@@ -97,6 +97,7 @@ class ArrowTable(Table):
             chosen, needed = select_all(self.name, references, names, len(names))
             for number in range(reader.num_record_batches):
                 whole = reader.get_batch(number)
+                whole.validate(full=True)  # offsets of a damaged file lead anywhere
                 for start in range(0, whole.num_rows, PARQUET_TEXT_ROWS):
                     batch = whole.slice(start, PARQUET_TEXT_ROWS)
                     yield pick(chosen, {p: batch.column(p) for p in needed}, batch.num_rows, is_exact=True)
@@ -110,7 +111,9 @@ class ArrowTable(Table):
         """Count the bytes of the largest batch of the file, unpacked, and of the pages of the file."""
         with self._open() as reader:
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-            return os.path.getsize(self.source.path) + max((batch.nbytes for batch in batches), default=0)
+            return os.path.getsize(self.source.path) + max(
+                (batch.get_total_buffer_size() for batch in batches), default=0
+            )
 
     def size(self, reference: Reference) -> Size:
         """Measure the file by its batches."""
@@ -118,7 +121,7 @@ class ArrowTable(Table):
         with self._open() as reader:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
-                total += Size(batch.num_rows, batch.nbytes, 1 + batch.num_rows // PARQUET_TEXT_ROWS)
+                total += Size(batch.num_rows, batch.get_total_buffer_size(), 1 + batch.num_rows // PARQUET_TEXT_ROWS)
         return total
 
 

@@ -2,12 +2,14 @@
 
 import bz2
 import lzma
+import struct
 
 import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.feather
 import pytest
 import yaml
 from convert_sources import refused
@@ -118,6 +120,18 @@ def test_feather_and_arrow(tmp_path, capsys, name):
         tmp_path, capsys, "--preset", "csv-temporal", "--ids", "string", "--set", f"events={tmp_path / name}"
     )
     assert f"{name}: not a readable Arrow file" in message
+
+
+def test_offsets_of_text_that_lead_nowhere(tmp_path, capsys):
+    """Arrow itself would read there, which can end the process."""
+    path = tmp_path / "events.feather"
+    table = pa.table({"src": ["ann", "bob", "ann"], "dst": ["bobby", "zoë", "zoë"], "time": [5, 6, 9]})
+    pa.feather.write_feather(table, path, compression="uncompressed")
+    content, offsets = path.read_bytes(), struct.pack("<4i", 0, 3, 6, 9)
+    assert content.count(offsets) == 1  # of src
+    path.write_bytes(content.replace(offsets, struct.pack("<4i", 0, 3, 1 << 30, 9)))
+    message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--ids", "string", "--set", f"events={path}")
+    assert "events.feather: not a readable Arrow file" in message
 
 
 def write_years(folder):
