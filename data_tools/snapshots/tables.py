@@ -98,7 +98,7 @@ class TableReader:
             return self._read_wide(source), TARGET
         time, values = options.time or TIME, self._values(source)
         target = options.target
-        rest = [name for name in names if name not in (options.node, time)]
+        rest = [name for name in names if name not in ("", options.node, time)]
         if not (values or target):
             if len(rest) == 1:
                 target, values = rest[0], {rest[0]: (rest[0], self._numbers)}
@@ -132,19 +132,16 @@ class TableReader:
         return {"node": node, TIME: np.tile(found[TIME], len(columns)), TARGET: found[TARGET].T.ravel()}
 
     def read_nodes(self, source: NamedTable) -> dict[str, np.ndarray]:
-        """Read the ids of nodes, and their columns of values [R]. Raises FileFormatError for two rows of a node."""
+        """Read the ids of nodes, and their columns of values [R]."""
         name = next((name for name in (self.options.node, "id") if name in source.names), self.options.node)
-        found = source.read({"node": (name, parse_words), **self._values(source)})
-        refuse_second(np.unique(found["node"], return_inverse=True)[1], source.name, "node")
-        return found
+        return source.read({"node": (name, parse_words), **self._values(source)})
 
     def _values(self, source: NamedTable) -> dict[str, tuple[Reference, Parser]]:
         """List the columns of a table that the options name, with their parsers."""
         options = self.options
-        fields: dict[str, tuple[Reference, Parser]] = {
-            name: (name, self._numbers) for name in (options.target, *options.feat) if name in source.names
-        }
-        return fields | ({options.label: (options.label, self._words)} if options.label in source.names else {})
+        parsers: dict[str, Parser] = dict.fromkeys((options.target, *options.feat), self._numbers)
+        parsers |= {options.label: self._words}
+        return {name: (name, parse) for name, parse in parsers.items() if name and name in source.names}
 
     def _numbers(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         return self._missing.read(raw, file, first_row)[:, 0]

@@ -81,6 +81,15 @@ def test_the_only_column_is_the_target_and_integers_are_ids(tmp_path, capsys):
     assert "times 5 to 6" in said
 
 
+def test_a_long_table_with_an_index_of_pandas(tmp_path, capsys):
+    """Its column has no name and is no value."""
+    (edges,) = write(tmp_path, edges="src,dst\na,b\n")
+    frame = pd.DataFrame({"node": ["a", "b"], "time": [3, 3], "value": [5.0, 6.0]})
+    frame.to_csv(tmp_path / "series.csv")
+    convert(capsys, "tables", edges, tmp_path / "g.h5", "--series", tmp_path / "series.csv", "--raw")
+    assert columns_of(tmp_path / "g.h5")[0]["target"].tolist() == [[5], [6]]
+
+
 @pytest.mark.parametrize("form", ["csv", "csv_of_a_name", "parquet", "feather", "words"])
 def test_a_wide_table_with_an_index(tmp_path, capsys, form):
     """What `DataFrame.to_csv` and others write: the index first, or last."""
@@ -217,6 +226,12 @@ def test_one_snapshot_is_no_series(tmp_path, capsys):
     (roads,) = write(tmp_path, roads=ROADS)
     message = refused(capsys, "tables", roads, tmp_path / "x.h5")
     assert "roads.csv: neither times of edges (time) nor --series: all would be one snapshot" in message
-    towns = write(tmp_path, towns=TOWNS + "a,11,hill\n")[0]
-    message = refused(capsys, "tables", roads, "--nodes", towns, tmp_path / "x.h5")
+
+
+def test_a_second_row_of_a_node(tmp_path, capsys):
+    roads, series, towns = write(tmp_path, roads=ROADS, series=LONG, towns=TOWNS + "a,11,hill\n")
+    message = refused(
+        capsys, "tables", roads, "--series", series, *NAMES, "--nodes", towns, "--feat", "height", "--target", "cases",
+        tmp_path / "x.h5",
+    )  # fmt: skip
     assert "towns.csv: row 4: the same node as row 2; keep one of them" in message
