@@ -116,11 +116,11 @@ class TableReader:
         """Read a table with a row per time and a column per node as a long one."""
         options, names = self.options, source.names
         place = names.index(options.time or TIME) if (options.time or TIME) in names else 0
-        if options.target or options.label or (options.time and options.time not in names):
+        if options.target or (options.time and options.time not in names):
             raise FileFormatError(
                 f"{source.name}: columns {', '.join(names[:5])}: without a column {options.node!r} (--node), it "
-                "is a table of nodes by times, whose values are the target; leave out --target and --label, and name "
-                "the column of times by --time"
+                "is a table of nodes by times, whose values are the target; leave out --target, and name the "
+                "column of times by --time"
             )
         columns = [*names[:place], *names[place + 1 :]]
         if "" in columns or len(set(columns)) < len(columns) or not columns:

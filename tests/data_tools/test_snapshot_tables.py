@@ -142,6 +142,16 @@ def test_a_table_of_nodes(tmp_path, capsys):
     assert "target" not in columns
 
 
+def test_a_wide_table_beside_a_table_of_nodes(tmp_path, capsys):
+    edges, wide, towns = write(tmp_path, edges=ROADS, wide="time,a,b,c\n1,1,2,3\n2,4,5,6\n", towns=TOWNS)
+    options = ("--nodes", towns, "--label", "kind", "--feat", "height", "--raw")
+    convert(capsys, "tables", edges, tmp_path / "g.h5", "--series", wide, *options)
+    columns, _ = columns_of(tmp_path / "g.h5")
+    assert columns["target"].tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert columns["label"].tolist() == [0, 1, 1]
+    assert columns["feat"].tolist() == [[10], [20], [30]]
+
+
 def test_edges_with_times_and_parallel_edges(tmp_path, capsys):
     text = "src,dst,weight,time\na,b,1,01.02.2024\na,b,2,01.02.2024\nb,a,4,03.02.2024\n"
     edges, series = write(tmp_path, edges=text, series="time,a,b\n01.02.2024,1,2\n02.02.2024,3,4\n03.02.2024,5,6\n")
