@@ -64,6 +64,7 @@ def describe(output: pathlib.Path, summary: Summary) -> str:
     nodes = describe_counts(summary.nodes, "types")
     edges = describe_counts(summary.edges, "relations")
     times = "; times {}..{}".format(*summary.times) if summary.times else ""
+    times += f" ({summary.dates})" if summary.dates else ""
     notes = "".join(f"; {note}" for note in summary.notes)
     return f"{output}: {summary.kind}; nodes: {nodes}; edges: {edges}{times}{notes}"
 

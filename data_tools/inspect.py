@@ -85,6 +85,7 @@ def render_tables(report: Report) -> Lines:
             if table.get("times"):
                 times = ", times {}..{}".format(*table["times"])
                 times += f" (source * {scale:g})" if scale not in (None, 1) else ""
+                times += f" ({table['dates']})" if table.get("dates") else ""
             lines.append(f"  {table['name']}: {table['count']:,}{times}")
             shapes = [f"{name} {shape}".strip() for name, shape in table["columns"].items()]
             if shapes:

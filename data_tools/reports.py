@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import h5py
+import numpy as np
 
 from hpcgnn.graph import files
 
 Report = dict
-MOST_NAMES = 20  # of classes that a report shows
+MOST_NAMES, LONGEST_NAME = 20, 40  # of classes that a report shows, and characters of one
+UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+EARLIEST, LATEST = np.datetime64("1990", "s"), np.datetime64("2100", "s")  # of what is taken for a date without a mark
 
 
 def describe_root(file: h5py.File) -> Report:
@@ -40,8 +44,40 @@ def describe_column(data: h5py.Dataset) -> str:
     form += " per snapshot" * bool(data.attrs.get("per_snapshot", False))
     if not names:
         return form
-    shown = [f"{number} {name}" for number, name in enumerate(names[:MOST_NAMES])]
+    shown = [f"{number} {shorten(name)}" for number, name in enumerate(names[:MOST_NAMES])]
     return f"{form} ({', '.join(shown)}{f', ... {len(names)} in all' * (len(names) > MOST_NAMES)})"
+
+
+def shorten(name: str) -> str:
+    """Leave out the middle of a long name: names of relations often begin alike."""
+    half = (LONGEST_NAME - 3) // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}...{name[-half:]}"
+
+
+def describe_dates(times: Sequence[int] | None, scale: float, are_dates: bool) -> str:
+    """Describe first and last time as dates in UTC: where times / scale are seconds since 1970 (``are_dates``), or,
+    with an "if", where a usual unit makes them dates of our time; else empty."""
+    if times is None:
+        return ""
+    seconds = np.array(times) / scale
+    if are_dates:
+        return to_dates(seconds, "s")
+    for unit, name in UNITS.items():
+        limits = np.array([EARLIEST, LATEST]).astype(f"M8[{unit}]").astype(np.int64)
+        if limits[0] <= seconds.min() and seconds.max() < limits[1]:
+            return f"{to_dates(seconds, unit)}, if these are {name} since 1970"
+    return ""
+
+
+def date_attributes(group: h5py.Group) -> tuple[float, bool]:
+    """Read the scale of the times of a relation, and whether they come from dates."""
+    return float(group.attrs.get("time_scale", 1)), bool(group.attrs.get("dates", False))
+
+
+def to_dates(times: np.ndarray, unit: str) -> str:
+    """Write first and last of times [2] since 1970 as dates, to the second."""
+    first, last = np.round(times).astype(np.int64).astype(f"M8[{unit}]").astype("M8[s]")
+    return f"{first} to {last} UTC"
 
 
 def time_range(group: h5py.Group) -> list[int] | None:
@@ -62,6 +98,7 @@ def describe_tables(file: h5py.File) -> Report:
             "count": int(file["edges"][name].attrs["num_edges"]),
             "columns": columns(file["edges"][name]),
             "times": time_range(file["edges"][name]),
+            "dates": describe_dates(time_range(file["edges"][name]), *date_attributes(file["edges"][name])),
             "time_scale": plain(file["edges"][name].attrs.get("time_scale")),
         }
         for name in (files.relations(file) if "edges" in file else [])

@@ -4,6 +4,7 @@
     hpcgnn snapshots pygt england_covid.json.gz covid.h5
     hpcgnn snapshots quadruples icews14/ icews.h5
     hpcgnn snapshots speeds los_speed.csv.gz los_adj.csv.gz los.h5
+    hpcgnn snapshots tables roads.csv traffic.h5 --series speeds.csv
     hpcgnn snapshots contacts sg_infectious_contact_list.tgz infectious.h5
     hpcgnn snapshots windows events.h5 windows.h5 --windows 100
 
@@ -25,6 +26,7 @@ from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
 from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
 from data_tools.snapshots.pygt import read_json
 from data_tools.snapshots.speeds import HEADERS, read_speeds
+from data_tools.snapshots.tables import TableOptions, read_tables
 from data_tools.snapshots.text import both_directions, read_contacts, read_lists
 from data_tools.snapshots.windows import WindowOptions, read_windows
 from hpcgnn.choices import Part
@@ -34,11 +36,12 @@ from hpcgnn.graph import files
 @dataclass(frozen=True)
 class SnapshotFormat(Part):
     """A row of FORMATS. make: reads a graph, with the options of the command line; sources: names of the paths that it
-    is read from; options: options of the command line, by flag."""
+    is read from; options: options of the command line, by flag; further: names of options that are paths."""
 
     make: Callable[[argparse.Namespace], SnapshotGraph]
     sources: tuple[str, ...]
     options: dict[str, dict[str, Any]]
+    further: tuple[str, ...] = ()
 
 
 def lists_of(args: argparse.Namespace) -> SnapshotGraph:
@@ -59,6 +62,22 @@ def windows_of(args: argparse.Namespace) -> SnapshotGraph:
     reduce = dict(text.partition("=")[::2] for text in args.reduce)
     options = WindowOptions(args.windows, args.events, args.length, args.stride, args.cumulative, not args.keep, reduce)
     return read_windows(args.graph, options, args.undirected)
+
+
+def tables_of(args: argparse.Namespace) -> SnapshotGraph:
+    """Read tables of edges, values and nodes."""
+    fill = {
+        name if equals else "": how if equals else name
+        for name, equals, how in (text.partition("=") for text in args.fill)
+    }
+    feat = args.feat.split(",") if args.feat else []
+    options = TableOptions(
+        args.time, args.node, args.src, args.dst, args.weight, args.target, args.label, feat, fill, args.missing,
+        args.dates, args.zone, args.step, not args.raw,
+    )  # fmt: skip
+    graph = read_tables(args.edges, args.series, args.nodes, options)
+    graph = both_directions(graph) if args.undirected else graph
+    return merge_parallel(graph, {"weight": "sum"} if "weight" in graph.edges else {}) if args.merge else graph
 
 
 def option(text: str, **settings: Any) -> dict[str, Any]:
@@ -99,6 +118,29 @@ WINDOWS = {
     "--cumulative": option("begin every window with the first event"),
     "--reduce": option(HOW, action="append", default=[], metavar="COLUMN=HOW"),
 }
+NAME = {"default": "", "metavar": "COLUMN"}
+TABLES = {
+    "--series": option("table of values, with a row per node and time, or per time", type=pathlib.Path, metavar="FILE"),
+    "--nodes": option("table of all nodes, with a row per node", type=pathlib.Path, metavar="FILE"),
+    "--time": option("column of times, also of edges (default: time; of a row per time, the first column)", **NAME),
+    "--node": option("column of the ids of nodes (default: node)", default="node", metavar="COLUMN"),
+    "--src": option("column of the source of an edge (default: src)", default="src", metavar="COLUMN"),
+    "--dst": option("column of the destination of an edge (default: dst)", default="dst", metavar="COLUMN"),
+    "--weight": option("column of the weight of an edge (default: weight, if there is such a column)", **NAME),
+    "--target": option("column of numbers to predict", **NAME),
+    "--label": option("column of classes", **NAME),
+    "--feat": option("columns of features, separated by commas", default="", metavar="COLUMNS"),
+    "--fill": option(
+        "in place of a missing value of a feature, or of any: forward (the node's last value), a number, or both, such "
+        "as forward,0; may be repeated", action="append", default=[], metavar="[COLUMN=]HOW",
+    ),
+    "--dates": option("form of dates, such as %%d.%%m.%%Y (default: ISO 8601)", default="", metavar="FORM"),
+    "--zone": option("time zone of dates that name none (default: UTC)", default="UTC"),
+    "--step": option("time between two snapshots, of dates in seconds (default: as in the table)", type=int, default=0),
+    "--missing": SPEEDS["--missing"],
+    "--raw": option("keep the target unchanged (default: divide by its largest value)"),
+    "--merge": LISTS["--merge"],
+}  # fmt: skip
 RAW = {"--raw": option("keep numbers unchanged (default: standardize or encode them)")}
 FORMATS = {
     "lists": SnapshotFormat(
@@ -114,6 +156,10 @@ FORMATS = {
     "speeds": SnapshotFormat(
         lambda args: read_speeds(args.speeds, args.adjacency, not args.raw, args.header, args.missing),
         "measurements of sensors, and the weights of the edges between them", ("speeds", "adjacency"), SPEEDS,
+    ),
+    "tables": SnapshotFormat(
+        tables_of, "table of edges, with series of values and a table of nodes", ("edges",), TABLES | UNDIRECTED,
+        ("series", "nodes"),
     ),
     "contacts": SnapshotFormat(
         contacts_of, "folder or archive with a list of contacts t i j for each snapshot", ("archive",), KEEP
@@ -144,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     refuse_existing(args.output, args.overwrite)
     row = FORMATS[args.format]
-    paths = [getattr(args, name) for name in row.sources]
+    paths = [path for name in (*row.sources, *row.further) if (path := getattr(args, name)) is not None]
     graph = row.make(args)
     sources = [
         {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.text_stream import CleanText, TextSource
-from data_tools.source.formats.values import Place, Raw, is_number, to_numbers
+from data_tools.source.formats.values import Place, Raw, RowError, is_number, is_text, to_numbers
 from hpcgnn.graph.files import FileFormatError
 
 SPEED, TARGET = np.dtype(np.float32), "target"
+TABLES = "hpcgnn snapshots tables reads tables with a column of times, and lists of edges"
 Header = Literal["auto", "names", "none"]
 HEADERS: tuple[Header, ...] = get_args(Header)
 
@@ -42,8 +43,8 @@ class Missing:
         pieces = []
         for part, label in zip(raw.parts, raw.labels, strict=True):
             place = Place(name, label, first_row)
-            column = pc.utf8_trim_whitespace(part) if isinstance(part, pa.Array) else part
-            if self.texts and isinstance(column, pa.Array):
+            column = pc.utf8_trim_whitespace(part) if is_text(part) else part
+            if self.texts and is_text(part):
                 column = pc.if_else(pc.is_in(column, pa.array(self.texts, pa.string())), "", column)
             values = to_numbers(column, place, np.nan, "a number", fractions=True).astype(np.float64)
             if len(bad := np.flatnonzero(np.isinf(values.astype(SPEED)))):
@@ -140,7 +141,10 @@ def _read_matrix(spec: FileSpec, missing: Missing) -> np.ndarray:
     """Read all numbers of a text file [R, columns], NaN where not known. Raises FileFormatError."""
     table, row, pieces = spec.open(), 0, []
     for batch in table.batches({"all": "0:"}):
-        pieces.append(missing.read(batch["all"], table.name, row))
+        try:
+            pieces.append(missing.read(batch["all"], table.name, row))
+        except RowError as error:
+            raise FileFormatError(f"{error}{table.line(error.row)}; {TABLES}") from None
         row += len(pieces[-1])
     if not pieces:
         raise FileFormatError(f"{table.name}: no rows of numbers")

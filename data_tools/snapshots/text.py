@@ -23,10 +23,9 @@ from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import merge_parallel
 from data_tools.snapshots.speeds import read_weight
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.text_stream import CleanText, TextSource
+from data_tools.source.formats.text_stream import CleanText, TextSource, natural
 from data_tools.source.formats.values import Raw, is_number, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, IdSpace, IntegerIds, RowIds
-from data_tools.source.spec_file import natural
 from hpcgnn.graph.durable import FULL, naming_disk
 from hpcgnn.graph.files import FileFormatError
 

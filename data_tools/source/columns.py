@@ -157,10 +157,12 @@ class OrderedTimes:
         self._scale, self._dates = scale, dates
         self._check = check
         self._last: int | None = None
+        self.are_dates = False
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         part, place = single(raw, file, first_row)
-        if self._dates.covers(part):
+        self.are_dates = self._dates.covers(part)
+        if self.are_dates:
             times = self._dates.parse(part, place, self._scale)
         else:
             times = parse_times(raw, file, first_row, self._scale)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_tools.source.formats.values import Raw
-from data_tools.source.id_spaces import UNKNOWN, IdColumn, IdSpace, fixed_width, unknown_id
+from data_tools.source.id_spaces import MISSING, UNKNOWN, IdColumn, IdSpace, fixed_width, unknown_id
 from data_tools.source.segments import ArraySegments, IdSegments, hash_text, mix, text_parts, to_buckets
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import slabs
@@ -35,8 +36,8 @@ class DiskIds(IdSpace):
         self._columns: list[DiskColumn] = []
         self._naming: list[DiskColumn] = []  # the columns whose ids are nodes: those made before it was sealed
 
-    def column(self, drop: bool = False) -> DiskColumn:
-        column = DiskColumn(self, drop)
+    def column(self, drop: bool = False, leave_out: bool = False) -> DiskColumn:
+        column = DiskColumn(self, drop, leave_out)
         self._columns.append(column)
         if not self.sealed:
             self._naming.append(column)
@@ -89,22 +90,27 @@ class DiskColumn(IdColumn):
 
     _space: DiskIds
 
-    def __init__(self, space: DiskIds, drop: bool):
-        super().__init__(space, drop)
+    def __init__(self, space: DiskIds, drop: bool, leave_out: bool):
+        super().__init__(space, drop, leave_out)
         self._ids = IdSegments(space.folder, space.text)
         self._rows = ArraySegments(space.folder)
-        self._places: list[tuple[Raw, str, int]] = []
+        self._places: list[tuple[Raw, str, int, int]] = []  # of a piece, and where its codes begin
+        self._num_codes = 0
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Store a piece of the column; returns the buckets [n] int64 of its ids."""
-        ids = self._space.parse(raw, file, first_row)
-        self._space.note_trimmed(raw, ids, file, first_row)
+        """Store a piece of the column; returns the buckets [n] int64 of its ids, MISSING for a row without one."""
+        codes = super().__call__(raw, file, first_row)
+        self._num_codes += len(codes)
+        return codes
+
+    def _encode(self, ids: Any, rows: np.ndarray, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """Store the ids of some rows [m] of a piece; returns their buckets [m] int64."""
         hashes = hash_text(ids) if self._space.text else mix(ids)
         ids = ids.cast(pa.large_string()) if self._space.text else pa.array(ids)
         buckets, order, bounds = to_buckets(hashes, self._space.num_buckets)
         self._ids.append(ids.take(pa.array(order)), bounds)
         self._rows.append(np.zeros(len(ids), np.int64), bounds)
-        self._places.append((Raw([], raw.labels, raw.scalar, 0), file, first_row))
+        self._places.append((Raw([], raw.labels, raw.scalar, raw.num_rows), file, first_row, self._num_codes))
         return buckets
 
     def pieces(self, bucket: int) -> Iterator[tuple[list[int], pa.Array]]:
@@ -135,9 +141,11 @@ class DiskColumn(IdColumn):
     def resolve(self, codes: np.ndarray) -> None:
         """Replace the codes [N] that `__call__` returned, in one piece, by row ids; FileFormatError for an unknown
         id."""
-        for batch, (raw, file, first_row) in enumerate(self._places):
+        for batch, (raw, file, first_row, begin) in enumerate(self._places):
             start, stop = self._rows.starts[batch : batch + 2]
-            buckets = np.array(codes[start:stop])
+            piece = codes[begin : begin + raw.num_rows]
+            present = np.flatnonzero(piece != MISSING)
+            buckets = np.array(piece[present])
             order = np.argsort(buckets, kind="stable")
             rows = np.empty(stop - start, np.int64)
             rows[order] = self._rows.get(start, stop)
@@ -146,8 +154,8 @@ class DiskColumn(IdColumn):
                 # The batch is stored in order of its buckets, and within a bucket in order of its rows.
                 place = np.flatnonzero(buckets == buckets[row]).tolist().index(row)
                 value = self._ids.read(batch, int(buckets[row]))[place].as_py()
-                raise unknown_id(raw, file, first_row + row, value, self._space.type)
-            codes[start:stop] = rows
+                raise unknown_id(raw, file, first_row + int(present[row]), value, self._space.type)
+            piece[present] = rows
             forget(codes)
 
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.source.id_spaces import MISSING, UNKNOWN
 from data_tools.source.relation_types import EdgeTable
 from data_tools.source.segments import ArraySegments, hash_rows, to_buckets
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import FileFormatError, slabs, split_relation
 
+Pairs = tuple[np.ndarray, np.ndarray]  # rows that repeat another, and the first rows that they repeat
 SCAN_ROWS = 1 << 18
 SAMPLE_ROWS = 1 << 18
 
@@ -52,15 +54,21 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     edge = table.spec
     notes: list = []
     keep = np.ones(len(table.src), bool)
+    if edge.missing_ids == "drop":
+        missing = (start + np.flatnonzero(np.minimum(src, dst) == MISSING) for start, src, dst in scan(table))
+        leave_out(table, keep, missing, "drop", ("row without an id", "rows without an id"), notes)
     if edge.dangling == "drop":
-        dangling = (start + np.flatnonzero((src < 0) | (dst < 0)) for start, src, dst in scan(table))
-        leave_out(table, keep, dangling, "drop", "dangling edge", notes)
+        dangling = (start + np.flatnonzero(np.minimum(src, dst) == UNKNOWN) for start, src, dst in scan(table))
+        leave_out(table, keep, dangling, "drop", ("dangling edge", "dangling edges"), notes)
     homogeneous = len(set(split_relation(edge.relation)[::2])) == 1
     if homogeneous and edge.self_loops != "keep":
-        leave_out(table, keep, loop_rows(table, keep), edge.self_loops, "self-loop", notes)
+        leave_out(table, keep, loop_rows(table, keep), edge.self_loops, ("self-loop", "self-loops"), notes)
     if edge.duplicates != "keep":
-        repeated = repeated_rows(table, keep, folder, num_buckets)
-        leave_out(table, keep, repeated, edge.duplicates, "duplicate edge", notes)
+        pairs = repeated_rows(table, keep, folder, num_buckets)
+        if edge.duplicates == "sum":
+            pairs = add_up(table.columns["weight"], pairs)
+        repeated = (later for later, _ in pairs)
+        leave_out(table, keep, repeated, edge.duplicates, ("duplicate edge", "duplicate edges"), notes)
     order = None
     if edge.sort and table.time is not None:
         order = np.flatnonzero(keep)
@@ -80,9 +88,10 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
 
 
 def leave_out(
-    table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: str, notes: list[str]
+    table: EdgeTable, keep: np.ndarray, bad: Iterator[np.ndarray], policy: str, what: tuple[str, str], notes: list[str]
 ) -> None:
-    """Drop rows, which come in pieces, from ``keep`` [E]. Raises FileFormatError if the policy is ``error``."""
+    """Drop rows, which come in pieces, from ``keep`` [E]; ``what``: names one, and several. Raises FileFormatError if
+    the policy is ``error``."""
     count, first = 0, len(keep)
     for rows in bad:
         if len(rows):
@@ -91,10 +100,19 @@ def leave_out(
     if policy == "error" and count:
         file, row = table.origin.find(first)
         raise FileFormatError(
-            f"{file}: row {row + 1}: {what} ({count} in the file); remove them, or set the option to drop or keep"
+            f"{file}: row {row + 1}: {what[0]} ({count} in the file); remove them, or set the option to drop or keep"
         )
     if count:
-        notes.append(f"{count:,} {what}{'' if count == 1 else 's'} dropped")
+        how = "added to the weights of the first ones" if policy == "sum" else "dropped"
+        notes.append(f"{count:,} {what[count > 1]} {how}")
+
+
+def add_up(weight: np.ndarray, pairs: Iterator[Pairs]) -> Iterator[Pairs]:
+    """Add the weight of each later row to the weight of the first row that it repeats, in place and in the order of the
+    rows."""
+    for later, first in pairs:
+        np.add.at(weight, first, weight[later])
+        yield later, first
 
 
 def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -133,8 +151,9 @@ def mutual_rows(table: EdgeTable, keep: np.ndarray) -> str:
     return f"{'about ' if divisor > 1 else ''}{count:,}" if count else ""
 
 
-def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[np.ndarray]:
-    """Find the kept rows whose (src, dst, time, kind) occurred in an earlier one; undirected: in either direction."""
+def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_buckets: int) -> Iterator[Pairs]:
+    """Find the kept rows whose (src, dst, time, kind) occurred in an earlier one, with the first such row; undirected:
+    in either direction."""
     if not num_buckets:
         pieces = list(keys(table, keep))
         if pieces:
@@ -155,8 +174,8 @@ def repeated_rows(table: EdgeTable, keep: np.ndarray, folder: pathlib.Path, num_
             if num_waiting < max(SCAN_ROWS, sum(map(len, different))) and batch < records.num_batches - 1:
                 continue
             both = np.concatenate([*different, *waiting])
-            later = later_of_equal(both)
-            yield later
+            later, first = later_of_equal(both)
+            yield later, first
             different, waiting, num_waiting = [both[~np.isin(both[:, 0], later)]], [], 0
 
 
@@ -176,15 +195,17 @@ def keys(table: EdgeTable, keep: np.ndarray) -> Iterator[np.ndarray]:
         yield np.stack([start + rows, src, dst, *columns], axis=1)
 
 
-def later_of_equal(records: np.ndarray) -> np.ndarray:
-    """Find the rows (first column) of records [n, ...] that equal an earlier record; records are in order of their
-    rows."""
+def later_of_equal(records: np.ndarray) -> Pairs:
+    """Find the rows (first column) of records [n, ...] that equal an earlier record [m], and the first rows that they
+    equal [m]; records are in order of their rows."""
     rows, *columns = records.T
     order = np.lexsort(columns)  # stable, so the first of equal rows is the earliest
     same = np.ones(max(len(order) - 1, 0), bool)
     for column in columns:
         same &= column[order[1:]] == column[order[:-1]]
-    return rows[order[1:][same]]
+    begins = np.flatnonzero(np.r_[True, ~same][: len(order)])
+    first = np.repeat(order[begins], np.diff(np.append(begins, len(order))))[1:]
+    return rows[order[1:][same]], rows[first[same]]
 
 
 def both_directions(rows: np.ndarray, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

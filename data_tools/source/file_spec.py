@@ -7,9 +7,12 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import pyarrow as pa
+
+from data_tools.source.formats.arrow_tables import list_folder
 from data_tools.source.formats.table import Table
 from data_tools.source.formats.tables import FORMATS
-from data_tools.source.formats.text_stream import TextSource
+from data_tools.source.formats.text_stream import UTF8, TextSource
 from data_tools.source.formats.values import Reference
 from data_tools.source.schema import one_of
 from hpcgnn.graph.files import FileFormatError
@@ -25,7 +28,9 @@ class FileSpec:
     """One source file and how its text is laid out.
 
     Attributes:
-        path: Path of the file, relative to the spec; .gz, and .zip with one member, are read without unpacking.
+        path: Path of the file, relative to the spec; .gz, .bz2, .xz, .zst, and .zip with one member, are read without
+            unpacking. A folder: its Parquet files follow each other, and the keys of year=2024/part-0.parquet are
+            columns.
         chunks: Files, or patterns of files, whose rows follow each other, instead of `path`.
         rows: Number of rows that each chunk must have, or one number for all together.
         archive: Name in `files` of a folder, a .tar(.gz) or a .zip that holds this file, instead of `path`.
@@ -36,6 +41,7 @@ class FileSpec:
         columns: Names of the columns by position, for header skip or none.
         comment: Characters; a line that starts with one of them is skipped.
         quote: none: quotes are part of values, which is the default with tabs; not with whitespace.
+        encoding: Encoding of text, such as latin-1 or utf-16.
     """
 
     path: str | None = None
@@ -49,8 +55,13 @@ class FileSpec:
     columns: list[str] = field(default_factory=list)
     comment: str = ""
     quote: Literal[None, "none", '"'] = None
+    encoding: str = UTF8
 
     def __post_init__(self):
+        try:
+            "".encode(self.encoding)
+        except LookupError as error:
+            raise ValueError(f"encoding: {error}; such as latin-1, cp1252 or utf-16") from None
         if self.delimiter != "whitespace" and len(self.delimiter) != 1:
             raise ValueError(f"delimiter: {self.delimiter!r} is neither one character nor 'whitespace'")
         if self.quote == '"' and self.delimiter == "whitespace":
@@ -69,6 +80,8 @@ class FileSpec:
     def pieces(self) -> list[FileSpec]:
         """List the files whose rows follow each other, each with the number of rows it must have, if that is
         declared."""
+        if self._is_folder:
+            return self._files_of_folder()
         if not self.chunks:
             return [self]
         rows = [[count] for count in self.rows] if len(self.rows) == len(self.chunks) > 1 else [[]] * len(self.chunks)
@@ -80,7 +93,19 @@ class FileSpec:
     @property
     def source(self) -> TextSource:
         """The file itself; it has no chunks."""
-        return TextSource(pathlib.Path(str(self.path)), self.member)
+        return TextSource(pathlib.Path(str(self.path)), self.member, self.encoding)
+
+    @property
+    def _is_folder(self) -> bool:
+        return self.path is not None and self.member is None and pathlib.Path(self.path).is_dir()
+
+    def _files_of_folder(self) -> list[FileSpec]:
+        """List the Parquet files of a folder. Raises FileFormatError for another format, and for none."""
+        folder = pathlib.Path(str(self.path))
+        if self.format not in ("auto", "parquet"):
+            raise FileFormatError(f"{self.path}: a folder, which is read as Parquet files; list files by chunks")
+        layout = {item.name: getattr(self, item.name) for item in dataclasses.fields(FileSpec)} | {"rows": []}
+        return [FolderFile(**layout | {"path": str(path)}, keys=keys) for path, keys in list_folder(folder)]
 
     @property
     def kind(self) -> str:
@@ -95,6 +120,8 @@ class FileSpec:
         source.check()
         if self.member is not None and not row.in_archives:
             raise FileFormatError(f"{source.name}: {self.kind} files are not read inside of archives; unpack it")
+        if self.encoding != UTF8 and not row.in_archives:
+            raise FileFormatError(f"{source.name}: {self.kind} files are no text; leave out encoding: {self.encoding}")
         assert row.make is not None
         return row.make(source, self, number)
 
@@ -110,6 +137,13 @@ class FileSpec:
         if not self.chunks:
             return str(self.path)
         return self.chunks[0] + (f" (and {len(self.chunks) - 1:,} chunks more)" if len(self.chunks) > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFile(FileSpec):
+    """A file of a folder. keys: columns with one value, which the names of its folders give."""
+
+    keys: dict[str, pa.Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.file_spec import FileSpec
+from data_tools.source.id_spaces import MISSING
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
 from data_tools.source.rewrite import create_table, write_column
@@ -28,12 +30,13 @@ SLAB_BYTES = 16 << 20  # of a column that goes to another order by way of the di
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sizes of a written graph by name, the range of its times, and notes on changes for users."""
+    """Sizes of a written graph by name, the range of its times, also as dates, and notes on changes for users."""
 
     kind: str
     nodes: dict[str, int]
     edges: dict[str, int]
     times: tuple[int, int] | None
+    dates: str
     notes: list[str]
 
 
@@ -55,7 +58,8 @@ def write_graph(
     times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
     ranges = [find_range(time) for time in times]
     time_range = (min(first for first, _ in ranges), max(last for _, last in ranges)) if times else None
-    summary = Summary(spec.graph_kind, {}, {}, time_range, [])
+    dates = describe_dates(time_range, edges[0].spec.time_scale, edges[0].are_dates)
+    summary = Summary(spec.graph_kind, {}, {}, time_range, dates, [])
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
@@ -63,7 +67,10 @@ def write_graph(
             summary.nodes[name] = table.space.num_nodes
             if table.space.trimmed is not None:
                 summary.notes.append(f"{name}: white space around ids left out, first in {table.space.trimmed}")
-            added = 0 if table.codes is None else table.space.num_nodes - len(table.codes)
+            missing = table.num_missing
+            if missing:
+                summary.notes.append(f"{name}: {missing:,} {'row' if missing == 1 else 'rows'} without an id dropped")
+            added = 0 if table.codes is None else table.space.num_nodes - len(table.codes) + missing
             if added:
                 summary.notes.append(f"{name}: {added:,} node{'' if added == 1 else 's'} added that only edges name")
         for edge in edges:
@@ -83,12 +90,12 @@ def find_range(column: np.ndarray) -> tuple[int, int]:
 
 
 def describe_source(file: FileSpec) -> dict[str, object]:
-    """Describe a source file by name, size and sha256; no folder, since files move. For chunks: the sum of their sizes,
-    and the sha256 of their sha256."""
+    """Describe a source file by name, size and sha256; no folder, since files move. For chunks and the files of a
+    folder: the sum of their sizes, and the sha256 of their sha256."""
     paths = [str(piece.path) for piece in file.pieces()]
     hashes = [file_hash(path) for path in paths]
     described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
-    if file.chunks:
+    if paths != [file.path]:
         described |= {"sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(), "chunks": len(paths)}
     return described
 
@@ -120,14 +127,15 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
 def scattered(
     column: np.ndarray, rows: np.ndarray, num_rows: int, folder: pathlib.Path, num_buckets: int = 0
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``: pieces (first
-    place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and undefined. ``num_buckets``:
-    number of pieces by way of the disk (0: reading the column in any order)."""
+    """Bring a column [n, ...] into another order, its i-th row to place ``rows[i]`` of ``num_rows``, or nowhere where
+    that is MISSING: pieces (first place, rows [m, ...], there [m] bool). Places that no row goes to are not there, and
+    undefined. ``num_buckets``: number of pieces by way of the disk (0: reading the column in any order)."""
     if num_buckets:
         yield from _scattered_by_buckets(column, rows, num_rows, folder, num_buckets)
         return
     order = np.full(num_rows, -1, np.int64)
-    order[rows] = np.arange(len(rows))
+    present = np.flatnonzero(rows != MISSING)
+    order[rows[present]] = present
     for start, stop in slabs(num_rows, row_bytes(column)):
         chosen = order[start:stop]
         there = chosen >= 0
@@ -145,10 +153,11 @@ def _scattered_by_buckets(
     size = max(1, -(-num_rows // num_buckets))
     places, values = ArraySegments(folder), ArraySegments(folder)
     for start, stop in slabs(len(rows), row_bytes(column) + 8, SLAB_BYTES):
-        here = np.array(rows[start:stop])
+        present = np.flatnonzero(rows[start:stop] != MISSING)
+        here = np.array(rows[start:stop])[present]
         order, bounds = sorted_buckets(here // size, num_buckets)
         places.append(here[order], bounds)
-        values.append(np.array(column[start:stop])[order], bounds)
+        values.append(np.array(column[start:stop])[present[order]], bounds)
         forget(column)
     for bucket, first in enumerate(range(0, num_rows, size)):
         count = min(size, num_rows - first)
@@ -194,6 +203,8 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
         forget(dst)
     if edge.time is not None:
         group.attrs["time_scale"] = edge.spec.time_scale
+        if edge.are_dates:
+            group.attrs["dates"] = True
         write_chosen(group, "time", edge.time, chosen)
     for name, column in edge.columns.items():
         write_chosen(group, name, column, chosen)

@@ -7,6 +7,7 @@ its ids, and refuses others.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Raw, RowError, parse_ids, parse_names, to_arrow
+from data_tools.source.formats.values import Place, Raw, RowError, parse_ids, parse_names, single, to_arrow, to_text
 from data_tools.source.segments import text_parts
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import slabs
@@ -23,8 +24,9 @@ from hpcgnn.graph.files import slabs
 MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20
 DENSE = 4
+LEAVE_OUT = "leave out rows without an id: missing_ids: drop in a spec, --set missing_ids=drop with csv presets"
 SLAB_BYTES = 4 << 20  # of text that becomes as wide as the longest
-UNKNOWN = -1
+UNKNOWN, MISSING = -1, -2  # codes of ids that a sealed space does not know, and of rows without an id
 
 
 class IdSpace:
@@ -53,10 +55,10 @@ class IdSpace:
             if len(rows):
                 self.trimmed = f"{file}, column {raw.labels[0]}, row {first_row + rows[0] + 1}"
 
-    def column(self, drop: bool = False) -> IdColumn:
-        """Make a column of ids to read; with ``drop`` an id that a sealed space does not know is marked, not
-        refused."""
-        return IdColumn(self, drop)
+    def column(self, drop: bool = False, leave_out: bool = False) -> IdColumn:
+        """Make a column of ids to read. drop: an id that a sealed space does not know is marked, not refused;
+        leave_out: so is a row without an id."""
+        return IdColumn(self, drop, leave_out)
 
     def encode(self, ids: Any) -> np.ndarray:
         """Return the codes [n] of parsed ids, UNKNOWN for ids that a sealed space does not know."""
@@ -74,25 +76,43 @@ class IdSpace:
 class IdColumn:
     """A column of ids of a space, read piece by piece."""
 
-    def __init__(self, space: IdSpace, drop: bool):
+    def __init__(self, space: IdSpace, drop: bool, leave_out: bool):
         self._space = space
         self._drop = drop
+        self._leave_out = leave_out
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
-        """Return the codes [n] of a piece of the column; new ids are added, or refused when the space is sealed."""
-        ids = self._space.parse(raw, file, first_row)
-        self._space.note_trimmed(raw, ids, file, first_row)
+        """Return the codes [n] of a piece of the column, MISSING for a row without an id; new ids are added, or refused
+        when the space is sealed."""
+        part, place = single(raw, file, first_row)
+        missing = find_missing(part, place, self._space.text, raw.is_exact)
+        rows, codes = np.flatnonzero(~missing), np.full(len(missing), MISSING)
+        if len(rows) < len(missing):
+            if not self._leave_out:
+                raise place.error(int(np.argmax(missing)), f"the id is missing; mend the row, or {LEAVE_OUT}")
+            # Another id of the piece stands in, so that messages count the rows as the file does.
+            stand_in = np.where(missing, rows[0] if len(rows) else 0, np.arange(len(missing)))
+            raw = dataclasses.replace(raw, parts=[to_arrow(part).take(pa.array(stand_in))])
+        if len(rows):
+            ids = self._space.parse(raw, file, first_row)
+            self._space.note_trimmed(raw, ids, file, first_row)
+            codes[rows] = self._encode(ids if len(rows) == len(ids) else ids.take(rows), rows, raw, file, first_row)
+        return codes
+
+    def _encode(self, ids: Any, rows: np.ndarray, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        """Return the codes [m] of the ids of some rows [m] of a piece."""
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
-            row = int(unknown[0])
-            raise unknown_id(raw, file, first_row + row, ids[row : row + 1].tolist()[0], self._space.type)
+            at = int(unknown[0])
+            raise unknown_id(raw, file, first_row + int(rows[at]), ids[at : at + 1].tolist()[0], self._space.type)
         return codes
 
     def resolve(self, codes: np.ndarray) -> None:
-        """Replace the codes [N] of the whole column by row ids, -1 for those it drops; the space must be finished."""
+        """Replace the codes [N] of the whole column by row ids, UNKNOWN and MISSING by themselves; the space must be
+        finished."""
         for start in range(0, len(codes), MAP_ROWS):
             piece = codes[start : start + MAP_ROWS]
-            present = piece != UNKNOWN
+            present = piece >= 0
             if present.all():
                 piece[:] = self._space.rows(piece)
             else:
@@ -183,6 +203,20 @@ class RowIds(IdSpace):
 
     def encode(self, ids: np.ndarray) -> np.ndarray:
         return np.where(ids < self.num_nodes, ids, UNKNOWN)
+
+
+def find_missing(part: pa.Array | np.ndarray, place: Place, text: bool, is_exact: bool) -> np.ndarray:
+    """Find the rows [n] bool of a column without an id: empty, null or NaN. An id of ``text`` may be called nan, and
+    white space where it ``is_exact``."""
+    if isinstance(part, np.ndarray) and part.dtype.kind in "iub":
+        return np.zeros(len(part), bool)
+    column = to_arrow(part)
+    missing = column.is_null(nan_is_null=True)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        words = pc.fill_null(to_text(column, place), "")
+        words = words if text and is_exact else pc.utf8_lower(pc.utf8_trim_whitespace(words))
+        missing = pc.is_in(words, pa.array(["", *([] if text else ["nan"])]))
+    return missing.to_numpy(zero_copy_only=False)
 
 
 ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}

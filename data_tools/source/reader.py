@@ -13,7 +13,7 @@ from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import ColumnSpec, FileColumn
 from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.values import Reference, parse_ids
-from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, IdColumn, IdSpace, RowIds
+from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, MISSING, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import FileFormatError, split_relation
@@ -42,6 +42,11 @@ class NodeTable:
         self.ids.resolve(self.codes)
         if isinstance(self.space, DiskIds):
             self.refuse_second(duplicate_row_id(self.codes, self.space.num_nodes))
+
+    @property
+    def num_missing(self) -> int:
+        """Number of rows without an id, of which nothing is made."""
+        return 0 if self.codes is None else int(np.count_nonzero(self.codes == MISSING))
 
     def refuse_second(self, row: int | None) -> None:
         """Raise FileFormatError for the first row of a node that has had a row before, if there is one."""
@@ -76,7 +81,7 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_bucke
     if on_disk:
         space = DiskIds(node.type, node.ids == "string", folder, num_buckets)
     fields = column_fields(node.columns, node.file)
-    ids = space.column() if node.id is not None else None
+    ids = space.column(leave_out=node.missing_ids == "drop") if node.id is not None else None
     if ids is not None:
         fields.insert(0, Field("id", table_files(node.file)[0], node.id, ids))
     origin = Origin()
@@ -156,15 +161,15 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     of its two node types."""
     source, _, destination = split_relation(edge.relation)
     files = table_files(edge.file)
-    drop = edge.dangling == "drop"
-    ends = spaces[source].column(drop), spaces[destination].column(drop)
+    drop, leave_out = edge.dangling == "drop", edge.missing_ids == "drop"
+    ends = spaces[source].column(drop, leave_out), spaces[destination].column(drop, leave_out)
     fields = [
         Field("src", files[0], edge.src, ends[0]),
         Field("dst", files[0], edge.dst, ends[1]),
         *column_fields(edge.columns, edge.file),
     ]
+    times = OrderedTimes(edge.time_scale, not edge.sort, Dates(edge.dates, edge.zone))
     if edge.time is not None:
-        times = OrderedTimes(edge.time_scale, not edge.sort, Dates(edge.dates, edge.zone))
         fields.append(Field("time", files[0], edge.time, times))
     if edge.types is not None:
         fields.append(Field("types", files[0], edge.types, Classes()))
@@ -176,7 +181,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     columns |= {name: read_sets(spec, edge, column, len(src), folder) for name, column in sets.items()}
     time, types = columns.pop("time", None), columns.pop("types", None)
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
-    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes)
+    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, are_dates=times.are_dates)
     return ReadEdges(table, ends, types, classes.pop("types", []))
 
 
@@ -206,20 +211,22 @@ def unread_columns(spec: SourceSpec) -> dict[str, list[str]]:
 
 def duplicate_row_id(rows: np.ndarray, num_nodes: int) -> int | None:
     """Find the position of the first of the row ids [n], all below ``num_nodes``, that occurred before, or None.
-    Only a slab of them is in memory."""
+    MISSING is none of them. Only a slab of them is in memory."""
     seen = np.zeros(num_nodes, bool)
     for start in range(0, len(rows), MAP_ROWS):
         piece = rows[start : start + MAP_ROWS]
-        again = np.flatnonzero(seen[piece])
+        present = np.flatnonzero(piece != MISSING)
+        again = present[seen[piece[present]]]
         within = duplicate_row(piece)
         if len(again) or within is not None:
             return start + int(min([*again[:1], *([] if within is None else [within])]))
-        seen[piece] = True
+        seen[piece[present]] = True
     return None
 
 
 def duplicate_row(codes: np.ndarray) -> int | None:
-    """Find the position of the first code that occurred before, or None."""
+    """Find the position of the first code that occurred before, or None; MISSING is none."""
     order = np.argsort(codes, kind="stable")
-    repeated = order[1:][codes[order[1:]] == codes[order[:-1]]]
+    later = codes[order[1:]]
+    repeated = order[1:][(later == codes[order[:-1]]) & (later != MISSING)]
     return int(repeated.min()) if len(repeated) else None

@@ -6,7 +6,8 @@ A spec is a YAML file; the presets are just such files::
     settings: {fold: 0}           # $fold anywhere below is this value, or that of --set fold=3; null: must be given
     files:
       events:                     # a name for the file; without `path` it is filled in by --set events=PATH
-        path: events.csv.gz       # relative to the spec; .gz, and .zip with one member, are read as they are
+        path: events.csv.gz       # relative to the spec; .gz, .bz2, .xz, .zst, and .zip with one member, are read as
+                                  # they are; a folder: its Parquet files, with the keys of year=2024/ as columns
         chunks: [e-*.csv.gz]      # instead of path: files, or patterns of such, whose rows follow each other
         rows: [1000, 900]         # how many rows the chunks must have, one number each, or one for all together
         archive: data             # instead of path: a file of this list that is a folder, a .tar(.gz) or a .zip, and
@@ -17,6 +18,7 @@ A spec is a YAML file; the presets are just such files::
         columns: [u, i, ts]       # names by position, for header skip or none
         comment: "#%"             # lines that start with one of these characters are skipped
         quote: '"'                # none: quotes are part of values, as by default with tabs; not with whitespace
+        encoding: latin-1         # of text that is not UTF-8
     nodes:                        # the order gives type_id
       - type: user
         ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table
@@ -34,10 +36,11 @@ A spec is a YAML file; the presets are just such files::
         dates: iso                # times are dates: iso, or a format of strptime; timestamps need none
         time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
         sort: false               # sort by time (stable) instead of refusing an unsorted source
-        duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error
+        duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error, sum (their weights)
         self_loops: keep          # keep, drop, error
         dangling: error           # an end that has no row in its table of nodes: error, drop (the edge), or keep (the
                                   # node is added, as with others: add); not given: as `others` says
+        missing_ids: error        # a row without an id (empty, null, NaN): error, drop; of tables of nodes, too
         undirected: false         # static: store each edge in both directions (duplicates: drop, where both are there)
         reverse: rated_by         # static: a further relation with the directions swapped
         columns: {label: 3, feat: "4:"}
@@ -85,7 +88,6 @@ from hpcgnn.graph.files import relation_name, split_relation
 from hpcgnn.graph.splits import SPLITS
 
 KINDS = ("temporal", "static")
-Policy = Literal["keep", "drop", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class NodeSpec:
         file: Table of nodes, by its name in `files`; it decides which nodes exist. {train, val, test}: three files.
         id: Column of the ids in the table.
         others: Ids that only edges name. error: refuse them; add: make nodes of them (columns then need a `fill`).
+        missing_ids: Rows without an id: empty, null or NaN. error: refuse them; drop: leave them out.
         columns: Columns to store, by the name that the graph file gives them.
     """
 
@@ -108,6 +111,7 @@ class NodeSpec:
     file: TableFile | None = None
     id: Reference | None = None
     others: Literal["error", "add"] = "error"
+    missing_ids: Literal["error", "drop"] = "error"
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -144,10 +148,12 @@ class EdgeSpec:
             is then in seconds since 1970. Columns of the type timestamp or date need no form.
         zone: Time zone of dates that name none, such as Europe/Berlin.
         sort: Sort by time (stable) instead of refusing an unsorted source.
-        duplicates: Edges with the same source, destination, time and relation. drop: keep the first one.
+        duplicates: Edges with the same source, destination, time and column `rel`. drop: keep the first one; sum: keep
+          it, with the sum of their weights.
         self_loops: Edges from a node to itself.
         dangling: Edges with an end that the table of nodes lacks. error: refuse; drop: leave the edge out; keep: add
           the node. Default: the setting `others` of the node type.
+        missing_ids: Rows without an id at one end: empty, null or NaN. error: refuse them; drop: leave them out.
         undirected: Store each edge in both directions (static graphs).
         reverse: Name of a further relation with the directions swapped (static graphs).
         columns: Columns to store, by the name that the graph file gives them.
@@ -164,9 +170,10 @@ class EdgeSpec:
     dates: str = ""
     zone: str = "UTC"
     sort: bool = False
-    duplicates: Policy = "keep"
-    self_loops: Policy = "keep"
+    duplicates: Literal["keep", "drop", "error", "sum"] = "keep"
+    self_loops: Literal["keep", "drop", "error"] = "keep"
     dangling: Literal[None, "keep", "drop", "error"] = None
+    missing_ids: Literal["error", "drop"] = "error"
     undirected: bool = False
     reverse: str | None = None
     columns: dict[str, ColumnSpec] = field(default_factory=dict)
@@ -184,6 +191,9 @@ class EdgeSpec:
             raise ValueError("undirected and reverse exclude each other")
         if self.time is not None and self.reverse:
             raise ValueError("reverse: an event with a time is in the history of both ends already")
+        weight = self.columns.get("weight")
+        if self.duplicates == "sum" and (weight is None or weight.dtype not in ("float32", "float64")):
+            raise ValueError("duplicates: sum: adds up the column weight, which must be there with a dtype of floats")
         sets = [item for column in self.columns.values() for item in column.sets.values()]
         if not all(isinstance(item, FileColumn) and item.mask for item in sets):
             raise ValueError("sets: of edges only with masks, {file, column, mask: true}")
@@ -221,7 +231,9 @@ class SourceSpec:
 
     def __post_init__(self):
         if self.kind == "snapshots":
-            raise ValueError("kind: snapshots: hpcgnn snapshots makes such graphs, also from events (format windows)")
+            raise ValueError(
+                "kind: snapshots: hpcgnn snapshots makes such graphs, of tables (format tables) and of events (windows)"
+            )
         one_of("kind", self.kind, ("auto", *KINDS))
         types = [node.type for node in self.nodes]
         names = [name for edge in self.edges for name in (edge.relation, edge.reverse_relation) if name]

@@ -6,7 +6,6 @@ import dataclasses
 import glob
 import math
 import pathlib
-import re
 import string
 from collections.abc import Mapping, Set
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from data_tools.source.file_spec import FINITE_COLUMNS, ColumnSpec, Dtype, FileColumn, FileSpec
+from data_tools.source.formats.text_stream import natural
 from data_tools.source.schema import build, items, one_of
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec
 from hpcgnn.graph.decode import decode_yaml
@@ -200,8 +200,3 @@ def find_chunks(name: str, chunks: list[str], folder: pathlib.Path) -> list[str]
             raise ValueError(f"files.{name}.chunks: no file is called {chunk!r} in {folder}")
         paths += [str(folder / match) for match in sorted(matches, key=natural)]
     return paths
-
-
-def natural(name: str) -> list:
-    """Make a key that sorts part-2 before part-10."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]

@@ -10,7 +10,8 @@ and last snapshot of train, val, test) where the source has any::
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
         feat?, label?, split?, ...  [N, ...] any further column, first dimension N
-    /edges/<src>.<rel>.<dst>        attributes: num_edges, relation_id (0, 1, ... without gaps)
+    /edges/<src>.<rel>.<dst>        attributes: num_edges, relation_id (0, 1, ... without gaps); dates? (true: times /
+                                    time_scale are seconds since 1970)
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
         feat?, label?, weight?, split?, ...  [E, ...]

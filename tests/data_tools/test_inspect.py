@@ -4,8 +4,10 @@ import json
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
+from data_tools import convert
 from data_tools.inspect import main
 from hpcgnn.graph import files
 
@@ -132,3 +134,55 @@ def test_another_version_is_refused(tmp_path, capsys):
     with h5py.File(path, "r+") as file:
         file.attrs["format_version"] = 99
     assert "version 99" in refused(capsys, path)
+
+
+# Noon of 2024-01-02 and midnight of 2024-03-01, in seconds since 1970.
+NOON, MIDNIGHT = 1_704_196_800, 1_709_251_200
+PERIOD = "2024-01-02T12:00:00 to 2024-03-01T00:00:00 UTC"
+
+
+def convert_times(capsys, path, times, *options):
+    """What converting two events prints, and what inspecting them does."""
+    pd.DataFrame({"src": [1, 2], "dst": [2, 3], "time": times}).to_csv(path.with_suffix(".csv"), index=False)
+    source = f"events={path.with_suffix('.csv')}"
+    assert convert.main(["--preset", "csv-temporal", "--set", source, *options, str(path)]) == 0
+    return capsys.readouterr().out, text(capsys, path)
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_times_of_dates_are_dates(tmp_path, capsys, scale):
+    dates = ["2024-01-02T12:00:00", "2024-03-01"]
+    path, options = tmp_path / "g.h5", ("--set", "dates=iso", "--set", f"time_scale={scale}")
+    for printed in convert_times(capsys, path, dates, *options):
+        assert f"times {NOON * scale}..{MIDNIGHT * scale}" in printed
+        assert f"({PERIOD})" in printed
+    assert report(capsys, path)["edges"][0]["dates"] == PERIOD
+
+
+@pytest.mark.parametrize(("factor", "unit"), [(1, "seconds"), (10**3, "milliseconds"), (10**9, "nanoseconds")])
+def test_times_of_numbers_are_dates_on_a_condition(tmp_path, capsys, factor, unit):
+    for printed in convert_times(capsys, tmp_path / "g.h5", [NOON * factor, MIDNIGHT * factor]):
+        assert f"({PERIOD}, if these are {unit} since 1970)" in printed
+
+
+def test_a_scale_belongs_to_the_unit(tmp_path, capsys):
+    """Stored milliseconds of a source in seconds."""
+    for printed in convert_times(capsys, tmp_path / "g.h5", [NOON, MIDNIGHT], "--set", "time_scale=1000"):
+        assert f"({PERIOD}, if these are seconds since 1970)" in printed
+
+
+@pytest.mark.parametrize("times", [[0, 5], [NOON, 10**12], [-5, NOON], [NOON // 1000, MIDNIGHT // 1000]])
+def test_other_numbers_are_no_dates(tmp_path, capsys, times):
+    for printed in convert_times(capsys, tmp_path / "g.h5", times):
+        assert "1970" not in printed
+        assert "UTC" not in printed
+
+
+def test_long_names_are_shortened(tmp_path, capsys):
+    (tmp_path / "e.csv").write_text("src,dst,kind\n1,2,short\n2,3,/people/person/place/of/birth/and/more/or/less\n")
+    (tmp_path / "s.yaml").write_text(
+        "files: {e: {path: e.csv}}\nnodes: [{type: node}]\nedges:\n"
+        "- {relation: node.to.node, file: e, src: src, dst: dst, columns: {rel: {column: kind, classes: true}}}\n"
+    )
+    assert convert.main(["--spec", str(tmp_path / "s.yaml"), str(tmp_path / "g.h5")]) == 0
+    assert "(0 /people/person/pla...h/and/more/or/less, 1 short)" in text(capsys, tmp_path / "g.h5")

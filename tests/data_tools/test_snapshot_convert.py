@@ -255,6 +255,7 @@ def test_speeds_that_are_missing_are_not_known(tmp_path, capsys):
     ("a,a\n1.5,2\n", "1,1\n1,1\n", "s.csv: the name of column 2 is 'a', as column 1 has; every sensor needs"),
     ("a,\n1.5,2\n", "1,1\n1,1\n", "s.csv: the name of column 2 is none; every sensor needs"),
     ("a,b\n1.5,inf\n", "1,1\n1,1\n", "s.csv: column #1, row 1: inf does not fit into float32; mend the row"),
+    ("a,b\n1.5,2\n2024-01-01,2\n", "1,1\n1,1\n", "header and comment (line 3); hpcgnn snapshots tables"),
     ("a,b\n1.5,2\n", "1,1\n1,\n", "a.csv: row 2: the weight to node 1 is missing (empty or nan); write it, 0 where"),
 ])  # fmt: skip
 def test_speeds_that_are_refused(tmp_path, capsys, text, near, reason):

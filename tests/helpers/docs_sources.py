@@ -11,6 +11,8 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import torch
 from docs_commands import REPOSITORY
 
@@ -113,6 +115,21 @@ def _snapshot_lists(path: Path) -> None:
     _text(path, rows)
 
 
+def _series(path: Path) -> None:
+    """A long table, beside a wide one and the edges."""
+    rng, towns = np.random.default_rng(10), ["Aden", "Boma", "Cork", "Deli"]
+    days = [f"2024-{month:02}-{day:02}" for month in range(1, 11) for day in (1, 8, 15, 22)]
+    _text(path, [(t, day, rng.integers(1, 9), "" if t == "Boma" else 0.5) for day in days for t in towns],
+          "town,week,cases,rain")  # fmt: skip
+    _text(path.with_name("wide.csv"), [(day, *rng.random(4)) for day in days], ",".join(["", *towns]))
+    _text(path.with_name("roads.csv"), [(towns[i], towns[i - 1], i + 1) for i in range(4)], "src,dst,weight")
+
+
+def _meetings(path: Path) -> None:
+    _text(path, [(src % 9, dst % 9, time // 50_000) for src, dst, time in _events()], "src,dst,day")
+    _text(path.with_name("people.csv"), [(person, "ab"[person % 2]) for person in range(9)], "id,kind")
+
+
 def _speeds(path: Path) -> None:
     values = np.random.default_rng(7).uniform(10, 70, (700, 5)).round(1)
     _text(path, values.tolist(), ",".join(f"s{sensor}" for sensor in range(5)))
@@ -138,6 +155,13 @@ def _chunks(path: Path) -> None:
     _text(path / "cites.csv", (7 * rng.integers(0, 90, (300, 2))).tolist(), "src,dst")
 
 
+def _years(path: Path) -> None:
+    """Events in files of two years."""
+    src, dst, time = np.array(_events()).T
+    years = {"src": src, "dst": dst, "time": time, "year": 2023 + (time > time.mean())}
+    pyarrow.parquet.write_to_dataset(pyarrow.table(years), path, partition_cols=["year"])
+
+
 def _pairs(path: Path) -> None:
     _text(path, [event[:2] for event in _events()[:5]], "src,dst")
 
@@ -151,6 +175,7 @@ def _negatives(path: Path) -> None:
 SOURCES = {
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "by-year/": _years,
     "this_week.csv": lambda path: _text(path, _events()[:300], "src,dst,time"),
     "next_week.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "data.pt": _pyg,
@@ -171,6 +196,8 @@ SOURCES = {
     "testSet.tsv.gz": lambda path: _labeled(path, 8),
     "chickenpox.json.gz": _chickenpox,
     "lists.csv": _snapshot_lists,
+    "cases.csv": _series,
+    "meetings.csv": _meetings,
     "ml_enron.csv.gz": _tgn_ml,
     "enron10.csv.gz": _snapshot_lists,
     "los_speed.csv.gz": _speeds,

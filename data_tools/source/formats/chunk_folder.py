@@ -22,9 +22,9 @@
         dangling: drop
 
 A table has the keys of node types and relations in `data_tools.source.spec`, and the keys of its files (format,
-delimiter, header, comment, quote, rows; `names` for the columns of text without a header). A column may have separate
-`files`, with the same keys. A metadata.json of DGL's chunked graph format is read directly, see `chunks_dgl`, and so
-are DGL's parts, see `dgl_partitions`.
+delimiter, header, comment, quote, encoding, rows; `names` for the columns of text without a header). A column may have
+separate `files`, with the same keys. A metadata.json of DGL's chunked graph format is read directly, see `chunks_dgl`,
+and so are DGL's parts, see `dgl_partitions`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from data_tools.source.spec_file import build_spec
 from hpcgnn.graph.decode import decode_json, decode_yaml
 
 NAMES = ("metadata.yaml", "metadata.yml", "metadata.json")
-LAYOUT = {name: name for name in ("format", "delimiter", "header", "comment", "quote", "rows")} | {"names": "columns"}
+SAME = ("format", "delimiter", "header", "comment", "quote", "encoding", "rows")
+LAYOUT = {name: name for name in SAME} | {"names": "columns"}
 
 
 def load_chunks(folder: pathlib.Path, unpacked: pathlib.Path | None = None) -> SourceSpec:

@@ -15,6 +15,7 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
+from data_tools.source.formats.selection import select_all
 from data_tools.source.formats.text_stream import BLOCK_BYTES, LONGEST_LINE, TextSource, too_long
 from data_tools.source.formats.values import Raw
 from hpcgnn.graph.files import FileFormatError
@@ -78,9 +79,15 @@ class Table:
         """Yield pieces of the requested columns, in the order of the rows; the same rows for all columns."""
         raise NotImplementedError
 
-    def unread(self, references: Mapping[str, Any]) -> list[str]:
-        """List the named columns that no reference selects; none where columns have no names."""
+    def names(self, references: Mapping[str, Any]) -> list[str]:
+        """List the names of the columns, none where they have none; references: what is going to be read."""
         return []
+
+    def unread(self, references: Mapping[str, Any]) -> list[str]:
+        """List the named columns that no reference selects; one after a delimiter at the end of a header has none."""
+        names = self.names(references)
+        chosen = select_all(self.name, references, names, len(names))[1] if names else []
+        return [name for position, name in enumerate(names) if name and position not in chosen]
 
     def line(self, row: int) -> str:
         """Say in brackets which line of the file a row of data is, 0-based, where that is not the row's number."""

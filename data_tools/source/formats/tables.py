@@ -1,4 +1,4 @@
-"""Readers of delimited text, lists of ids and parquet, and the table of all formats of source files, FORMATS.
+"""Readers of delimited text and lists of ids, and the table of all formats of source files, FORMATS.
 
 A `Table` gives, for every requested reference, a `Raw` per batch; `values` turns those into NumPy arrays.
 """
@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 
 from data_tools.source.formats.arrays import IdListsTable, MatlabTable, NpyTable, NpzTable, TensorsTable
+from data_tools.source.formats.arrow_tables import ArrowTable, ParquetTable
 from data_tools.source.formats.selection import pick, select_all
-from data_tools.source.formats.table import NUMBER_BYTES, Size, Table, naming
+from data_tools.source.formats.table import Size, Table
 from data_tools.source.formats.text_stream import CleanText
 from data_tools.source.formats.triples import TriplesTable
 from data_tools.source.formats.turtle import TurtleTable
@@ -25,8 +25,6 @@ from data_tools.source.formats.values import Raw, Reference, is_number, not_utf8
 from hpcgnn.choices import Part
 from hpcgnn.graph.files import FileFormatError
 
-PARQUET_ROWS, PARQUET_TEXT_ROWS = 1 << 17, 1 << 14  # of a batch; text may be much shorter in the file
-PARQUET_BYTES = 32 << 20  # of the numbers of a batch
 PAIR_COPIES = 24  # of a line that is split into pairs
 
 
@@ -59,13 +57,12 @@ class TextTable(Table):
             if num_rows < stream.num_lines:  # in a column that nobody needs
                 self._refuse_long_rows()
 
-    def unread(self, references: Mapping[str, Reference]) -> list[str]:
-        """List the columns that the header names and no reference selects."""
+    def names(self, references: Mapping[str, Reference]) -> list[str]:
+        """List the names in the header."""
         if self.spec.header != "names":
             return []
         with self.source.open() as raw:
-            names, width = self._layout(CleanText(raw, self.spec.comment, self._whitespace), references)
-        return others(self.name, references, names, width)
+            return self._layout(CleanText(raw, self.spec.comment, self._whitespace), references)[0]
 
     def _layout(self, stream: CleanText, references: Mapping[str, Reference]) -> tuple[list[str], int]:
         """Find out column names (maybe fewer than columns) and the number of columns; takes the header from the
@@ -223,71 +220,6 @@ class ListsTable(TextTable):
         return heads.take(np.repeat(np.arange(len(lines)), counts)), others
 
 
-class ParquetTable(Table):
-    """A parquet file; a reference is a name, a position, a range or a list of names and positions."""
-
-    value_bytes = 1
-
-    def batches(self, references: Mapping[str, Reference]) -> Iterator[dict[str, Raw]]:
-        try:
-            with pyarrow.parquet.ParquetFile(self.source.path) as file:
-                names = file.schema_arrow.names
-                chosen, needed = select_all(self.name, references, names, len(names))
-                rows = batch_rows(file.metadata)
-                for batch in file.iter_batches(rows, columns=[names[p] for p in needed], use_threads=False):
-                    columns = {p: batch.column(names[p]) for p in needed}
-                    yield pick(chosen, columns, batch.num_rows, is_exact=True)
-        except (pa.ArrowException, OSError) as error:  # OSError: what is compressed cannot be unpacked
-            reason = " ".join(str(error).split())
-            raise FileFormatError(
-                f"{self.name}: not a readable parquet file ({reason}); fetch or write it anew"
-            ) from None
-
-    def unread(self, references: Mapping[str, Reference]) -> list[str]:
-        """List the columns that no reference selects."""
-        names = pyarrow.parquet.read_schema(self.source.path).names
-        return others(self.name, references, names, len(names))
-
-    def memory(self) -> int:
-        """Count the bytes of the largest group of rows, packed and unpacked."""
-        with naming(self.name, "parquet"):
-            footer = pyarrow.parquet.read_metadata(self.source.path)
-            groups = (footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
-            return 2 * max(groups, default=0)
-
-    def size(self, reference: Reference) -> Size:
-        """Measure the file by its footer: numbers by their bytes in memory, text by its bytes in the file, where equal
-        texts may be stored once."""
-        with naming(self.name, "parquet"):
-            footer, num_bytes = pyarrow.parquet.read_metadata(self.source.path), 0
-            for column in footer_columns(footer):
-                is_text = column.physical_type == "BYTE_ARRAY"
-                num_bytes += NUMBER_BYTES * column.num_values + (column.total_uncompressed_size if is_text else 0)
-            num_batches = 1 + footer.num_row_groups + footer.num_rows // PARQUET_TEXT_ROWS
-            return Size(footer.num_rows, num_bytes, num_batches)
-
-
-def others(file: str, references: Mapping[str, Reference], names: list[str], width: int) -> list[str]:
-    """List the names of the columns of a table that no reference selects; one after a delimiter at the end of the
-    header has none."""
-    chosen = select_all(file, references, names, width)[1] if names else []
-    return [name for position, name in enumerate(names) if name and position not in chosen]
-
-
-def batch_rows(footer: pyarrow.parquet.FileMetaData) -> int:
-    """Choose how many rows of a parquet file to read at a time."""
-    columns = footer_columns(footer)
-    has_text = any(column.physical_type == "BYTE_ARRAY" for column in columns)
-    width = NUMBER_BYTES * sum(column.num_values for column in columns) // max(1, footer.num_rows)
-    return max(1, min(PARQUET_TEXT_ROWS if has_text else PARQUET_ROWS, PARQUET_BYTES // max(1, width)))
-
-
-def footer_columns(footer: pyarrow.parquet.FileMetaData) -> list[pyarrow.parquet.ColumnChunkMetaData]:
-    """List the footer's entries of every column of every group of rows of a parquet file."""
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    return [group.column(i) for group in groups for i in range(group.num_columns)]
-
-
 @dataclass(frozen=True)
 class Format(Part):
     """A row of FORMATS. make: a subclass of Table; suffixes: of files that have the format where none is declared.
@@ -305,6 +237,7 @@ FORMATS: dict[str, Format] = {
     "npz": Format(NpzTable, "arrays by name", (".npz",), in_archives=False),
     "npy": Format(NpyTable, "one array with the name array", (".npy",), in_archives=False),
     "parquet": Format(ParquetTable, "columns by name", (".parquet",), in_archives=False),
+    "arrow": Format(ArrowTable, "Arrow IPC, Feather: columns by name", (".feather", ".arrow"), in_archives=False),
     "mat": Format(MatlabTable, "arrays of MATLAB files up to v7, by name", (".mat",), in_archives=False),
     "pt": Format(TensorsTable, "dictionary of tensors or arrays, written by torch.save", (".pt",), in_archives=False),
     "lists": Format(ListsTable, "text where a line `a b c ...` has the rows (a, b), (a, c), ..."),

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import contextlib
 import glob
 import gzip
 import io
+import lzma
 import pathlib
 import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
+import pyarrow as pa
+
 from hpcgnn.graph.files import FileFormatError
 
+UTF8 = "utf-8"
 BLOCK_BYTES = 2 << 20
 LONGEST_LINE = 64 << 20  # whole lines are in memory, several times
 
 
 @contextlib.contextmanager
 def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Open the decompressed bytes of a file: .gz, .zip with a single member, or not compressed (``suffix`` overrides
-    the name's suffix).
+    """Open the decompressed bytes of a file: a suffix of UNPACK, .zip with a single member, or not compressed
+    (``suffix`` overrides the name's suffix).
 
     With ``member`` the file is an archive, .tar (compressed or not) or .zip, and the path of one member ends so.
     Raises FileFormatError for a missing or damaged file, also while the caller reads.
@@ -34,7 +40,9 @@ def open_binary(path: pathlib.Path, suffix: str | None = None, member: str | Non
             yield _open(stack, path, path.suffix if suffix is None or member is not None else suffix, member)
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a damaged stream
+            raise
         reason = " ".join(str(error).split())
         raise FileFormatError(f"{path}: damaged or truncated ({reason}); fetch it again") from error
 
@@ -49,8 +57,19 @@ def _open(stack: contextlib.ExitStack, path: pathlib.Path, suffix: str, member: 
         names = [item.name for item in tar.getmembers() if item.isfile()]
         file = cast(IO[bytes], tar.extractfile(find_member(path, member, names)))
     else:
-        return cast(IO[bytes], stack.enter_context(gzip.open(path) if suffix == ".gz" else open(path, "rb")))
-    return cast(IO[bytes], gzip.open(file)) if member is not None and member.endswith(".gz") else file
+        file = stack.enter_context(open(path, "rb"))
+        return stack.enter_context(UNPACK[suffix](file)) if suffix in UNPACK else file
+    inner = pathlib.Path(member or "").suffix
+    return stack.enter_context(UNPACK[inner](file)) if inner in UNPACK else file
+
+
+# Streams of the decompressed bytes of a file, by the suffix of its name.
+UNPACK: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".gz": lambda file: cast(IO[bytes], gzip.open(file)),
+    ".bz2": lambda file: cast(IO[bytes], bz2.open(file)),
+    ".xz": lambda file: cast(IO[bytes], lzma.open(file)),
+    ".zst": lambda file: cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(file, "zstd"))),
+}
 
 
 def find_member(path: pathlib.Path, member: str | None, names: list[str]) -> str:
@@ -68,10 +87,11 @@ def find_member(path: pathlib.Path, member: str | None, names: list[str]) -> str
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A file, or a member of an archive."""
+    """A file, or a member of an archive, and the encoding of its text."""
 
     path: pathlib.Path
     member: str | None = None
+    encoding: str = UTF8
 
     @property
     def name(self) -> str:
@@ -80,9 +100,9 @@ class TextSource:
 
     @property
     def suffix(self) -> str:
-        """The suffix by which the format is chosen, without .gz and .zip."""
-        name = self.member or self.path.name
-        return pathlib.Path(name.removesuffix(".gz").removesuffix(".zip")).suffix
+        """The suffix by which the format is chosen, without suffixes of compression."""
+        name = pathlib.Path(self.member or self.path.name)
+        return (name.with_suffix("") if name.suffix in (*UNPACK, ".zip") else name).suffix
 
     def check(self) -> None:
         """Raise FileFormatError where there is no such file; it names one that is compressed."""
@@ -91,9 +111,37 @@ class TextSource:
             there = f"; {packed[0]} is there, which can be named instead" if packed else ""
             raise FileFormatError(f"{self.path}: no such file{there}")
 
-    def open(self) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Open the decompressed bytes, as `open_binary` gives them."""
-        return open_binary(self.path, member=self.member)
+    @contextlib.contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the decompressed bytes, as `open_binary` gives them, in UTF-8 whatever the encoding of the file."""
+        with open_binary(self.path, member=self.member) as file:
+            is_utf8 = codecs.lookup(self.encoding).name == UTF8
+            yield file if is_utf8 else io.BufferedReader(Recoded(file, self.name, self.encoding))
+
+
+class Recoded(io.RawIOBase):
+    """Text of another encoding as a stream of UTF-8. Raises FileFormatError for bytes that are none of it."""
+
+    def __init__(self, raw: IO[bytes], name: str, encoding: str):
+        self._raw, self._name, self._encoding = raw, name, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; returns the number of bytes, 0 at the end."""
+        block = b"\n"
+        while block and not self._rest:
+            block = self._raw.read(BLOCK_BYTES)
+            try:
+                self._rest = self._decoder.decode(block, final=not block).encode()
+            except UnicodeDecodeError as error:
+                raise FileFormatError(f"{self._name}: not {self._encoding} text ({error}); check encoding") from None
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 class CleanText(io.RawIOBase):
@@ -196,3 +244,8 @@ def squeeze(block: bytes, char: bytes) -> bytes:
     while char + char in block:
         block = block.replace(char + char, char)
     return block
+
+
+def natural(name: str) -> list:
+    """Make a key that sorts part-2 before part-10."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]

@@ -151,8 +151,8 @@ def text_array(file: str, items: list[bytes]) -> pa.Array:
 def not_utf8(file: str, error: Exception) -> FileFormatError:
     """Make the error for a text in another encoding, or bytes that are no text."""
     return FileFormatError(
-        f"{file}: not UTF-8 text ({error}); is it compressed or binary, or of another encoding? Latin-1 becomes UTF-8 "
-        "by iconv -f latin1 -t utf-8"
+        f"{file}: not UTF-8 text ({error}); is it compressed or binary? A spec declares another encoding, such as "
+        "encoding: latin-1; iconv -f latin1 -t utf-8 makes it UTF-8"
     )
 
 
@@ -164,6 +164,11 @@ def single(raw: Raw, file: str, first_row: int) -> tuple[pa.Array | np.ndarray, 
     if (not isinstance(part, np.ndarray) and pa.types.is_nested(part.type)) or getattr(part, "ndim", 1) > 1:
         raise FileFormatError(f"{file}: column {raw.labels[0]}: an id or a time is one value, not a list of them")
     return part, Place(file, raw.labels[0], first_row)
+
+
+def is_text(part: pa.Array | np.ndarray) -> bool:
+    """Say whether values are an Arrow array of text."""
+    return isinstance(part, pa.Array) and (pa.types.is_string(part.type) or pa.types.is_large_string(part.type))
 
 
 def to_arrow(part: pa.Array | np.ndarray) -> pa.Array:
@@ -203,7 +208,7 @@ def to_numbers(
     if isinstance(part, np.ndarray) and part.dtype.kind in "iufb":
         return part.astype(np.int8) if part.dtype.kind == "b" else part
     column = to_arrow(part)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column):
         return text_to_numbers(column, place, fill, expected, fractions)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
         return lists_to_matrix(column, place)

@@ -8,6 +8,7 @@ import sys
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
@@ -77,6 +78,15 @@ def write_parquet(path):
     pyarrow.parquet.write_table(pa.table({"u": ends()[:, 0], "i": ends()[:, 1]}), path)
 
 
+def write_feather(path):
+    pyarrow.feather.write_feather(pa.table({"u": ends()[:, 0], "i": ends()[:, 1]}), path, chunksize=NUM_ROWS // 3)
+
+
+def write_folder(path):
+    table = pa.table({"u": ends()[:, 0], "i": ends()[:, 1], "day": np.arange(NUM_ROWS) % 2})
+    pyarrow.parquet.write_to_dataset(table, path, partition_cols=["day"])
+
+
 ARRAY = {"src": "edges[:,0]", "dst": "edges[:,1]"}
 SOURCES = {
     "e.npz": (write_npz, ARRAY, {}),
@@ -88,6 +98,8 @@ SOURCES = {
     "e.nt": (write_triples, {"src": "subject", "dst": "object"}, {}),
     "e.ttl": (write_turtle, {"src": "subject", "dst": "object"}, {}),
     "e.parquet": (write_parquet, {"src": "u", "dst": "i"}, {}),
+    "e.feather": (write_feather, {"src": "u", "dst": "i"}, {}),
+    "folder": (write_folder, {"src": "u", "dst": "i"}, {}),
 }
 
 

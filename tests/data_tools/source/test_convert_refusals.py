@@ -34,8 +34,8 @@ BAD_ROWS = {
     "negative id": ("1,2,3\n1,-2,4\n", ["'dst'", "row 2", "-2", "negative"]),
     "text id": ("1,2,3\n1,x7,4\n", ["'dst'", "row 2", "'x7'", "ids: string"]),
     "fraction of an id": ("1.5,2,3\n", ["'src'", "row 1", "1.5"]),
-    "empty id": ("1,,1\n2,3,2\n", ["column 'dst', row 1: '' is not an integer id", "--ids string", "(line 2)"]),
-    "nan id": ("1,nan,1\n2,3,2\n", ["column 'dst', row 1: nan is not an integer", "(line 2)"]),
+    "empty id": ("1,,1\n2,3,2\n", ["column 'dst', row 1: the id is missing", "missing_ids: drop", "(line 2)"]),
+    "nan id": ("1,nan,1\n2,3,2\n", ["column 'dst', row 1: the id is missing", "(line 2)"]),
     "empty time": ("1,2,3\n1,2,\n", ["column 'time', row 2: '' is not a time", "(line 3)"]),
     "time of 2^63": ("1,2,9223372036854775808\n", ["column 'time', row 1: the time 9.223372036854776e+18", "(line 2)"]),
     "date": ("1,2,2024-01-01\n", ["column 'time', row 1: '2024-01-01' is not a time", "--set dates=iso", "(line 2)"]),
@@ -317,7 +317,7 @@ def test_another_encoding_is_named(tmp_path, capsys, text):
     (tmp_path / "e.csv").write_bytes(text.encode("latin-1"))
     message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}")
     assert "e.csv: not UTF-8 text" in message
-    assert "Latin-1 becomes UTF-8 by iconv -f latin1 -t utf-8" in message
+    assert "encoding: latin-1; iconv -f latin1 -t utf-8 makes it UTF-8" in message
 
 
 @pytest.mark.parametrize("value", [7, -2])
