@@ -22,7 +22,6 @@ from functools import partial
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
-from data_tools.source.formats.chunk_folder import load_chunks
 from data_tools.source.formats.ogb_folder import choose_direction
 from data_tools.source.formats.pyg_file import load_pyg
 from data_tools.source.formats.tables import FORMATS
@@ -31,9 +30,11 @@ from data_tools.source.objects import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
+from data_tools.source.systems.folders import read_folder
 from data_tools.source.systems.ogb import TASKS, read_ogb
 from data_tools.source.systems.ogb_links import negatives_path
 from data_tools.source.systems.reading import Reading
+from data_tools.source.systems.relbench import read_relbench
 from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
 
@@ -96,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=pathlib.Path,
         metavar="FOLDER",
         help="folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
-        "or of chunks or parts of DGL",
+        "or of chunks of DGL, or of parts of DGL, PyTorch Geometric, graphlearn or ParMETIS",
     )
     parser.add_argument(
         "--set",
@@ -139,7 +140,7 @@ def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> Readin
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
-        reading = Reading(load_chunks(arguments.chunks, unpacked))
+        reading = read_folder(arguments.chunks, unpacked)
     elif arguments.preset in READERS:
         reading = READERS[arguments.preset](assigned, unpacked)
     else:
@@ -163,6 +164,7 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Reading:
 READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], Reading]] = {
     **{task: partial(read_ogb, task) for task in TASKS},
     "pyg": read_pyg,
+    "relbench": read_relbench,
 }
 
 

@@ -13,7 +13,6 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -247,9 +246,10 @@ def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
 
     rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
-    allowed += [np.ndarray, np.dtype, defaultdict, dict, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
+    allowed += [(_dictionary, "collections.defaultdict"), dict]  # torch fills no defaultdict
+    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
     try:
-        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+        with _admitting(allowed), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about protocols of pickle, which `pickle_of` is for
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle raises nearly anything
@@ -263,6 +263,25 @@ def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
                 "relation, such as {'paper_x': data['paper'].x}"
             ) from None
         raise ValueError(" ".join(str(error).split())[:200]) from None
+
+
+@contextlib.contextmanager
+def _admitting(allowed: list[Any]) -> Iterator[None]:
+    """Have torch find these names alone, and none that imported packages have registered."""
+    import torch
+
+    registered = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals(allowed)
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(registered)
+
+
+def _dictionary(*factory: Any) -> dict:
+    return {}
 
 
 def pickle_of(path: str | os.PathLike) -> bytes:
