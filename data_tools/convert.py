@@ -31,7 +31,7 @@ from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
 from data_tools.source.systems.folders import read_folder
-from data_tools.source.systems.ogb import TASKS, read_ogb
+from data_tools.source.systems.ogb import MAG, TASKS, read_ogb
 from data_tools.source.systems.ogb_links import negatives_path
 from data_tools.source.systems.reading import Reading
 from data_tools.source.systems.relbench import read_relbench
@@ -134,7 +134,7 @@ def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> Readin
             raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
         assigned[name] = value
     notes = []
-    if arguments.preset in (OGB_CSV, *TASKS):
+    if arguments.preset in (OGB_CSV, *TASKS) and arguments.preset != MAG and assigned.get("reverse") != "true":
         assigned, note = choose_direction(assigned)
         notes = [note] if note else []
     if arguments.chunks:
@@ -188,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_buckets = plan.num_buckets
             print(plan.describe(memory), flush=True)
         summary = convert(spec, arguments.output, num_buckets)
-        for file, names in unread_columns(spec).items():
+        unread = {} if reading.names_columns else unread_columns(spec)
+        for file, names in unread.items():
             if names:
                 more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
                 print(f"{file}: columns that are not read: {', '.join(names[:NAMED])}{more}")

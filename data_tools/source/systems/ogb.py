@@ -50,6 +50,8 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
     for name, usual in flags.items():
         flags[name] = assigned.get(name, usual)
         one_of(f"--set {name}", flags[name], ("true", "false"))
+    if "true" == flags["reverse"] == flags["undirected"]:
+        raise ValueError("--set undirected=true: a reverse of every relation is added already; leave it out")
     folder = pathlib.Path(assigned["folder"])
     is_typed = (folder / "raw" / "triplet-type-list.csv.gz").is_file()
     notes: list[str] = []
@@ -79,7 +81,7 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
             edge["undirected"] = flags["undirected"] == "true" and not is_whole
         if task == MAG:  # one number for all edges of a relation
             edge["columns"].pop("reltype", None)
-    return Reading(build_spec({"kind": "static", **spec}, pathlib.Path(), {}), notes, negatives)
+    return Reading(build_spec({"kind": "static", **spec}, pathlib.Path(), {}), notes, negatives=negatives)
 
 
 def plain_split(split: pathlib.Path, unpacked: pathlib.Path) -> pathlib.Path:

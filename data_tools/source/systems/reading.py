@@ -11,9 +11,11 @@ from data_tools.source.spec import SourceSpec
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The spec that reads a folder. notes: lines for users about data that is not used, or changed. negatives: writes
-    the negatives that the folder gives beside a graph file, and returns a line about them, or nothing."""
+    """The spec that reads a folder. notes: lines for users about data that is not used, or changed. names_columns: the
+    notes name all columns that are not used. negatives: writes the negatives that the folder gives beside a graph
+    file, and returns a line about them, or nothing."""
 
     spec: SourceSpec
     notes: list[str] = field(default_factory=list)
+    names_columns: bool = False
     negatives: Callable[[pathlib.Path], str] | None = None

@@ -87,7 +87,7 @@ def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Readin
             edge = {"relation": relation_name(name, relation, local_name(target)), "file": file, **ends}
             spec["edges"].append(edge | {"reverse": f"rev_{relation}"})
     notes = [note for table in tables.values() for note in describe(table, fill)]
-    return Reading(build_spec(spec | {"files": writer.files}, pathlib.Path(), {}), notes)
+    return Reading(build_spec(spec | {"files": writer.files}, pathlib.Path(), {}), notes, names_columns=True)
 
 
 def read_tables(folder: pathlib.Path) -> dict[str, SourceTable]:

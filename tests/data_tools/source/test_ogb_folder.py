@@ -178,6 +178,14 @@ def test_mag_has_a_reverse_of_every_relation(tmp_path):
     assert both["edges/paper.rev_cites.paper/src"]["values"][1] == graph["edges"][:, 1].tolist()
 
 
+def test_mag_has_reverses_already(tmp_path, capsys):
+    write_typed(tmp_path / "mag", random_graph())
+    arguments = ["--preset", "ogbn-mag", "--set", f"folder={tmp_path / 'mag'}", "--set", "undirected=true"]
+    assert "a reverse of every relation is added already" in refused(tmp_path, capsys, *arguments)
+    converted(tmp_path / "mag", "ogbn-mag")
+    assert "in one direction" not in capsys.readouterr().out
+
+
 def split_of_rows(hetero: bool) -> dict:
     sets = {name: torch.tensor(rows) for name, rows in SPLIT.items()}
     return {name: {"paper": rows} if hetero else rows for name, rows in sets.items()}
