@@ -30,10 +30,10 @@ from data_tools.source.objects import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
+from data_tools.source.systems.content import FolderContent
 from data_tools.source.systems.folders import read_folder
 from data_tools.source.systems.ogb import MAG, TASKS, read_ogb
 from data_tools.source.systems.ogb_links import negatives_path
-from data_tools.source.systems.reading import Reading
 from data_tools.source.systems.relbench import read_relbench
 from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
@@ -124,7 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> Reading:
+def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> FolderContent:
     """Make the spec that the command line names; files that have to be unpacked for it go to the folder
     ``unpacked``."""
     assigned = {}
@@ -140,28 +140,28 @@ def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> Readin
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
-        reading = read_folder(arguments.chunks, unpacked)
+        content = read_folder(arguments.chunks, unpacked)
     elif arguments.preset in READERS:
-        reading = READERS[arguments.preset](assigned, unpacked)
+        content = READERS[arguments.preset](assigned, unpacked)
     else:
         path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
-        reading = Reading(load_spec(path, assigned))
-    spec = with_sorting(reading.spec, arguments.sort)
+        content = FolderContent(load_spec(path, assigned))
+    spec = with_sorting(content.spec, arguments.sort)
     spec = spec if arguments.ids is None else with_ids(spec, arguments.ids)
-    return dataclasses.replace(reading, spec=spec, notes=notes + reading.notes)
+    return dataclasses.replace(content, spec=spec, notes=notes + content.notes)
 
 
-def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Reading:
+def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
     """Make the spec of a graph of PyTorch Geometric in a pt file, whose tables are written to a folder. Raises
     ValueError for settings that there are not."""
     if not {"data"} <= assigned.keys() <= {"data", "fold", "undirected"}:
         raise ValueError("--preset pyg: give --set data=FILE.pt, and --set fold=0 and --set undirected=true if need be")
     tables = load_pyg(assigned["data"], int(assigned.get("fold", "0")))
-    return Reading(build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {}))
+    return FolderContent(build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {}))
 
 
 # Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder.
-READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], Reading]] = {
+READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] = {
     **{task: partial(read_ogb, task) for task in TASKS},
     "pyg": read_pyg,
     "relbench": read_relbench,
@@ -176,11 +176,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         with naming_disk(arguments.output.parent):
-            reading, num_buckets = read_source(arguments, pathlib.Path(unpacked)), 0
-        spec = reading.spec
-        if reading.negatives:
+            content, num_buckets = read_source(arguments, pathlib.Path(unpacked)), 0
+        spec = content.spec
+        if content.negatives:
             refuse_existing(negatives_path(arguments.output), arguments.overwrite)
-        for note in reading.notes:
+        for note in content.notes:
             print(note)
         if arguments.memory:
             memory = parse_bytes(arguments.memory)
@@ -188,13 +188,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_buckets = plan.num_buckets
             print(plan.describe(memory), flush=True)
         summary = convert(spec, arguments.output, num_buckets)
-        unread = {} if reading.names_columns else unread_columns(spec)
+        unread = {} if content.names_columns else unread_columns(spec)
         for file, names in unread.items():
             if names:
                 more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
                 print(f"{file}: columns that are not read: {', '.join(names[:NAMED])}{more}")
         print(describe(arguments.output, summary))
-        if reading.negatives and (line := reading.negatives(arguments.output)):
+        if content.negatives and (line := content.negatives(arguments.output)):
             print(line)
     return 0
 

@@ -25,8 +25,8 @@ from data_tools.source.formats.pyg_file import load_attributes
 from data_tools.source.objects import NODE, RELATION, GraphTables, array_of, save_tables
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import build_spec
+from data_tools.source.systems.content import FolderContent
 from data_tools.source.systems.ogb_links import Names, typed_links, write_negatives
-from data_tools.source.systems.reading import Reading
 from hpcgnn.graph.files import FileFormatError, relation_name, split_relation
 
 MAG = "ogbn-mag"
@@ -38,7 +38,7 @@ REVERSE = "rev_"  # before the name of a relation, as in ToUndirected of PyTorch
 NAMES = {"x": "feat", "y": "label", "feat": "feat", "attr": "feat"}
 
 
-def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> Reading:
+def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
     """Make the spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one),
     undirected, and reverse, which adds a relation rev_X for every relation X. Arrays that have to be rearranged go to
     the folder ``unpacked``. Raises ValueError naming the setting or the file."""
@@ -81,7 +81,7 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
             edge["undirected"] = flags["undirected"] == "true" and not is_whole
         if task == MAG:  # one number for all edges of a relation
             edge["columns"].pop("reltype", None)
-    return Reading(build_spec({"kind": "static", **spec}, pathlib.Path(), {}), notes, negatives=negatives)
+    return FolderContent(build_spec({"kind": "static", **spec}, pathlib.Path(), {}), notes, negatives=negatives)
 
 
 def plain_split(split: pathlib.Path, unpacked: pathlib.Path) -> pathlib.Path:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,15 +31,6 @@ from hpcgnn.graph.files import FileFormatError, relation_name
 
 PART = re.compile(r"p(\d+)-(.+)_nodes\.txt")
 NODE_FIELDS, EDGE_FIELDS = 3, 6  # besides weights and attributes
-
-
-@dataclass
-class Edges:
-    """Edges of all relations: old ids of source and destination, id within the relation, relation, [E, 4] int64, and
-    attributes [E, A] float32."""
-
-    ends: np.ndarray
-    attributes: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
 
 def is_parmetis(folder: pathlib.Path) -> bool:
@@ -80,8 +70,8 @@ def unpack_parmetis(folder: pathlib.Path, unpacked: pathlib.Path) -> tuple[dict[
         tables.nodes[title], tables.count[title] = {"part": part[here]}, int(count)
         if attributes.shape[1]:
             tables.nodes[title]["feat"] = attributes[here]
-    edges, notes = read_edges(folder, name, list(paths.values()), old[np.argsort(new)])
-    put_edges(tables, edges, kinds, first, schema, notes)
+    ends, of_edges, notes = read_edges(folder, name, list(paths.values()), old[np.argsort(new)])
+    put_edges(tables, ends, of_edges, kinds, first, schema, notes)
     return save_tables(tables, unpacked), notes
 
 
@@ -155,8 +145,9 @@ def check_numbers(new, old, counts, row, kind, name: str) -> None:
 
 def read_edges(
     folder: pathlib.Path, name: str, node_files: list[pathlib.Path], old: np.ndarray
-) -> tuple[Edges, list[str]]:
-    """Read the edges of all parts, and the edges that were removed before. old: old ids [N] in order of new ids."""
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Read the edges of all parts, and the edges that were removed before: old ids of source and destination, id within
+    the relation, relation, [E, 4] int64; attributes [E, A] float32; notes. old: old ids [N] in order of new ids."""
     pieces, attributes, notes = [], [], []
     for path in node_files:
         path = path.with_name(path.name.replace("_nodes.txt", "_edges.txt"))
@@ -180,15 +171,21 @@ def read_edges(
         pieces.append(numbers)
         attributes.append(np.zeros((len(numbers), width), np.float32))
     attributes = [piece if piece.shape[1] else np.zeros((len(piece), width), np.float32) for piece in attributes]
-    return Edges(np.concatenate(pieces), np.concatenate(attributes)), notes
+    return np.concatenate(pieces), np.concatenate(attributes), notes
 
 
 def put_edges(
-    tables: GraphTables, edges: Edges, kinds: list[str], first: np.ndarray, schema: Mapping[str, Any], notes: list[str]
+    tables: GraphTables,
+    edges: np.ndarray,
+    attributes: np.ndarray,
+    kinds: list[str],
+    first: np.ndarray,
+    schema: Mapping[str, Any],
+    notes: list[str],
 ) -> None:
     """Put the edges into the tables, a relation for each number. Raises FileFormatError for a number whose edges are
     between several types."""
-    src, dst, ids, relation = edges.ends.T
+    src, dst, ids, relation = edges.T
     names = named(schema.get("eid"), int(relation.max(initial=-1)) + 1, "to")
     for number, title in enumerate(names):
         here = np.flatnonzero(relation == number)
@@ -207,7 +204,7 @@ def put_edges(
             )
         source, destination = (kinds[int(end[0])] for end in ends)
         columns = {"src": src[here] - first[ends[0]], "dst": dst[here] - first[ends[1]]}
-        if edges.attributes.shape[1]:
-            columns["feat"] = edges.attributes[here]
+        if attributes.shape[1]:
+            columns["feat"] = attributes[here]
         middle = title.split(":")[1] if title.count(":") == 2 else title
         tables.edges[relation_name(source, middle, destination)] = columns

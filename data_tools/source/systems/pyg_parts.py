@@ -10,7 +10,7 @@ The layout is that of torch_geometric/distributed/partition.py (version 2.8.1 of
     part_<i>/edge_feats.pt          feats {edge_attr} and edge_time, in the order of graph.pt
 
 Nodes and edges get their numbers before the partition, and column ``part`` keeps the part of a node. Labels and masks
-are not in such a folder. Edge ids of typed graphs are those of all relations together, in order of edge_types.
+are not in such a folder. Edge ids of heterogeneous graphs number all relations together, in order of edge_types.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from data_tools.source.formats.chunks_dgl import local_name
 from data_tools.source.formats.dgl_partitions import Chunks
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import RESERVED, build_spec
-from data_tools.source.systems.reading import Reading
+from data_tools.source.systems.content import FolderContent
 from hpcgnn.graph.files import FileFormatError, relation_name
 
 KEYS = ("pkey_col", "fkey_col_to_pkey_table", "time_col")
@@ -52,7 +52,7 @@ class SourceTable:
     missing: dict[str, int] = field(default_factory=dict)
 
 
-def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Reading:
+def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
     """Make the spec of a database; ``assigned``: folder, and fill, which is stored for missing numbers (default 0).
     Arrays are written to the folder ``unpacked``. Raises ValueError naming table, column, row and remedy."""
     for name in assigned:
@@ -87,7 +87,7 @@ def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Readin
             edge = {"relation": relation_name(name, relation, local_name(target)), "file": file, **ends}
             spec["edges"].append(edge | {"reverse": f"rev_{relation}"})
     notes = [note for table in tables.values() for note in describe(table, fill)]
-    return Reading(build_spec(spec | {"files": writer.files}, pathlib.Path(), {}), notes, names_columns=True)
+    return FolderContent(build_spec(spec | {"files": writer.files}, pathlib.Path(), {}), notes, names_columns=True)
 
 
 def read_tables(folder: pathlib.Path) -> dict[str, SourceTable]:

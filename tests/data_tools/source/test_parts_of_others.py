@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import h5py
@@ -19,6 +20,7 @@ import torch
 from convert_sources import refused
 
 from data_tools.convert import main
+from data_tools.partition.__main__ import main as partition
 
 pytestmark = pytest.mark.serial
 KEY, ONLY = ("user", "buys", "item"), ("node", "to", "node")
@@ -361,8 +363,6 @@ def test_parts_of_parmetis_without_names(tmp_path, capsys):
 
 def test_parts_of_parmetis_are_taken_over(tmp_path):
     """The graph file and the parts of ParMETIS give the partition set with these parts."""
-    from data_tools.partition.__main__ import main as partition
-
     edges = random_edges(np.random.default_rng(9), 60, 10, 10)
     parts = np.random.default_rng(10).permutation(np.arange(10) % 2)
     write_parmetis(folder := tmp_path / "parts", [10], {0: (0, 0, edges)}, parts, False, 1)
@@ -405,3 +405,21 @@ def test_refused_parts_of_parmetis(tmp_path, capsys, name, change, message):
     else:
         path.write_text(change(path.read_text() if path.is_file() else ""))
     assert message in refused(tmp_path, capsys, "--chunks", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 0\n1 1\n1 0\n", "lines of node and part: node 2 is missing, or another one is there twice"),
+        ("0 0\n1 1\n2 2\n", "node 2 is in part 2, expected 0 to 1"),
+        ("", "node type node has no column part"),
+    ],
+)
+def test_refused_assignments(tmp_path, text, message):
+    graph, given = tmp_path / "g.h5", tmp_path / "parts.txt"
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    assert main(["--preset", "csv-static", "--set", f"edges={tmp_path / 'edges.csv'}", str(graph)]) == 0
+    given.write_text(text)
+    arguments = [str(graph), str(tmp_path / "set"), "--parts", "2", "--assignment", str(given if text else graph)]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        partition(arguments)

@@ -10,7 +10,7 @@ from data_tools.source.spec import SourceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FolderContent:
     """The spec that reads a folder. notes: lines for users about data that is not used, or changed. names_columns: the
     notes name all columns that are not used. negatives: writes the negatives that the folder gives beside a graph
     file, and returns a line about them, or nothing."""
