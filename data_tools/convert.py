@@ -12,16 +12,17 @@ used; the output file then does not exist.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
 from data_tools.source.convert_memory import plan_conversion
-from data_tools.source.formats.chunk_folder import load_chunks
-from data_tools.source.formats.ogb_folder import TASKS, choose_direction, load_ogb
+from data_tools.source.formats.ogb_folder import choose_direction
 from data_tools.source.formats.pyg_file import load_pyg
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.graph_writer import Summary, write_graph
@@ -29,12 +30,17 @@ from data_tools.source.objects import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
+from data_tools.source.systems.content import FolderContent
+from data_tools.source.systems.folders import read_folder
+from data_tools.source.systems.ogb import MAG, TASKS, read_ogb
+from data_tools.source.systems.ogb_links import negatives_path
+from data_tools.source.systems.relbench import read_relbench
 from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
 
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
-OGB_CSV, PYG = "ogb-node", "pyg"
+OGB_CSV = "ogb-node"
 
 
 def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
@@ -84,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"formats of source files: {describe_choices(FORMATS)}",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    names = [*preset_names(), *TASKS, PYG]
+    names = [*preset_names(), *READERS]
     source.add_argument("--preset", choices=names, metavar="NAME", help=f"name of a built-in spec: {', '.join(names)}")
     source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML; see data_tools/source/spec.py)")
     source.add_argument(
@@ -92,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=pathlib.Path,
         metavar="FOLDER",
         help="folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
-        "or of chunks or parts of DGL",
+        "or of chunks of DGL, or of parts of DGL, PyTorch Geometric, graphlearn or ParMETIS",
     )
     parser.add_argument(
         "--set",
@@ -119,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSpec:
+def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> FolderContent:
     """Make the spec that the command line names; files that have to be unpacked for it go to the folder
     ``unpacked``."""
     assigned = {}
@@ -128,31 +134,39 @@ def read_spec(arguments: argparse.Namespace, unpacked: pathlib.Path) -> SourceSp
         if not (name and equals and value):
             raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
         assigned[name] = value
-    if arguments.preset in (OGB_CSV, *TASKS):
+    notes = []
+    if arguments.preset in (OGB_CSV, *TASKS) and arguments.preset != MAG and assigned.get("reverse") != "true":
         assigned, note = choose_direction(assigned)
-        if note:
-            print(note)
+        notes = [note] if note else []
     if arguments.chunks:
         if assigned:
             raise ValueError("--set: a folder of chunks names its files itself")
-        spec = with_sorting(load_chunks(arguments.chunks, unpacked), arguments.sort)
-    elif arguments.preset == PYG:
-        spec = with_sorting(_pyg_spec(assigned, unpacked), arguments.sort)
-    elif arguments.preset in TASKS:
-        spec = load_ogb(arguments.preset, assigned)
+        content = read_folder(arguments.chunks, unpacked)
+    elif arguments.preset in READERS:
+        content = READERS[arguments.preset](assigned, unpacked)
     else:
         path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
-        spec = load_spec(path, assigned, arguments.sort)
-    return spec if arguments.ids is None else with_ids(spec, arguments.ids)
+        content = FolderContent(load_spec(path, assigned))
+    spec = with_sorting(content.spec, arguments.sort)
+    spec = spec if arguments.ids is None else with_ids(spec, arguments.ids)
+    return dataclasses.replace(content, spec=spec, notes=notes + content.notes)
 
 
-def _pyg_spec(assigned: dict[str, str], unpacked: pathlib.Path) -> SourceSpec:
+def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
     """Make the spec of a graph of PyTorch Geometric in a pt file, whose tables are written to a folder. Raises
     ValueError for settings that there are not."""
     if not {"data"} <= assigned.keys() <= {"data", "fold", "undirected"}:
         raise ValueError("--preset pyg: give --set data=FILE.pt, and --set fold=0 and --set undirected=true if need be")
     tables = load_pyg(assigned["data"], int(assigned.get("fold", "0")))
-    return build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {})
+    return FolderContent(build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {}))
+
+
+# Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder.
+READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] = {
+    **{task: partial(read_ogb, task) for task in TASKS},
+    "pyg": read_pyg,
+    "relbench": read_relbench,
+}
 
 
 @with_exit_code
@@ -163,18 +177,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         with naming_disk(arguments.output.parent):
-            spec, num_buckets = read_spec(arguments, pathlib.Path(unpacked)), 0
+            content, num_buckets = read_source(arguments, pathlib.Path(unpacked)), 0
+        spec = content.spec
+        if content.negatives:
+            refuse_existing(negatives_path(arguments.output), arguments.overwrite)
+        for note in content.notes:
+            print(note)
         if arguments.memory:
             memory = parse_bytes(arguments.memory)
             plan = plan_conversion(spec, memory)
             num_buckets = plan.num_buckets
             print(plan.describe(memory), flush=True)
         summary = convert(spec, arguments.output, num_buckets)
-        for file, names in unread_columns(spec).items():
+        unread = {} if content.names_columns else unread_columns(spec)
+        for file, names in unread.items():
             if names:
                 more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
                 print(f"{file}: columns that are not read: {', '.join(names[:NAMED])}{more}")
         print(describe(arguments.output, summary))
+        if content.negatives and (line := content.negatives(arguments.output)):
+            print(line)
     return 0
 
 

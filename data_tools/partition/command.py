@@ -120,7 +120,9 @@ def make_parser() -> argparse.ArgumentParser:
         f"function as package.module.name (default: {METIS})",
     )  # fmt: skip
     parser.add_argument(
-        "--assignment", metavar="FILE", help="file that has the part of every node, in place of a method"
+        "--assignment",
+        metavar="FILE",
+        help="file that has the part of every node, in place of a method, or a graph file with a column part",
     )
     parser.add_argument(
         "--parmetis",

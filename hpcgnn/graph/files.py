@@ -1,4 +1,4 @@
-"""The two kinds of HDF5 file: the graph file and the partition set (``book.h5`` + ``part-<i>.h5``).
+"""The kinds of HDF5 file: the graph file, its negatives and the partition set (``book.h5`` + ``part-<i>.h5``).
 
 This module alone has the format names, versions and the layout's invariants; everything that reads or writes our files
 goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
@@ -19,6 +19,16 @@ and last snapshot of train, val, test) where the source has any::
     snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
         first                       [E] int32, non-decreasing: the first snapshot that has the edge
         last?                       [E] int32: the last one; absent: an edge is in one snapshot only
+
+negatives of links, beside the graph file of a source that gives any, ``format="hpcgnn-negatives"``; attribute
+``source_name``: of the graph file. Nodes and edges are row ids of the graph file::
+
+    /edges/<src>.<rel>.<dst>/<train, val or test>
+        row?                        [m] edges of the set, increasing
+        negatives?                  [m, k] nodes of type dst to rank against the destination of each edge; -1 stands
+                                    behind the last one of a shorter line
+        source_negatives?           [m, k] nodes of type src, to rank against its source
+        pairs?                      [n, 2] source and destination of negative links of the set, of no edge in particular
 
 partition set, a folder; every file carries the same ``set_id``::
 
@@ -79,7 +89,7 @@ from hpcgnn.graph.decode import decode_json
 
 VERSION = 1
 
-GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
+GRAPH, BOOK, PART, NEGATIVES = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part", "hpcgnn-negatives"
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20

@@ -11,20 +11,18 @@ source.
 
 from __future__ import annotations
 
-import mmap
 import os
-import pickle
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 
 from hpcgnn.graph import files
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.unpickle import PickledArray, load_pickle
 
 SUFFIXES = (".npz", ".h5", ".pkl")
 
@@ -179,93 +177,8 @@ def _integers(numbers: np.ndarray) -> np.ndarray:
         return numbers.astype(np.int64)
 
 
-class _Dtype:
-    """Takes the place of NumPy's dtype while a pickle is read, for numbers and text alone."""
-
-    def __init__(self, code: str, align: bool = False, copy: bool = False):
-        if not isinstance(code, str) or not re.fullmatch(r"[biuf][1-8]|[SU][0-9]{1,9}", code):
-            raise pickle.UnpicklingError(f"it holds an array of type {str(code)[:20]!r}, not of numbers or text")
-        self._code = code
-        self._order: Literal["<", ">", "="] = "="
-
-    def __setstate__(self, state: tuple) -> None:
-        self._order = state[1] if state[1] in ("<", ">") else "="
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self._code).newbyteorder(self._order)
-
-
-class _Array:
-    """Takes the place of an array while a pickle is read: NumPy's own can be made of addresses and of any size."""
-
-    array: np.ndarray = np.empty(0)  # a pickle may leave the state out
-
-    def __setstate__(self, state: tuple) -> None:
-        _, shape, dtype, is_fortran, data = state
-        self._fill(data, dtype, shape, "F" if is_fortran else "C")
-
-    def _fill(self, data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"]) -> _Array:
-        self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order=order)
-        return self
-
-
-def _reconstruct(kind: type, shape: tuple, code: bytes) -> _Array:
-    return _Array()
-
-
-def _from_buffer(data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"]) -> _Array:
-    return _Array()._fill(data, dtype, shape, order)
-
-
-def _scalar(dtype: _Dtype, data: bytes) -> Any:
-    return np.frombuffer(data, dtype.dtype, 1)[0]
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode("latin1")  # as protocols before 3 write bytes
-
-
-ADMITTED = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Dtype, ("_codecs", "encode"): _encode} | {
-    (f"numpy.{core}.{module}", name): function
-    for core in ("core", "_core")
-    for module, name, function in (
-        ("multiarray", "scalar", _scalar),
-        ("multiarray", "_reconstruct", _reconstruct),
-        ("numeric", "_frombuffer", _from_buffer),
-    )
-}
-
-
-def _find_class(_: Any, module: str, name: str) -> Any:
-    if (module, name) not in ADMITTED:
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
-    return ADMITTED[module, name]
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads arrays, numbers, text and built-in containers only."""
-
-    find_class = _find_class
-
-
-class _SlowUnpickler(pickle._Unpickler):
-    """Reads what ``_Unpickler`` reads, in Python: a large number of a memo takes no memory for all numbers below."""
-
-    find_class = _find_class
-
-
-LARGE_MEMO = re.compile(rb"r...[^\0]", re.DOTALL)  # may be LONG_BINPUT with a number from 2^24 on, or data
-
-
-def _load(file: Any) -> Any:
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        # A map reads no more than there is, a file takes memory for it.
-        return (_SlowUnpickler if LARGE_MEMO.search(mapped) else _Unpickler)(mapped).load()
-
-
 def _as_array(key: tuple, line: Any) -> np.ndarray:
-    if isinstance(line, _Array):
+    if isinstance(line, PickledArray):
         return np.atleast_1d(line.array)
     values = line if isinstance(line, (list, tuple)) else ()
     others = [type(value).__name__ for value in values if not isinstance(value, (int, float, str, np.generic))]
@@ -277,7 +190,7 @@ def _as_array(key: tuple, line: Any) -> np.ndarray:
 def _open_pickle(path: str) -> NegativeFile:
     try:
         with open(path, "rb") as file:
-            content = _load(file)
+            content = load_pickle(file)
     except MemoryError:
         # Python asks for a bytearray's memory before it reads it: addresses alone, which nothing touches.
         raise ValueError(f"{path}: not a pickled dict of negatives: it holds a piece larger than memory") from None

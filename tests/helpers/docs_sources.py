@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow
+import pyarrow as pa
 import pyarrow.parquet
 import torch
 from docs_commands import REPOSITORY
@@ -159,7 +159,7 @@ def _years(path: Path) -> None:
     """Events in files of two years."""
     src, dst, time = np.array(_events()).T
     years = {"src": src, "dst": dst, "time": time, "year": 2023 + (time > time.mean())}
-    pyarrow.parquet.write_to_dataset(pyarrow.table(years), path, partition_cols=["year"])
+    pyarrow.parquet.write_to_dataset(pa.table(years), path, partition_cols=["year"])
 
 
 def _pairs(path: Path) -> None:
@@ -172,7 +172,75 @@ def _negatives(path: Path) -> None:
     np.savez(path, row=np.arange(4_000), negatives=1000 + 3 * rng.integers(0, 10, (4_000, 3)))
 
 
+def _mag(path: Path) -> None:
+    """Authors who write papers, in the form of OGB."""
+    raw, split = path / "raw", path / "split" / "time" / "paper"
+    folders = [raw / "relations" / "author___writes___paper", raw / "node-feat" / "paper", raw / "node-label" / "paper"]
+    for folder in (*folders, split):
+        folder.mkdir(parents=True)
+    _text(raw / "num-node-dict.csv.gz", [(3, 4)], "author,paper")
+    _text(raw / "triplet-type-list.csv.gz", [("author", "writes", "paper")])
+    _text(folders[0] / "edge.csv.gz", [(0, 1), (2, 3), (1, 0)])
+    _text(folders[1] / "node-feat.csv.gz", [(0.5, 1), (0, 1), (2, 0), (1, 1)])
+    _text(folders[2] / "node-label.csv.gz", [(0,), (1,), (1,), (0,)])
+    for name, row in (("train", 0), ("valid", 1), ("test", 2)):
+        _text(split / f"{name}.csv.gz", [(row,)])
+
+
+def _collab(path: Path) -> None:
+    raw, split = path / "raw", path / "split" / "time"
+    raw.mkdir(parents=True)
+    split.mkdir(parents=True)
+    _text(raw / "edge.csv.gz", [(0, 1)])
+    _text(raw / "num-node-list.csv.gz", [(4,)])
+    for name in ("train", "valid", "test"):
+        torch.save({"edge": torch.tensor([[0, 1], [2, 3]]), "edge_neg": torch.tensor([[0, 3]])}, split / f"{name}.pt")
+
+
+def _relational(path: Path) -> None:
+    """Two tables of a database, as RelBench saves them."""
+    path.mkdir()
+    tables = {
+        "drivers": (pa.table({"driverId": [0, 1], "height": [1.7, 1.8]}), "driverId", {}),
+        "results": (pa.table({"driverId": [0, 1, 1], "points": [9, 3, 5]}), None, {"driverId": "drivers"}),
+    }
+    for name, (table, key, foreign) in tables.items():
+        metadata = {"pkey_col": key, "fkey_col_to_pkey_table": foreign, "time_col": None}
+        packed = {name: json.dumps(value) for name, value in metadata.items()}
+        pyarrow.parquet.write_table(table.replace_schema_metadata(packed), path / f"{name}.parquet")
+
+
+def _posts(path: Path) -> None:
+    rng = np.random.default_rng(10)
+    np.savez(path, feature=rng.random((6, 2)), label=rng.integers(0, 3, 6), node_types=[1, 1, 2, 2, 3, 3])
+
+
+def _pyg_parts(path: Path) -> None:
+    """Two parts of six nodes in a ring, as PyTorch Geometric writes them."""
+    path.mkdir()
+    part, src = torch.arange(6) % 2, torch.arange(6)
+    meta = {"num_parts": 2, "node_types": None, "edge_types": None, "node_offset": None, "is_hetero": False}
+    (path / "META.json").write_text(json.dumps(meta))
+    for name in ("node_map", "edge_map"):
+        torch.save(part, path / f"{name}.pt")
+    for number in range(2):
+        (folder := path / f"part_{number}").mkdir()
+        rows = torch.nonzero(part == number)[:, 0]
+        torch.save({"edge_id": rows, "row": src[rows], "col": (src[rows] + 1) % 6, "size": (6, 6)}, folder / "graph.pt")
+        torch.save({"global_id": rows, "feats": {"x": torch.ones(3, 2)}}, folder / "node_feats.pt")
+        torch.save({}, folder / "edge_feats.pt")
+
+
+BEHAVIOR = [(1, 2, 9, "pv", 1511539200), (1, 3, 8, "buy", 1511539300), (4, 2, 9, "cart", 1511539250)]
+
 SOURCES = {
+    "mag/": _mag,
+    "collab/": _collab,
+    "rel-f1/": _relational,
+    "reddit_data.npz": _posts,
+    "reddit_graph.npz": lambda path: np.savez(path, row=[0, 1], col=[1, 0], data=[1.0, 1.0], shape=[6, 6]),
+    "UserBehavior.csv": lambda path: _text(path, BEHAVIOR),
+    "pyg-parts/": _pyg_parts,
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
     "by-year/": _years,

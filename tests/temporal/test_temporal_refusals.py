@@ -171,7 +171,7 @@ def test_a_piece_larger_than_memory(tmp_path, monkeypatch):
     def fail(file):
         raise MemoryError
 
-    monkeypatch.setattr(negative_file, "_load", fail)
+    monkeypatch.setattr(negative_file, "load_pickle", fail)
     (tmp_path / "negatives.pkl").write_bytes(b"x")
     with pytest.raises(ValueError, match="not a pickled dict of negatives: it holds a piece larger than memory"):
         open_negatives(str(tmp_path / "negatives.pkl"))

@@ -40,15 +40,40 @@ def checked_parts(part: np.ndarray, num_nodes: int, num_parts: int, origin: str)
 
 def file_parts(source: Source, path: str | os.PathLike, num_parts: int) -> np.ndarray:
     """Read the part per node [N] int32 from a file. It is a text file with one part a line, as METIS and ParMETIS write
-    it, an npy file, or an npz file with one array per node type."""
+    it, or with lines `node part`, as ParMETIS writes it for DGL; an npy file; an npz file with one array per node type;
+    or a graph file whose nodes have the column ``part``."""
     path = pathlib.Path(path)
-    if path.suffix == ".npz":
-        return checked_parts(by_type(source, path), source.num_nodes, num_parts, str(path))
+    if path.suffix in (".npz", ".h5"):
+        read = by_type if path.suffix == ".npz" else by_column
+        return checked_parts(read(source, path), source.num_nodes, num_parts, str(path))
     try:
         part = open_npy(path) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
     except ValueError as error:
         raise ValueError(f"{path}: not a list of part numbers ({error})") from None
+    if path.suffix != ".npy" and part.shape == (source.num_nodes, 2):
+        part = in_order(part, path)
     return checked_parts(part, source.num_nodes, num_parts, str(path))
+
+
+def in_order(lines: np.ndarray, path: pathlib.Path) -> np.ndarray:
+    """Return the parts [N] of lines (node, part) [N, 2] in order of the nodes."""
+    order = np.argsort(lines[:, 0], kind="stable")
+    wrong = np.flatnonzero(lines[order, 0] != np.arange(len(lines)))
+    if len(wrong):
+        raise ValueError(f"{path}: lines of node and part: node {wrong[0]} is missing, or another one is there twice")
+    return lines[order, 1]
+
+
+def by_column(source: Source, path: pathlib.Path) -> np.ndarray:
+    """Join the columns ``part`` of the node types of a graph file."""
+    with files.open_checked(path, files.GRAPH) as file:
+        names = [node_type.name for node_type in source.types]
+        lacking = [name for name in names if f"nodes/{name}/part" not in file]
+        if lacking:
+            raise ValueError(
+                f"{path}: node type {lacking[0]} has no column part, which graphs of parts of other systems have"
+            )
+        return np.concatenate([file[f"nodes/{name}/part"][:] for name in names])
 
 
 def by_type(source: Source, path: pathlib.Path) -> np.ndarray:

@@ -3,12 +3,14 @@ SciPy does."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import multiprocessing
 import os
 import pathlib
 import re
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,7 @@ from data_tools.source.formats.values import Raw
 from data_tools.source.spool import forget
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
+from hpcgnn.graph.unpickle import load_pickled_bytes
 
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20
@@ -221,26 +224,10 @@ class TensorsTable(ArraysTable):
 
     def load(self) -> Mapping[str, np.ndarray]:
         """Read the dictionary."""
-        import torch  # only here: it takes more memory than all the rest
-
-        rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
-        allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
-        try:
-            with torch.serialization.safe_globals(allowed):
-                loaded = torch.load(self.source.path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged pickle raises nearly anything
-            if "Weights only load failed" in str(error):
-                raise FileFormatError(
-                    f"{self.name}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not "
-                    "read, as that would run code; write its tensors: torch.save({name: value for name, value in "
-                    "data.to_dict().items() if torch.is_tensor(value)}, path); of HeteroData those of each type and "
-                    "relation, such as {'paper_x': data['paper'].x}"
-                ) from None
-            raise ValueError(" ".join(str(error).split())[:200]) from None
+        loaded = load_tensors(self.source.path, self.name)
         if not isinstance(loaded, dict):
             raise ValueError(f"it holds a {type(loaded).__name__}, not a dictionary of tensors")
-        arrays = {key: value.numpy() if isinstance(value, torch.Tensor) else value for key, value in loaded.items()}
+        arrays = {key: value.numpy() if hasattr(value, "numpy") else value for key, value in loaded.items()}
         return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
 
     def loaded_bytes(self) -> int:
@@ -250,6 +237,61 @@ class TensorsTable(ArraysTable):
             with zipfile.ZipFile(self.source.path) as archive:
                 size = sum(info.file_size for info in archive.infolist())
         return SPARSE_COPIES * size + TORCH_BYTES
+
+
+def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
+    """Read tensors, NumPy arrays and built-in containers that torch.save wrote. Raises FileFormatError for other
+    objects, which are not read, and ValueError for a file that is none of torch.save."""
+    import torch  # only here: it takes more memory than all the rest
+
+    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
+    allowed += [(_dictionary, "collections.defaultdict"), dict]  # torch fills no defaultdict
+    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
+    try:
+        with _admitting(allowed), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about protocols of pickle, which `pickle_of` is for
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle raises nearly anything
+        if "Weights only load failed" in str(error):
+            with contextlib.suppress(Exception):
+                return load_pickled_bytes(pickle_of(path))
+            raise FileFormatError(
+                f"{title or path}: holds objects other than tensors, such as PyTorch Geometric's Data, which are not "
+                "read, as that would run code; write its tensors: torch.save({name: value for name, value in "
+                "data.to_dict().items() if torch.is_tensor(value)}, path); of HeteroData those of each type and "
+                "relation, such as {'paper_x': data['paper'].x}"
+            ) from None
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+
+
+@contextlib.contextmanager
+def _admitting(allowed: list[Any]) -> Iterator[None]:
+    """Have torch find these names alone, and none that imported packages have registered."""
+    import torch
+
+    registered = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        torch.serialization.add_safe_globals(allowed)
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(registered)
+
+
+def _dictionary(*factory: Any) -> dict:
+    return {}
+
+
+def pickle_of(path: str | os.PathLike) -> bytes:
+    """Read the pickle of a file of torch.save. torch reads protocol 2 of pickle alone where it runs no code; NumPy
+    arrays are also saved by others. Raises ValueError for an archive that torch does not write."""
+    with zipfile.ZipFile(path) as archive:
+        (info,) = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > os.path.getsize(path):
+            raise ValueError(f"{path}: not an archive of torch.save")
+        return archive.read(info)
 
 
 class IdListsTable(ArraysTable):

@@ -8,6 +8,7 @@ their ids in DGL.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ def unpack(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
 
 
 class Chunks:
-    """Arrays written as npy chunks, by name."""
+    """Arrays written as chunks, by name."""
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
@@ -98,12 +99,19 @@ class Chunks:
 
     def add(self, name: str, array: np.ndarray) -> None:
         """Write the next chunk of an array, into a file with the array's name, as reports name sources."""
+        self._dtypes.setdefault(name, array.dtype)
+        np.save(self._next(name, "npy"), array)
+
+    def add_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the next chunk of several arrays of one length."""
+        np.savez(self._next(name, "npz"), **arrays)  # type: ignore[arg-type]
+
+    def _next(self, name: str, suffix: str) -> str:
         chunks = self.files.setdefault(name, {"chunks": []})["chunks"]
         folder = self._folder / str(list(self.files).index(name))
         folder.mkdir(exist_ok=True)
-        chunks.append(str(folder / f"{name.replace('/', '_')}-{len(chunks)}.npy"))
-        self._dtypes.setdefault(name, array.dtype)
-        np.save(chunks[-1], array)
+        chunks.append(str(folder / f"{name.replace('/', '_')}-{len(chunks)}.{suffix}"))
+        return chunks[-1]
 
     def columns(self, prefix: str) -> dict[str, Any]:
         """Make the columns of a table for a spec, without ids and ends."""

@@ -12,6 +12,7 @@ import csv
 import gzip
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,6 @@ import numpy as np
 from data_tools.source.formats.arrays import NpzTable, TensorsTable
 from data_tools.source.formats.npz_arrays import NpzArrays
 from data_tools.source.formats.text_stream import TextSource
-from data_tools.source.schema import one_of
-from data_tools.source.spec import SourceSpec
-from data_tools.source.spec_file import build_spec
 from hpcgnn.graph.files import FileFormatError, relation_name
 
 # Whether OGB's loader adds the reverse of every edge of a set, by the names of its folders: add_inverse_edge of
@@ -32,67 +30,53 @@ ADDS_REVERSES = {
     "ogbl": {"ppa": True, "ppassoc": True, "collab": True, "ddi": True, "citation2": False, "citation-v2": False,
              "wikikg2": False, "wikikg-v2": False, "biokg": False, "vessel": False},
 }  # fmt: skip
-TASKS = ("ogb-nodeprop", "ogb-linkprop")
-SETTINGS = ("folder", "split", "undirected")
 SETS = {"train": "train", "valid": "val", "test": "test"}
 LINKS = (("edge[:,0]", "edge[:,1]"), ("source_node", "target_node"), ("head", "tail"))
 
 
-def choose_direction(assigned: dict[str, str]) -> tuple[dict[str, str], str | None]:
+def choose_direction(assigned: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
     """Set ``undirected`` where it is ``auto`` or missing, as in OGB's loader for the set with the name of the folder or
     archive. Returns the settings, and a note for users."""
     if assigned.get("undirected", "auto") != "auto" or "folder" not in assigned:
-        return assigned, None
+        return dict(assigned), None
     name = pathlib.Path(assigned["folder"]).resolve().name
     plain = re.sub(r"\.(zip|tar|tgz|tar\.gz)$", "", name.lower()).replace("_", "-")
     plain = re.sub(r"-(pyg|dgl)$", "", plain)
     known = {f"{prefix}-{key}": both for prefix, sets in ADDS_REVERSES.items() for key, both in sets.items()}
     known |= {key: both for sets in ADDS_REVERSES.values() for key, both in sets.items()}
-    both, note = known.get(plain), None
+    both = known.get(plain)
     if both:
         note = f"{name}: both directions of every edge, as OGB's loader has them; --set undirected=false: one"
-    elif both is None:
+    elif both is False:
+        note = f"{name}: edges stored as in the file, in one direction, as OGB's loader has them"
+    else:
         names = ", ".join(sorted(key for key, both in known.items() if both and key.startswith("ogb")))
         note = (
             f"{name}: not the name of a set of OGB, so edges are stored in one direction, as in the file; "
             f"--set undirected=true adds their reverses, as OGB's loader does for {names}"
         )
-    return assigned | {"undirected": "true" if both else "false"}, note
+    return {**assigned, "undirected": "true" if both else "false"}, note
 
 
-def load_ogb(task: str, assigned: dict[str, str]) -> SourceSpec:
-    """Make the spec of a folder for a task; ``assigned``: folder, split (not needed where there is only one),
-    undirected.
-
-    Raises ValueError naming what is missing.
-    """
-    for name in assigned:
-        one_of("--set", name, SETTINGS)
-    if "folder" not in assigned:
-        raise ValueError("files.folder has no path; pass --set folder=PATH")
-    folder = pathlib.Path(assigned["folder"])
-    one_of("--set undirected", undirected := assigned.get("undirected", "false"), ("true", "false"))
-    if not (folder / "raw").is_dir():
-        raise FileFormatError(f"{folder}: no folder raw/ in it; is this the folder of an OGB data set?")
-    split = find_split(folder, assigned.get("split"))
+def describe_raw(raw: pathlib.Path) -> dict[str, Any]:
+    """Describe the nodes and edges of raw/ as a spec. Raises FileFormatError for a file that is missing."""
     files: dict[str, Any] = {}
-    if task == "ogb-linkprop":
-        nodes, _ = homogeneous(folder / "raw", files)
-        edges = [link_edges(split, files)]
-    else:
-        read = typed if (folder / "raw" / "triplet-type-list.csv.gz").is_file() else homogeneous
-        nodes, edges = read(folder / "raw", files)
-        for node in nodes:
-            sets = split / node["type"] if (split / node["type"]).is_dir() else split
-            if (sets / "train.csv.gz").is_file():
-                rows = {
-                    role: {"file": put(files, f"{node['type']}.split.{name}", sets / f"{name}.csv.gz"), "column": 0}
-                    for name, role in SETS.items()
-                }
-                node["columns"]["split"] = {"file": rows["train"]["file"], "sets": rows}
-    for edge in edges:
-        edge["undirected"] = undirected == "true"
-    return build_spec({"kind": "static", "files": files, "nodes": nodes, "edges": edges}, pathlib.Path(), {})
+    read = typed if (raw / "triplet-type-list.csv.gz").is_file() else homogeneous
+    nodes, edges = read(raw, files)
+    return {"files": files, "nodes": nodes, "edges": edges}
+
+
+def put_splits(spec: dict[str, Any], split: pathlib.Path) -> None:
+    """Add the split of nodes that a folder has to the node types of a spec."""
+    for node in spec["nodes"]:
+        sets = split / node["type"] if (split / node["type"]).is_dir() else split
+        if (sets / "train.csv.gz").is_file():
+            files = {
+                role: put(spec["files"], f"{node['type']}.split.{name}", sets / f"{name}.csv.gz")
+                for name, role in SETS.items()
+            }
+            rows = {role: {"file": file, "column": 0} for role, file in files.items()}
+            node.setdefault("columns", {})["split"] = {"file": files["train"], "sets": rows}
 
 
 def find_split(folder: pathlib.Path, name: str | None) -> pathlib.Path:
@@ -109,7 +93,10 @@ def homogeneous(raw: pathlib.Path, files: dict[str, Any]) -> tuple[list[dict], l
     """Describe nodes and edges of a data set with one type of nodes, in csv or binary form."""
     if (raw / "data.npz").is_file():
         return binary(raw, files)
-    node = {"type": "node", "ids": "row", "columns": columns(raw, "node", "node", files)}
+    node: dict[str, Any] = {"type": "node", "ids": "row", "columns": columns(raw, "node", "node", files)}
+    if (raw / "species.csv.gz").is_file():  # of ogbn-proteins; OGB's loader renames it to node_species.csv.gz
+        species = put(files, "node.species", raw / "species.csv.gz")
+        node["columns"]["species"] = {"file": species, "column": 0, "dtype": "int64"}
     node["count"] = {"file": put(files, "count", raw / "num-node-list.csv.gz"), "column": 0}
     edge = {"relation": "node.to.node", "file": put(files, "edge", raw / "edge.csv.gz"), "src": 0, "dst": 1}
     return [node], [edge | {"columns": columns(raw, "edge", "edge", files)}]

@@ -32,6 +32,17 @@ def load_pyg(path: str | pathlib.Path, fold: int = 0) -> GraphTables:
         raise FileFormatError(f"{path}: {error}") from None
 
 
+def load_attributes(path: str | pathlib.Path) -> dict[str, Any]:
+    """Read the attributes of a homogeneous graph by name, also of the first of a pair (data, slices). Raises
+    FileFormatError for a file that holds anything else."""
+    graph = _load(path)
+    graph = graph[0] if isinstance(graph, tuple | list) and graph else graph
+    found = getattr(graph, "__dict__", {})  # of Data itself where its package has been imported
+    if not found:
+        raise FileFormatError(f"{path}: not a graph of PyTorch Geometric, but a {type(graph).__name__}")
+    return dict(vars(found["_store"])["_mapping"] if "_store" in found else found)
+
+
 def _load(path: str | pathlib.Path) -> Any:
     import torch  # only here: it takes more memory than all the rest
 

@@ -20,7 +20,7 @@ from data_tools.source.formats.chunks_dgl import per_type, read_columns, read_fi
 from data_tools.source.formats.dgl_files import GRAPHS, TENSOR, UNIT, Reader, read_graph
 from data_tools.source.formats.dgl_partitions import find_book, read_book, relation_of, type_rows
 from data_tools.source.formats.npz_arrays import open_npy
-from data_tools.source.formats.ogb_folder import link_edges, load_ogb, put, read_rows
+from data_tools.source.formats.ogb_folder import link_edges, put, read_rows
 from data_tools.source.formats.text_stream import TextSource, find_member
 from data_tools.source.formats.values import (
     Place,
@@ -33,6 +33,7 @@ from data_tools.source.formats.values import (
     to_dtype,
     to_numbers,
 )
+from data_tools.source.systems.ogb import read_ogb
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
@@ -100,7 +101,7 @@ ARRAYS = GivenArrays(TextSource(Path("g.npz")), {
         (lambda: stored_column("f", "feat", 0, np.dtype("S3")), "f: its dtype |S3 is not one of numbers"),
         (lambda: relation_of("likes"), "edge_map: 'likes' is not of the form source:relation:destination"),
         (lambda: type_rows(np.array([7]), np.array([[0, 5]]), "a:to:b"), "an edge of a:to:b has an end that is not of"),
-        (lambda: load_ogb("ogb-nodeprop", {}), "files.folder has no path; pass --set folder=PATH"),
+        (lambda: read_ogb("ogb-nodeprop", {}, Path()), "files.folder has no path; pass --set folder=PATH"),
         (lambda: find_member("a.zip", None, ["x", "y", "z/"]), "a.zip: holds 2 files ['x', 'y']; unpack it"),
     ],
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Reads the folders of other systems: OGB, RelBench, and partitions of PyTorch Geometric, graphlearn and ParMETIS."""
