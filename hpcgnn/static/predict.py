@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
+from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import AskedEdges, read_edges
+from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.inference import infer, last_rows
@@ -54,9 +54,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     embeddings of all nodes that the learned relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
-        types, words = edge_types_of(session)
-        pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
-        answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
+        answer_with(arguments.out, score_pairs(session, read_pairs(session, arguments.pairs)), "scores", world)
     elif arguments.top_k:
         answer_best(partial(links_of, session), arguments, world)
     elif config.task.kind == LINK:
@@ -144,7 +142,20 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     )  # fmt: skip
 
 
-def score_pairs(session: Session, pairs: AskedEdges) -> AnswerColumns:
+def read_pairs(session: Session, path: str) -> Questions:
+    """Collective. Read this rank's share of a file of pairs. Raises DistributedError naming file and row for a missing
+    column, an unknown node or no edge type."""
+    partition, learned = session.partition, session.goal.learned
+
+    def named(kind: int) -> Named:
+        ids = partial(OriginalIds, partition.book, ids=original_ids(partition, kind), world=session.world)
+        return Named([partition.types[kind]], ids)
+
+    ends = {"src": named(learned.src_type), "dst": named(learned.dst_type)}
+    return read_edges(path, ends, session.world, *edge_types_of(session))
+
+
+def score_pairs(session: Session, pairs: Questions) -> AnswerColumns:
     """Collective. Compute the decoder's score [m] of each pair, as exact evaluation does for edges."""
     decoder = session.model.decoder
 
