@@ -177,6 +177,7 @@ def _walk(session: Session, queries: Events, answers_of: Callable[[StepPlan], to
     queries, [m, ...]."""
     world, loaders = session.world, [session.loaders["val"], session.loaders["test"]]
     loaders.insert(0, loaders[0].of_split("train", session.config.train.batch_size))
+    assert not any(loader.prefetch for loader in loaders)  # plans of queries use the channel of plans made ahead
     last = np.concatenate([_last_times(loader.batches, world) for loader in loaders])
     place = np.searchsorted(last, queries.time)
     order = np.argsort(place, kind="stable")
