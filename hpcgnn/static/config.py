@@ -420,6 +420,13 @@ class StaticConfig(Sections):
                 f"{self.model.layers}"
             )
 
+    def check_evaluation(self, changes: dict[str, Any]) -> None:
+        """Raise ValueError for changed keys of ``eval`` that have no effect on this run."""
+        super().check_evaluation(changes)
+        whole = "train.full_graph" if self.train.full_graph else f"eval.ranking {self.eval.ranking}"
+        if changes.get("exact") is False and (self.train.full_graph or self.eval.ranking):
+            raise ValueError(f"--eval.exact false: {whole} always scores with all neighbors: leave it out")
+
 
 def _used(settings: dict[str, Any]) -> str:
     """Name the settings that are in use."""
