@@ -144,11 +144,16 @@ def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
             writer = csv.writer(lines)
             if first == world.rank == 0:
                 writer.writerow(columns)
-            writer.writerows(map(str, values) for values in zip(*columns.values(), strict=True))
+            writer.writerows(zip(*map(_spelled, columns.values()), strict=True))
             content = world.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
             with together(world, f"write {path}"):
                 if file:
                     file.write(content)
+
+
+def _spelled(column: np.ndarray) -> list:
+    """Return a column as values that a CSV spells as short as they can be read back."""
+    return list(map(str, column)) if column.dtype == np.float32 else column.tolist()
 
 
 def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
