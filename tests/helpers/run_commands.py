@@ -20,7 +20,7 @@ from data_tools import stage
 from data_tools.partition import command as partition
 from data_tools.team import Ranks
 from data_tools.verify import command as verify
-from hpcgnn import evaluate, info, predict, train
+from hpcgnn import evaluate, export_model, info, predict, train
 from hpcgnn.bench import __main__ as bench
 from hpcgnn.loop import launch
 
@@ -47,7 +47,8 @@ def on_team(main):
 
 
 MAINS = {
-    "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main, "bench": bench.main,
+    "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main,
+    "bench": bench.main, "export_model": export_model.main,
     "digest": sample_digest.main, "interrupted": interrupted_train.main,
     "chdir": change_folder, "verify": on_team(verify.main), "stage": on_team(stage.main),
     "partition": on_team(partition.main),
