@@ -6,11 +6,16 @@ interrupted_train.py does.
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import sys
+import tempfile
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import interrupted_train
 import sample_digest
@@ -39,6 +44,17 @@ def asked_for(**changes):
     for name, value in changes.items():
         arguments[name] = value
     return arguments
+
+
+def asked(read: Callable[[str], Any], **columns) -> Any:
+    """Collective. What ``read`` makes of a file with these columns, which each rank writes for itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "questions.csv"
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+        return read(str(path))
 
 
 def on_team(main):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from kept import partition
 from mpi4py import MPI
-from questions import asked
 from random_graphs import write_graph
+from run_commands import asked
 from snapshot_runs import make_config as snapshot_config
 from snapshot_runs import write_parts
 from static_runs import static_config

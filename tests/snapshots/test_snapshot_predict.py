@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from questions import asked
-from run_commands import asked_for
+from run_commands import asked, asked_for
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 from test_snapshot_labels import LABELS, labeled_graph
 from training_runs import on_rank_0

@@ -12,8 +12,7 @@ import pytest
 import torch
 from link_graphs import facts, shop
 from mpi4py import MPI
-from questions import asked
-from run_commands import run_caught
+from run_commands import asked, run_caught
 from static_runs import make_static_parts, open_graph_session
 from test_graph_links import BUYS, link_config, rank_of, relation_rows
 from training_runs import on_rank_0

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from questions import asked
+from run_commands import asked
 from sklearn.metrics import average_precision_score
 from training_runs import START, bipartite, make_config, make_parts, on_rank_0, open_session
 

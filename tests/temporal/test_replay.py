@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from questions import asked
+from run_commands import asked
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.loop.links import best_answers

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from mpi4py import MPI
-from questions import asked
+from run_commands import asked
 from sklearn.metrics import f1_score, roc_auc_score
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
 
