@@ -34,6 +34,7 @@ RUNS = {
     "train": "train a graph neural network; without options, TGN on built-in events",
     "evaluate": "score a run's best epoch again, by its own or another protocol",
     "predict": "predict links, labels or embeddings with a run's best epoch",
+    "export_model": "write the best weights of a run for plain PyTorch",
     "report": "write an HTML page about runs",
     "bench": "time epochs, sampling and kernels",
     "info": "say what this installation can do, or what a run folder holds",

@@ -1,7 +1,8 @@
 """Validate and test the best epoch of a run, on any number of ranks; prints a line of JSON.
 
-The protocol is the protocol of the run. `--eval tgb`, short for `--eval.protocol tgb`, chooses another one, and
-`--baseline.kind` scores a rule in place of the model.
+The protocol is the protocol of the run. On temporal graphs `--eval tgb`, short for `--eval.protocol tgb`, chooses
+another one, and `--baseline.kind` scores a rule in place of the model. On static and snapshot graphs `--eval.exact`,
+`--eval.ranking` and `--eval.negatives` do. The run itself stays as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from hpcgnn.kinds import KINDS, kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
 from hpcgnn.loop.session import Session, split_metrics
-from hpcgnn.loop.settings import Sections
+from hpcgnn.loop.settings import EVAL_OPTIONS, Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
+
+DRAWN = "drawn"  # the word for eval.ranking empty, which a command line hides
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -34,11 +37,16 @@ def evaluate(world: World, argv: list[str]) -> dict:
     argv = [re.sub("^--eval(?==|$)", "--eval.protocol", word) for word in argv]
     arguments, comm = parse(make_parser(), argv, world)
 
+    changes = {name: value for name in EVAL_OPTIONS if (value := arguments.eval[name]) is not None}
+
     def change(config: Sections) -> Sections:
-        return config.evaluated_by(arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind)
+        values = {name: "" if value == DRAWN else value for name, value in changes.items()}
+        return config.evaluated_by(
+            arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind, values
+        )
 
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
-        return _evaluate(session, arguments.run) | session.goal.protocol()
+        return _evaluate(session, arguments.run) | session.goal.protocol() | changes
 
 
 def make_parser() -> jsonargparse.ArgumentParser:
@@ -50,6 +58,8 @@ def make_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument("--eval.protocol", choices=("", *protocols), default="", help=text)
     text = "file of fixed negatives, for --eval file and --eval tgb; empty: the run's"
     parser.add_argument("--eval.negatives_file", type=str, default="", help=text)
+    for name, (kind, help) in EVAL_OPTIONS.items():
+        parser.add_argument(f"--eval.{name}", type=kind, default=None, help=f"{help}; null: as in the run")
     text = "baseline to evaluate in place of the model; empty: the model"
     parser.add_argument("--baseline.kind", choices=("", *baselines), default="", help=text)
     return parser

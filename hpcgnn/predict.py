@@ -2,9 +2,11 @@
 
 A run on links scores pairs (`--pairs`). A run on labels writes classes, or numbers, with the outputs of the model, for
 the nodes in a file (`--nodes`) or for all nodes. `--embeddings` writes embeddings. A temporal run answers for the time
-after its last event, or for later times. A run on snapshots writes outputs of the last snapshots (`--snapshots`).
+after its last event, or for the times in the file. A run on snapshots writes outputs of the last snapshots
+(`--snapshots`).
 
-Ids and times are the ids and times of the source files. The suffix of `--out` chooses the format: .csv, .parquet, .npz.
+Files of questions are CSV, packed by gzip or not, or Parquet. Ids and times are the ids and times of the source data.
+The suffix of `--out` chooses the format: .csv, .parquet, .npz.
 
     mpirun -np 4 hpcgnn predict run/ --pairs pairs.csv --out scores.csv
 """
@@ -27,11 +29,11 @@ def make_parser() -> jsonargparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = command_parser("hpcgnn predict", __doc__)
     parser.add_argument(
-        "--pairs", type=str, default="", help="CSV file of pairs to score: columns src, dst, and time or rel"
+        "--pairs", type=str, default="", help="file of pairs to score: columns src, dst, and time or rel"
     )
     parser.add_argument(
         "--nodes", type=str, default="",
-        help="CSV file of nodes: columns node, type (if the graph has several node types) and optionally time",
+        help="file of nodes: columns node, type (if the graph has several node types) and optionally time",
     )  # fmt: skip
     parser.add_argument(
         "--snapshots", type=int, default=1, help="number of last snapshots to write outputs of; snapshot graphs only"
@@ -42,11 +44,11 @@ def make_parser() -> jsonargparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--sources", type=str, default="",
-        help="CSV file of the sources of --top_k: column src, and rel where there are edge types; default: all nodes",
+        help="file of the sources of --top_k: column src, and rel where there are edge types; default: all nodes",
     )  # fmt: skip
     parser.add_argument(
         "--destinations", type=str, default="",
-        help="CSV file of destinations, column dst, in place of --sources: --top_k then finds their best sources",
+        help="file of destinations, column dst, in place of --sources: --top_k then finds their best sources",
     )  # fmt: skip
     parser.add_argument("--new_only", action="store_true", help="leave out destinations that a source has an edge to")
     parser.add_argument(

@@ -109,7 +109,7 @@ def load_best(session: Session, folder: str) -> Progress:
     memory is formed from its edges, and learnable node embeddings follow original ids."""
 
     def find() -> tuple[Path, str, Progress]:
-        best = _find_best(Path(folder), session.config)
+        best = find_best(Path(folder), session.config)
         manifest = checkpoint.read_manifest(best, checkpoint.NO_FILES)
         return best, manifest["graph"], checkpoint.progress_of(best, manifest)
 
@@ -134,7 +134,8 @@ def data_path(config: Sections, folder: Path) -> str:
     return config.data.path or str(folder / "data" / "parts")
 
 
-def _find_best(folder: Path, config: Sections) -> Path:
+def find_best(folder: Path, config: Sections) -> Path:
+    """Return the folder of a run's best checkpoint. Raises ValueError where there is none."""
     if config.baseline_name:
         raise ValueError(f"{folder} is a run of baseline {config.baseline_name}: it has no model to open")
     best = checkpoint.find_best(folder / "checkpoints")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,39 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import durable
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 SLAB = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of text [n] as Arrow holds it: NumPy's takes the longest text's bytes for each. width: characters of the
+    longest text of all ranks. A slice of it is an array of NumPy."""
+
+    values: pa.ChunkedArray
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return np.asarray(self.values[rows].to_numpy(), self.dtype)
+
+    def take(self, rows: np.ndarray) -> TextColumn:
+        """Choose rows [m], repeated or not."""
+        return TextColumn(self.values.take(rows), self.width)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the arrays."""
+        return np.dtype(f"U{self.width}")
+
+    @property
+    def shape(self) -> tuple[int]:
+        """[n]."""
+        return (len(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +61,7 @@ class AnswerColumns:
 
     row: np.ndarray
     total: int
-    columns: dict[str, np.ndarray]
+    columns: dict[str, Any]  # arrays, or TextColumn
 
     def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
         """Collective. Gather a column of the answers first .. first + SLAB - 1, in order of row, on rank 0 (None
@@ -112,11 +144,16 @@ def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
             writer = csv.writer(lines)
             if first == world.rank == 0:
                 writer.writerow(columns)
-            writer.writerows(map(str, values) for values in zip(*columns.values(), strict=True))
+            writer.writerows(zip(*map(_spelled, columns.values()), strict=True))
             content = world.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
             with together(world, f"write {path}"):
                 if file:
                     file.write(content)
+
+
+def _spelled(column: np.ndarray) -> list:
+    """Return a column as values that a CSV spells as short as they can be read back."""
+    return list(map(str, column)) if column.dtype == np.float32 else column.tolist()
 
 
 def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
@@ -124,7 +161,7 @@ def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
     import pyarrow as pa  # takes a second to load, and few answers are parquet
     from pyarrow import parquet
 
-    kinds = {name: column[:0] for name, column in _by_entry(answers.columns).items()}
+    kinds = _by_entry({name: column[:0] for name, column in answers.columns.items()})
     schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()])
     with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
         for first in range(0, max(1, answers.total), SLAB):

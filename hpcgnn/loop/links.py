@@ -22,12 +22,13 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
-from hpcgnn.loop.launch import on_first_rank
-from hpcgnn.loop.question_file import AskedEdges, find_nodes, id_column, read_edges
+from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.ranking import Candidates
 
 AT_ONCE = 1 << 14  # queries whose rows, and answers, all ranks hold at once
+# An answer. query: place of its query among this rank's; row: in the file of answers; place: among the query's, from 1.
+PLACED = np.dtype([(name, np.int64) for name in ("query", "row", "place", "node")] + [("score", np.float64)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +64,10 @@ class LinkEnds:
     rank: Callable[[np.ndarray, int], np.ndarray] | None = None
     score_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
-    def find(self, path: str, end: LinkEnd, names: list[str]) -> np.ndarray:
-        """Collective. Find the global ids [n] of an end's nodes that a file names. Raises DistributedError."""
+    def named(self, end: LinkEnd) -> Named:
+        """Return the names of an end's nodes in files."""
         kind = self.book.node_types[end.kind]
-        ids = OriginalIds(self.book, kind, end.ids, self.world)
-        return find_nodes(path, end.column, names, [kind] * len(names), lambda _: ids, self.world)
-
-
-@dataclass(slots=True)
-class LinkQueries:
-    """The queries, alike on all ranks. node [Q] global ids, edge_type [Q]; name [Q] and rel [Q] as written in the file,
-    rel None without edge types."""
-
-    node: np.ndarray
-    edge_type: np.ndarray
-    name: np.ndarray
-    rel: np.ndarray | None = None
+        return Named([kind], lambda _: OriginalIds(self.book, kind, end.ids, self.world))
 
 
 def check_queries(arguments: Namespace) -> None:
@@ -109,52 +98,69 @@ def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
     Raises DistributedError for queries that the graph does not have, and for scores that are not finite.
     """
     query, answer, world, channel = links.query, links.answer, links.world, links.channel
-    queries, candidates, pieces = _queries(links, path), _candidates(links), []
-    for begin in range(0, len(queries.node), AT_ONCE):
+    queries, candidates = _queries(links, path), _candidates(links)
+    pieces, total = [np.empty(0, PLACED)], 0
+    for begin in range(0, queries.total, AT_ONCE):
         world.working("best answers", begin)
-        part = slice(begin, begin + AT_ONCE)
+        own = slice(*np.searchsorted(queries.row, (begin, begin + AT_ONCE)))
+        node, edge_type = _alike(queries, own, query.column, world)
         if links.rank is not None:
-            best = links.rank(queries.node[part], count)
+            best = links.rank(node, count)
         else:
-            rows = _pull(links, query, queries.node[part])
+            rows = _pull(links, query, node)
             best = candidates.best(
-                links.decoder, answer.embedding, rows, queries.node[part],
-                queries.edge_type[part], answer.row_id, count, world, channel, answer.is_candidate,
+                links.decoder, answer.embedding, rows, node, edge_type, answer.row_id, count, world, channel,
+                answer.is_candidate,
             )  # fmt: skip
-        best["number"] += begin
-        pieces.append(best[best["number"] % world.size == world.rank])
-    return _columns(links, queries, np.concatenate(pieces))
+        holds = np.full(len(node), -1)
+        holds[queries.row[own] - begin] = np.arange(own.start, own.stop)
+        pieces.append(_placed(best, holds, total))
+        total += len(best)
+    return _columns(links, queries, np.concatenate(pieces), total)
+
+
+def _alike(queries: Questions, own: slice, column: str, world: World) -> tuple[np.ndarray, np.ndarray]:
+    """Collective. Bring the nodes and edge types of all ranks' queries in a range of rows, in order of row."""
+    edge_type = queries.value.get("rel", np.zeros(len(queries.row), np.int64))
+    pieces = world.allgather((queries.row[own], queries.node[column][own], edge_type[own]))
+    row, node, edge_type = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    order = np.argsort(row)
+    return node[order], edge_type[order]
+
+
+def _placed(best: np.ndarray, holds: np.ndarray, first: int) -> np.ndarray:
+    """Choose the entries of ``ranking.BEST`` about queries that this rank holds, as entries of ``PLACED``. holds: place
+    of each query among this rank's, or -1; first: row of the first entry in the file of answers."""
+    _, begin, size = np.unique(best["number"], return_index=True, return_counts=True)
+    own = holds[best["number"]] >= 0
+    placed = np.empty(np.count_nonzero(own), PLACED)
+    placed["query"], placed["row"] = holds[best["number"]][own], first + np.flatnonzero(own)
+    placed["place"] = (1 + np.arange(len(best)) - np.repeat(begin, size))[own]
+    placed["node"], placed["score"] = best["node"][own], best["score"][own]
+    return placed
 
 
 @torch.no_grad()
 def score_pairs(
-    links: LinkEnds, pairs: AskedEdges, at_once: int, columns_of: Callable[[Any, Any, Any, Any], dict[str, np.ndarray]]
+    links: LinkEnds, pairs: Questions, at_once: int, columns_of: Callable[[Any, Any, Any, Any], dict[str, np.ndarray]]
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Answer each pair of a file from the embeddings of its ends, ``at_once`` pairs per rank in a step.
     Columns are src and dst, rel where there are edge types, and the columns of ``columns_of``, which takes source and
-    destination embeddings [m, Z], the edge type [m] and the pairs' numbers [m, F] float64.
-
-    Raises DistributedError for nodes that the graph does not have.
-    """
-    world, count = links.world, len(pairs.src)
+    destination embeddings [m, Z], the edge type [m] and the pairs' numbers [m, F] float64."""
+    world, answers, count = links.world, [], len(pairs.row)
     ends = {end.column: end for end in (links.query, links.answer)}
-    nodes = {name: links.find(pairs.path, end, getattr(pairs, name)) for name, end in ends.items()}
-    rel = np.zeros(count, np.int64) if pairs.rel is None else pairs.rel
-    numbers = np.empty((count, 0)) if pairs.numbers is None else pairs.numbers
-    rows, answers, size = [], [], at_once * world.size
-    for begin in range(0, max(1, count), size):
+    rel = pairs.value.get("rel", np.zeros(count, np.int64))
+    numbers = pairs.value.get("numbers", np.empty((count, 0)))
+    most = int(world.reduce_array(np.array([count]), "max")[0])
+    for begin in range(0, max(1, most), at_once):
         world.working("score the pairs", begin)
-        own = np.arange(begin + world.rank, min(begin + size, count), world.size)
-        source, destination = (_pull(links, ends[name], nodes[name][own]) for name in ("src", "dst"))
+        own = slice(begin, begin + at_once)
+        source, destination = (_pull(links, ends[name], pairs.node[name][own]) for name in ("src", "dst"))
         of_pairs = (torch.from_numpy(values[own]).to(source.device) for values in (rel, numbers))
         answers.append(columns_of(source, destination, *of_pairs))
-        rows.append(own)
-    own = np.concatenate(rows)
-    columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
-    if pairs.rel is not None:
-        columns["rel"] = (rel if pairs.rel_text is None else id_column(pairs.rel_text))[own]
+    columns = dict(pairs.shown)
     columns |= {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-    return AnswerColumns(own, count, columns)
+    return AnswerColumns(pairs.row, pairs.total, columns)
 
 
 def _pull(links: LinkEnds, end: LinkEnd, nodes: np.ndarray) -> torch.Tensor:
@@ -174,41 +180,27 @@ def _candidates(links: LinkEnds) -> Candidates:
     return Candidates(known, int(np.diff(ownership.starts).max(initial=1)), reverse=links.query.column == "dst")
 
 
-def _queries(links: LinkEnds, path: str) -> LinkQueries:
-    """Collective. Read the queries of a file, or take all nodes at the query's end."""
+def _queries(links: LinkEnds, path: str) -> Questions:
+    """Collective. Read this rank's queries from a file, or take its nodes at the query's end."""
     world, end, (types, words) = links.world, links.query, links.edge_types
-    if not path:
-        with together(world, "find the queries"):
-            if types > 1:
-                raise ValueError(f"--top_k: the run has edge types: name a CSV with the columns {end.column} and rel")
-        first = int(links.book.of_type(end.kind).starts[world.rank])
-        pieces = world.allgather((end.row_id, first + np.arange(len(end.ids)), text(end.ids)))
-        row, node, name = (np.concatenate(found) for found in zip(*pieces, strict=True))
-        order = np.argsort(row)
-        return LinkQueries(node[order], np.zeros(len(node), np.int64), name[order])
-
-    def read() -> AskedEdges:
-        return read_edges(path, types, words, ends=(end.column,))
-
-    asked = on_first_rank(world, "read the queries", read)
-    names = getattr(asked, end.column)
-    node = links.find(path, end, names)
-    if asked.rel is None:
-        return LinkQueries(node, np.zeros(len(node), np.int64), id_column(names))
-    return LinkQueries(node, asked.rel, id_column(names), id_column(asked.rel_text or []))
+    if path:
+        return read_edges(path, {end.column: links.named(end)}, world, types, words)
+    with together(world, "find the queries"):
+        if types > 1:
+            raise ValueError(f"--top_k: the run has edge types: name a file with the columns {end.column} and rel")
+    order, first = np.argsort(end.row_id), int(links.book.of_type(end.kind).starts[world.rank])
+    total = int(links.book.of_type(end.kind).starts[-1] - links.book.of_type(end.kind).starts[0])
+    names: dict[str, Any] = {end.column: text(end.ids)[order]}
+    return Questions("", end.row_id[order], total, {end.column: first + order}, {}, names)
 
 
-def _columns(links: LinkEnds, queries: LinkQueries, best: np.ndarray) -> AnswerColumns:
-    """Collective. Name this rank's answers, entries of ``ranking.BEST``; a query may have fewer than it asks for."""
-    _, first, size = np.unique(best["number"], return_index=True, return_counts=True)
-    place = np.arange(len(best)) - np.repeat(first, size)
-    sizes = links.world.reduce_array(np.bincount(best["number"], minlength=len(queries.node)))
-    columns = {links.query.column: queries.name[best["number"]]}
-    if queries.rel is not None:
-        columns["rel"] = queries.rel[best["number"]]
-    columns |= {"place": place + 1, links.answer.column: names_of(links, links.answer, best["node"])}
+def _columns(links: LinkEnds, queries: Questions, best: np.ndarray, total: int) -> AnswerColumns:
+    """Collective. Name this rank's answers, entries of ``PLACED``; total: answers of all ranks, as a query may have
+    fewer than it asks for."""
+    columns = {name: column.take(best["query"]) for name, column in queries.shown.items()}
+    columns |= {"place": best["place"], links.answer.column: names_of(links, links.answer, best["node"])}
     columns["score"] = links.score_of(best["score"])
-    return AnswerColumns((np.cumsum(sizes) - sizes)[best["number"]] + place, int(sizes.sum()), columns)
+    return AnswerColumns(best["row"], total, columns)
 
 
 def names_of(links: LinkEnds, end: LinkEnd, node: np.ndarray) -> np.ndarray:

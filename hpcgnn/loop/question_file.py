@@ -1,129 +1,351 @@
-"""Reads the CSV files that ask ``hpcgnn.predict`` about nodes or pairs, named by their original ids."""
+"""Reads the files that ask ``hpcgnn.predict`` about nodes or pairs, named by their original ids: CSV, packed by gzip or
+not, or Parquet.
+
+Rank 0 reads a file in blocks of rows. All ranks look the names of a block up, and each keeps its share of the rows: the
+numbers of the nodes, and the names as Arrow has them, which is a fifth of what Python's strings take. m rows of this
+rank.
+"""
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.original_ids import OriginalIds
+from hpcgnn.loop.answer_file import TextColumn
+from hpcgnn.loop.launch import on_first_rank
 
-INTEGRAL = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+if TYPE_CHECKING:  # pyarrow takes a second to load, and most commands read no questions
+    import pyarrow as pa
 
+CSV_BYTES, ROWS = 1 << 22, 1 << 18  # of a CSV, and of a Parquet file, that ranks hold as text at once
+GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # that files begin with
+INTEGRAL, CANONICAL = r"^(?:\+|(-))?(\d+)(?:\.0*)?$", r"^(0|-?[1-9]\d{0,18})$"
 
-def read_rows(path: str, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Read the rows of a CSV with a header. Raises ValueError naming file and row for a missing column or field."""
-    if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
-            reader = csv.DictReader(file)
-            header = reader.fieldnames or ()
-            rows = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: not a CSV in UTF-8: {error}") from error
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            raise ValueError(f"{path}: row {number}: {len(header)} fields expected, as in the header")
-    return rows
-
-
-def read_numbers(path: str, rows: list[dict[str, str]], column: str) -> np.ndarray:
-    """Read a column of finite numbers, float64 [n]. Raises ValueError naming file and row for anything else."""
-    values = np.empty(len(rows))
-    for number, row in enumerate(rows, 1):
-        try:
-            values[number - 1] = float(row[column])
-        except ValueError:
-            values[number - 1] = np.nan
-        if not np.isfinite(values[number - 1]):
-            raise ValueError(f"{path}: row {number}: {column} {row[column]!r} is not a finite number")
-    return values
+Block = Mapping[str, "pa.Array"]  # columns of text, by name
+Parse = Callable[[str, int, Block], dict[str, np.ndarray]]
 
 
 @dataclass(slots=True)
-class AskedEdges:
-    """The rows of a pairs file: src, dst original ids as text, rel int64 their edge types, None without any, and
-    rel_text, as the file has them; numbers [n, F] float64 of further columns, None without any."""
+class Questions:
+    """This rank's share of the rows of a file: every R-th row. row [m] int64: their places in the file; total: rows of
+    all ranks. node: global ids [m] by column of names; value: numbers [m, ...] by name; shown: columns of names as the
+    file has them, integers where all are such."""
 
     path: str
-    src: list[str]
-    dst: list[str]
-    rel: np.ndarray | None = None
-    rel_text: list[str] | None = None
-    numbers: np.ndarray | None = None
+    row: np.ndarray
+    total: int
+    node: dict[str, np.ndarray]
+    value: dict[str, np.ndarray]
+    shown: dict[str, np.ndarray | TextColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A column of node names. types: node types that a row may name; ids_of: what finds the nodes of each; number: name
+    of the parsed column with the number of each row's type, empty where there is one."""
+
+    types: Sequence[str]
+    ids_of: Callable[[str], OriginalIds]
+    number: str = ""
+
+
+def read_questions(
+    path: str, named: dict[str, Named], world: World, further: Sequence[str] = (), optional: Sequence[str] = (),
+    parse: Parse | None = None, shown: Sequence[str] = (),
+) -> Questions:  # fmt: skip
+    """Collective. Read a file of questions. named: columns of nodes; further: other columns that it needs; optional:
+    columns that may be missing. parse: makes numbers of the columns [b, ...] of a block, which begins at row 1 or
+    later, or raises ValueError; shown: further columns to keep as text.
+
+    Raises DistributedError naming file and row for a missing column or field, and for a name that no node has.
+    """
+    blocks = _blocks(path, (*named, *further), optional)
+    finders = {name: _Finder(path, name, column, world) for name, column in named.items()}
+    kept: dict[str, list] = {name: [] for name in (*named, *shown)}
+    nodes: dict[str, list] = {name: [] for name in named}
+    values: list[dict[str, np.ndarray]] = []
+    rows: list[np.ndarray] = [np.empty(0, np.int64)]
+    total = 0
+
+    def read() -> tuple[dict[str, pa.Array], dict[str, np.ndarray]] | None:
+        text = next(blocks, None)
+        if text is None:
+            return None
+        return {name: text[name] for name in kept}, parse(path, total + 1, text) if parse else {}
+
+    while (block := on_first_rank(world, "read the questions", read)) is not None:
+        world.working("read the questions", total)
+        text, numbers = block
+        size = len(text[next(iter(named))])
+        own = np.arange((world.rank - total) % world.size, size, world.size)
+        for name, finder in finders.items():
+            nodes[name].append(finder.find(total, text[name], numbers)[own])
+        for name, pieces in kept.items():
+            pieces.append(text[name].take(own))
+        values.append({name: column[own] for name, column in numbers.items()})
+        rows.append(total + own)
+        total += size
+    for finder in finders.values():
+        finder.check()
+    return Questions(
+        path, np.concatenate(rows), total, {name: np.concatenate(pieces) for name, pieces in nodes.items()},
+        {name: np.concatenate([part[name] for part in values]) for name in values[0]},
+        {name: id_column(pieces, world) for name, pieces in kept.items()},
+    )  # fmt: skip
 
 
 def read_edges(
-    path: str, edge_types: int = 1, words: Sequence[str] = (), ends: tuple[str, ...] = ("src", "dst"),
-    numbers: tuple[str, ...] = (),
-) -> AskedEdges:  # fmt: skip
-    """Read a CSV with the columns ``ends`` (of src and dst), where there are several edge types rel, and ``numbers``.
-    rel is a word, where the types were made from ``words``, or a number, unless a word is spelled like it. Raises
-    ValueError naming file and row for a missing column, or for a value that is no edge type, or no number."""
-    rows = read_rows(path, (*ends, "rel", *numbers) if edge_types > 1 else (*ends, *numbers))
-    src, dst = ([row[column].strip() for row in rows] if column in ends else [] for column in ("src", "dst"))
-    columns = np.column_stack([read_numbers(path, rows, name) for name in numbers]) if numbers else None
-    if edge_types == 1:
-        return AskedEdges(path, src, dst, numbers=columns)
+    path: str, ends: dict[str, Named], world: World, edge_types: int = 1, words: Sequence[str] = (),
+    further: Sequence[str] = (),
+) -> Questions:  # fmt: skip
+    """Collective. Read a file with the columns of ``ends`` and, where there are several edge types, rel, whose numbers
+    become the value "rel". rel is a word, where the types were made from ``words``, or a number, unless a word is
+    spelled like it. further: columns of numbers, which become the value "numbers" [m, F] float64.
+
+    Raises DistributedError naming file and row for a missing column, an unknown node, or a value that is no edge type,
+    or no number.
+    """
     kinds = {str(number): number for number in range(edge_types)}
     kinds |= {word: number for number, word in enumerate(words)}
-    rel = [row["rel"].strip() for row in rows]
-    for number, kind in enumerate(rel, 1):
-        if kind not in kinds:
-            by_word = f", or by name, such as {words[0]}" if words else ""
-            raise ValueError(
-                f"{path}: row {number}: rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}"
-                f"{by_word}"
-            )
-    return AskedEdges(path, src, dst, np.array([kinds[kind] for kind in rel], np.int64), rel, columns)
+    typed = ["rel"] if edge_types > 1 else []
+    by_word = f", or by name, such as {words[0]}" if words else ""
+
+    def refuse(kind: str) -> str:
+        return (
+            f"rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}{by_word}"
+        )  # fmt: skip
+
+    def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
+        values = {name: numbers_of(path, first, text[name], kinds, refuse) for name in typed}
+        numbers = [finite_numbers(path, first, name, text[name]) for name in further]
+        return values | ({"numbers": np.column_stack(numbers)} if numbers else {})
+
+    return read_questions(path, ends, world, [*typed, *further], parse=parse, shown=typed)
 
 
-def find_nodes(
-    path: str, column: str, names: list[str], types: list[str], ids_of: Callable[[str], OriginalIds], world: World
+def numbers_of(
+    path: str, first: int, words: pa.Array, numbers: Mapping[str, int], refuse: Callable[[str], str]
 ) -> np.ndarray:
-    """Collective. Find the global ids [n] of the nodes that a file's column names by original id, each of its type;
-    ids_of: makes the ``OriginalIds`` of a node type.
-
-    Raises DistributedError naming file and row for an unknown id.
-    """
-    kinds, ids, text = np.array(types, object), np.full(len(names), -1), np.array(names, str)
-    for kind in sorted(set(types)):
-        places, known = np.flatnonzero(kinds == kind), ids_of(kind)
-        asked = text[places]
-        if known.are_integers:  # convert reads 017 and 17.0 as 17
-            asked = np.array([_spell_integer(name) for name in asked.tolist()], str)
-        ids[places] = known.find(asked)
-    with together(world, "look up the nodes"):
-        unknown = np.flatnonzero(ids < 0)
-        if len(unknown):
-            at = unknown[0]
-            raise ValueError(
-                f"{path}: row {at + 1}: {column} {names[at]!r} is no {types[at]} of this graph "
-                f"({len(unknown)} such rows)"
-            )
-    return ids
+    """Replace words [b] by their numbers, int64. Raises ValueError naming file and row for another word, with what
+    ``refuse`` has to say about it."""
+    return each_value(path, first, words, lambda word: numbers[word] if word in numbers else refuse(word), np.int64)
 
 
-def _spell_integer(name: str) -> str:
-    """Spell an integral number as integers are written; anything else stays as it is."""
-    found = INTEGRAL.fullmatch(name)
-    return str(int(found[1])) if found else name
+def finite_numbers(path: str, first: int, column: str, text: pa.Array) -> np.ndarray:
+    """Read a column of finite numbers, float64 [b]. Raises ValueError naming file and row for anything else."""
+
+    def number(word: str) -> float | str:
+        try:
+            value = float(word)
+        except ValueError:
+            value = np.nan
+        return value if np.isfinite(value) else f"{column} {word!r} is not a finite number"
+
+    return each_value(path, first, text, number, np.float64)
 
 
-def id_column(names: list[str]) -> np.ndarray:
-    """Make a column of ids as a file spells them: integers where all are such, text otherwise."""
+def each_value(path: str, first: int, text: pa.Array, value_of: Callable[[str], Any], dtype: Any) -> np.ndarray:
+    """Replace each text [b] by its value, computed once for equal ones. A value that is text is what is wrong with the
+    row: raises ValueError with it, naming file and row."""
+    encoded = text.dictionary_encode()
+    values = [value_of(word) for word in encoded.dictionary.to_pylist()]
+    number = encoded.indices.to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(np.array([isinstance(value, str) for value in values], bool)[number])
+    if len(wrong):
+        raise ValueError(f"{path}: row {first + wrong[0]}: {values[number[wrong[0]]]}")
+    return np.array(values, dtype)[number]
+
+
+@dataclass(slots=True)
+class _Finder:
+    """Finds the nodes that a column names, block by block, and keeps the first name that no node has."""
+
+    path: str
+    column: str
+    named: Named
+    world: World
+    ids: dict[str, OriginalIds] = field(default_factory=dict)
+    unknown: tuple[int, str, str] | None = None
+    num_unknown: int = 0
+
+    def find(self, start: int, names: pa.Array, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Collective. Find the global ids [b] of names [b], alike on all ranks; -1 for unknown ones. start: row of the
+        file, from 0, that the block begins with."""
+        kinds = numbers[self.named.number] if self.named.number else np.zeros(len(names), np.int64)
+        found = np.full(len(names), -1)
+        for kind in np.unique(kinds):
+            name = self.named.types[kind]
+            if name not in self.ids:
+                self.ids[name] = self.named.ids_of(name)
+            places = np.flatnonzero(kinds == kind)
+            encoded = names.take(places).dictionary_encode()
+            unique = _find(self.ids[name], encoded.dictionary)
+            found[places] = unique[encoded.indices.to_numpy(zero_copy_only=False)]
+        wrong = np.flatnonzero(found < 0)
+        if len(wrong) and self.unknown is None:
+            self.unknown = start + wrong[0], names[wrong[0]].as_py(), self.named.types[kinds[wrong[0]]]
+        self.num_unknown += len(wrong)
+        return found
+
+    def check(self) -> None:
+        """Collective. Raise DistributedError naming file and row for an unknown name."""
+        with together(self.world, "look up the nodes"):
+            if self.unknown is not None:
+                row, name, kind = self.unknown
+                raise ValueError(
+                    f"{self.path}: row {row + 1}: {self.column} {name!r} is no {kind} of this graph "
+                    f"({self.num_unknown} such rows)"
+                )
+
+
+def _find(ids: OriginalIds, names: pa.Array) -> np.ndarray:
+    """Collective. Find the global ids of unique names; -1 where no node has one."""
+    import pyarrow.compute as pc
+
+    if not ids.are_integers:
+        return ids.find(names.cast("binary").to_numpy(zero_copy_only=False).astype(np.bytes_))
+    plain = pc.replace_substring_regex(names, INTEGRAL, r"\1\2")  # convert reads 017 and 17.0 as 17
+    is_integer = pc.match_substring_regex(plain, r"^-?\d+$").to_numpy(zero_copy_only=False)
+    numbers, fits = _integers(pc.if_else(is_integer, plain, "0"))
+    return np.where(is_integer & fits, ids.find(numbers), -1)
+
+
+def _integers(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Read spelled integers, int64, and which of them 64 bits hold."""
+    import pyarrow as pa
+
     try:
-        numbers = np.array([int(name) for name in names], np.int64)
-    except (ValueError, OverflowError):
-        return np.array(names, str)
-    return numbers if list(map(str, numbers)) == names else np.array(names, str)
+        return text.cast(pa.int64()).to_numpy(), np.ones(len(text), bool)
+    except pa.ArrowInvalid:
+        numbers = [int(word) for word in text.to_pylist()]
+        fits = np.array([-(1 << 63) <= number < 1 << 63 for number in numbers], bool)
+        return np.array([number if fit else 0 for number, fit in zip(numbers, fits, strict=True)], np.int64), fits
+
+
+def id_column(pieces: Sequence[pa.Array], world: World) -> np.ndarray | TextColumn:
+    """Collective. Make a column of ids as a file spells them, from this rank's pieces: integers where all ids of all
+    ranks are spelled as such, text otherwise."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = pa.chunked_array(pieces, pa.string())
+    if not world.any(not pc.all(pc.match_substring_regex(column, CANONICAL), min_count=0).as_py()):
+        read = [_integers(piece) for piece in column.chunks]
+        if not world.any(not all(fits.all() for _, fits in read)):
+            return np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in read)])
+    longest = pc.max(pc.utf8_length(column)).as_py() or 1
+    return TextColumn(column, int(world.reduce_array(np.array([longest]), "max")[0]))
+
+
+def _blocks(path: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Block]:
+    """Yield the columns of a file as text, without spaces around it, block by block; at least one block. Raises
+    ValueError naming file and row for a missing column or field, or a file that cannot be read."""
+    import pyarrow as pa
+
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file")
+    with open(path, "rb") as file:
+        start = file.read(len(PARQUET))
+    source: _Csv | _Parquet = _Parquet(path) if start == PARQUET else _Csv(path, start[: len(GZIP)] == GZIP)
+    try:
+        header = source.header()
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
+        chosen = [*columns, *(column for column in optional if column in header)]
+        for column in chosen:
+            if header.count(column) > 1:
+                raise ValueError(f"{path}: column {column} is there {header.count(column)} times: leave one")
+        num_rows = 0
+        for batch in source.batches(chosen):
+            yield {name: _clean(path, num_rows, name, batch[name], name in optional) for name in chosen}
+            num_rows += batch.num_rows
+        if num_rows == 0:
+            yield dict.fromkeys(chosen, pa.array([], pa.string()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ValueError(source.problem(error)) from error
+
+
+def _clean(path: str, start: int, name: str, column: pa.Array, may_be_null: bool) -> pa.Array:
+    """Return a column [b] as text without spaces around it. Raises ValueError for a field that is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    if may_be_null:
+        return text.fill_null("")
+    if text.null_count:
+        first = int(np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueError(f"{path}: row {start + first + 1}: {name} is null")
+    return text
+
+
+@dataclass(slots=True)
+class _Csv:
+    """A CSV with a header, packed by gzip or not. bad_row: the first row with another number of fields."""
+
+    path: str
+    is_packed: bool
+    bad_row: Any = None
+
+    def header(self) -> list[str]:
+        from pyarrow import csv
+
+        return self._open(csv.ConvertOptions()).schema.names
+
+    def batches(self, chosen: list[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        kinds = dict.fromkeys(chosen, pa.string())
+        yield from self._open(csv.ConvertOptions(column_types=kinds, include_columns=chosen, strings_can_be_null=False))
+
+    def problem(self, error: Exception) -> str:
+        """Say what is wrong with the file."""
+        if self.bad_row is None:
+            return f"{self.path}: not a CSV in UTF-8: {error}"
+        row, fields = self.bad_row.number - 1, self.bad_row.expected_columns  # Arrow counts the header
+        return f"{self.path}: row {row}: {fields} fields expected, as in the header"
+
+    def _open(self, options: Any) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        def remember(row: Any) -> str:  # what it raises itself, Arrow drops
+            self.bad_row = self.bad_row or row
+            return "error"
+
+        return csv.open_csv(
+            pa.input_stream(self.path, compression="gzip" if self.is_packed else None),
+            csv.ReadOptions(use_threads=False, block_size=CSV_BYTES),
+            csv.ParseOptions(newlines_in_values=True, invalid_row_handler=remember), options,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Parquet:
+    """A Parquet file."""
+
+    path: str
+
+    def header(self) -> list[str]:
+        from pyarrow import parquet
+
+        return parquet.read_schema(self.path).names
+
+    def batches(self, chosen: list[str]) -> Iterator[pa.RecordBatch]:
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(self.path) as file:
+            yield from file.iter_batches(ROWS, columns=chosen)
+
+    def problem(self, error: Exception) -> str:
+        """Say what is wrong with the file."""
+        return f"{self.path}: not a Parquet file with columns of text or numbers: {error}"

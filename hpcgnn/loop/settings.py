@@ -181,6 +181,16 @@ class OutputConfig:
             raise ValueError(f"output.keep must be at least 1, got {self.keep}")
 
 
+# Keys of the sections ``eval`` that hpcgnn.evaluate can change, with their types and help.
+EVAL_OPTIONS: dict[str, tuple[Any, str]] = {
+    "exact": (bool | None, "whether to score with all neighbors; static graphs"),
+    "ranking": (str | None, "ranking of links, or drawn: against drawn negatives; static and snapshot graphs"),
+    "message_edges": (str | None, "edges that carry messages in the test: train or train_val; static graphs"),
+    "negatives": (int | None, "number of negatives drawn for each link; static and snapshot graphs"),
+    "batch_size": (int | None, "number of seeds or events in a batch; static and temporal graphs"),
+}
+
+
 class Sections:
     """A run's configuration: nested dataclasses, one a section, for the kind of graph that ``KIND`` names."""
 
@@ -189,6 +199,7 @@ class Sections:
     task: Any
     sampling: Any
     model: Any
+    eval: Any
     train: TrainConfig
     comm: CommConfig
     output: OutputConfig
@@ -220,12 +231,37 @@ class Sections:
         self.data.path = self.data.path and os.path.abspath(self.data.path)
         self.train.init = self.train.init and os.path.abspath(self.train.init)
 
-    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> Sections:
-        """Return the configuration with another protocol of evaluation. Raises ValueError where the kind has no
-        other."""
+    def evaluated_by(
+        self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
+    ) -> Sections:  # fmt: skip
+        """Return the configuration with another protocol of evaluation; changes: other values of keys of ``eval``.
+        Raises ValueError where the kind has no such key, or the key has no effect."""
         if protocol or negatives_file or baseline:
             raise ValueError("--eval, --eval.negatives_file and --baseline.kind are for runs on temporal graphs")
-        return self
+        if not changes:
+            return self
+        names = [field.name for field in dataclasses.fields(self.eval)]
+        for name in changes:
+            if name not in names:
+                listed = ", ".join(f"--eval.{name}" for name in names if name in EVAL_OPTIONS)
+                raise ValueError(f"--eval.{name} is not for runs on {self.KIND} graphs, which have {listed}")
+        # There are no sampling servers here, so nothing that they hold is missing for exact scores.
+        comm = dataclasses.replace(self.comm, sampling_servers=0, server_features=False)
+        changed = dataclasses.replace(self, eval=dataclasses.replace(self.eval, **changes), comm=comm)
+        changed.check_evaluation(changes)
+        return changed
+
+    def check_evaluation(self, changes: dict[str, Any]) -> None:
+        """Raise ValueError for changed keys of ``eval`` that have no effect on this run."""
+        if "negatives" not in changes:
+            return
+        if self.task.kind != "link":
+            raise ValueError(f"--eval.negatives is for task.kind link, this run has {self.task.kind}: leave it out")
+        if self.eval.ranking:
+            raise ValueError(
+                f"--eval.negatives: eval.ranking {self.eval.ranking} ranks among all nodes: leave it out, or add "
+                "--eval.ranking drawn"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain dictionaries, with the kind of graph."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
+from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import AskedEdges, read_edges
+from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EDGE, NODE, REGRESSION
@@ -57,8 +58,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     best answers, ``task.horizon`` snapshots after the last one."""
     world, out = session.world, arguments.out
     if arguments.pairs:
-        types, words = edge_types_of(session)
-        pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
+        pairs = read_pairs(session, arguments.pairs)
         answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", world)
         return
     if arguments.top_k:
@@ -74,7 +74,7 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     "src" or "dst"; new_only: with the edges of the last snapshot as known."""
     partition, world, channel = session.partition, session.world, session.graph.channel
     *_, (number, outputs) = forecast(session)
-    ids = partition.columns.get("id", partition.flat_row)
+    ids = original_ids(partition)
     ends = [LinkEnd(column, 0, ids, partition.flat_row, outputs) for column in ("src", "dst")]
     query, answer = ends if given == "src" else ends[::-1]
     known = None
@@ -91,7 +91,21 @@ def edge_types_of(session: Session) -> tuple[int, list[str]]:
     return max(1, session.goal.num_edge_types), list(session.schema.values[EDGE_NAMES])
 
 
-def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False) -> AnswerColumns:
+def read_pairs(session: Session, path: str) -> Questions:
+    """Collective. Read this rank's share of a file of pairs. Raises DistributedError naming file and row for a missing
+    column, an unknown node or no edge type."""
+    partition = session.partition
+    ids = partial(OriginalIds, partition.book, ids=original_ids(partition), world=session.world)
+    named = Named(partition.book.node_types[:1], ids)
+    return read_edges(path, {"src": named, "dst": named}, session.world, *edge_types_of(session))
+
+
+def original_ids(partition: Any) -> np.ndarray:
+    """Return the original ids [n] of this rank's nodes, or their rows where the graph has none."""
+    return partition.columns.get("id", partition.flat_row)
+
+
+def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
     """Collective. Answer each pair at the snapshot of the prediction: a score of a link, the class of an edge with its
     outputs, or its number."""
     model, classes = session.model, session.schema.values[EDGE_CLASSES]
@@ -140,7 +154,7 @@ def forecast_nodes(session: Session, last: int, probabilities: bool = False) -> 
         if not 1 <= last <= most:
             which = "from the first of training on" if session.forgets else "after those of training"
             raise ValueError(f"--snapshots must be 1 to {most}, the snapshots {which}; got {last}")
-    columns = {"node": text(partition.columns.get("id", partition.flat_row))}
+    columns = {"node": text(original_ids(partition))}
     if NODE_TYPE in partition.names and NODE_TYPE in partition.columns:
         columns[NODE_TYPE] = np.array(partition.names[NODE_TYPE])[partition.columns[NODE_TYPE]]
     for number, rows in forecast(session):

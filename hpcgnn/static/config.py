@@ -514,16 +514,29 @@ class StaticConfig(Sections):
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
         self.eval.negatives_sha256 = sha256_of(self.eval.negatives_file)
 
-    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> StaticConfig:
-        """Return the configuration that ``hpcgnn.evaluate`` opens. Raises ValueError for words of other kinds of
-        graphs, and where the file of negatives has another content than when the run began."""
-        super().evaluated_by(protocol, negatives_file, baseline)
-        if self.eval.negatives_sha256 and sha256_of(self.eval.negatives_file) != self.eval.negatives_sha256:
+    def evaluated_by(
+        self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
+    ) -> Sections:  # fmt: skip
+        """Return the configuration with another evaluation. Raises ValueError for words of other kinds of graphs, for
+        keys without an effect, and where the file of negatives has another content than when the run began."""
+        changes = dict(changes or {})
+        if negatives_file:
+            changes |= {"negatives_file": negatives_file, "negatives_sha256": sha256_of(negatives_file)}
+        elif changes.get("ranking", self.eval.ranking) not in GIVEN:
+            changes |= {"negatives_file": "", "negatives_sha256": ""} if self.eval.negatives_file else {}
+        elif self.eval.negatives_sha256 and sha256_of(self.eval.negatives_file) != self.eval.negatives_sha256:
             raise ValueError(
                 f"eval.negatives_file: {self.eval.negatives_file} is not what it was when the run began (another "
                 "sha256): put the old file back"
             )
-        return self
+        return super().evaluated_by(protocol, "", baseline, changes)
+
+    def check_evaluation(self, changes: dict[str, Any]) -> None:
+        """Raise ValueError for changed keys of ``eval`` that have no effect on this run."""
+        super().check_evaluation(changes)
+        whole = "train.full_graph" if self.train.full_graph else f"eval.ranking {self.eval.ranking}"
+        if changes.get("exact") is False and (self.train.full_graph or self.eval.ranking):
+            raise ValueError(f"--eval.exact false: {whole} always scores with all neighbors: leave it out")
 
 
 def message_columns(config: StaticConfig) -> list[str]:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
+from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import AskedEdges, read_edges
+from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
@@ -62,8 +62,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     pairs, or embeddings of all nodes that the learned relation is between."""
     config, world = session.config, session.world
     if arguments.pairs:
-        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(session, arguments.pairs))
-        what = "scores" if config.task.kind == LINK else "pairs"
+        pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
         answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
     elif arguments.top_k:
         answer_best(partial(links_of, session), arguments, world)
@@ -152,16 +151,23 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     )  # fmt: skip
 
 
-def read_pairs(session: Session, path: str) -> AskedEdges:
-    """Read a file of pairs: edge types for links, or the columns ``task.edge_columns`` for labels of edges, of several
-    numbers as name_0, name_1, ... Raises ValueError naming file and row."""
-    types, words = edge_types_of(session)
+def read_pairs(session: Session, path: str) -> Questions:
+    """Collective. Read this rank's share of a file of pairs: edge types for links, or the columns ``task.edge_columns``
+    for labels of edges, of several numbers as name_0, name_1, ... Raises DistributedError naming file and row for a
+    missing column, an unknown node, no edge type or no number."""
+    partition, learned = session.partition, session.goal.learned
+
+    def named(kind: int) -> Named:
+        ids = partial(OriginalIds, partition.book, ids=original_ids(partition, kind), world=session.world)
+        return Named([partition.types[kind]], ids)
+
+    ends = {"src": named(learned.src_type), "dst": named(learned.dst_type)}
     widths = session.schema.values.get(WIDTHS, {})
     names = [[name] if width == 1 else [f"{name}_{at}" for at in range(width)] for name, width in widths.items()]
-    return read_edges(path, types, words, numbers=tuple(chain.from_iterable(names)))
+    return read_edges(path, ends, session.world, *edge_types_of(session), further=list(chain.from_iterable(names)))
 
 
-def score_pairs(session: Session, pairs: AskedEdges, probabilities: bool = False) -> AnswerColumns:
+def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
     """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
     C], or its number, as exact evaluation does for edges."""
     task, decoder, values = session.config.task, session.model.decoder, session.schema.values

@@ -18,6 +18,7 @@ from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.metrics import check_finite
 
 SCORES = 1 << 24  # of a rank at once
+BLOCK = 64  # candidates whose highest score is looked at first
 BEST = np.dtype([("number", np.int64), ("score", np.float64), ("row_id", np.int64), ("node", np.int64)])
 
 
@@ -66,12 +67,16 @@ class Candidates:
         embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
         is_candidate [c] bool: candidates that may be answers, None: all.
         """
-        found, is_finite = [], True
-        for at in range(0, len(query), self._chunk):
-            part = slice(at, at + self._chunk)
+        found, is_finite, step = (
+            [],
+            True,
+            max(1, self._chunk // 4),
+        )  # scores that are passed over again stay in the cache
+        for at in range(0, len(query), step):
+            part = slice(at, at + step)
             relation = torch.from_numpy(edge_type[part]).to(rows.device)
             score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float()
-            is_finite = is_finite and bool(torch.isfinite(score).all())
+            is_finite = is_finite and _is_finite(score)
             places = (torch.from_numpy(array).to(score.device) for array in self.known.of(query[part], edge_type[part]))
             score[tuple(places)] = -math.inf
             if is_candidate is not None:
@@ -85,14 +90,9 @@ class Candidates:
 
     def _highest(self, score: torch.Tensor, row_id: np.ndarray, count: int, first: int) -> np.ndarray:
         """Choose this rank's highest scores [q, c] of each query; ``first``: number of the first query."""
-        least = torch.full((len(score), 1), -math.inf, device=score.device)
-        if score.shape[1] > count:
-            least = torch.topk(score, count, sorted=False).values.amin(dim=1, keepdim=True)
-        # All that reach the last of the best: which of equal scores are kept must not depend on the rank.
-        chosen = ((score >= least) & (score > -math.inf)).nonzero(as_tuple=True)
-        found = np.empty(len(chosen[0]), BEST)
-        number, place = (part.cpu().numpy() for part in chosen)
-        found["number"], found["score"] = number + first, score[chosen].cpu().numpy()
+        number, place = (part.cpu().numpy() for part in _reaching(score, count))
+        found = np.empty(len(number), BEST)
+        found["number"], found["score"] = number + first, score[number, place].cpu().numpy()
         found["row_id"], found["node"] = row_id[place], place + self.known.first
         return _first_of_each(found, count)
 
@@ -113,6 +113,34 @@ class Candidates:
         counts[here] -= score[number[here], place[here]] == own_score[here]
         counts, unusable = world.reduce_array(np.stack([counts, ~is_finite[number]]))
         return np.where(unusable > 0, math.nan, 1 + 0.5 * counts)
+
+
+def _is_finite(score: torch.Tensor) -> bool:
+    """Whether all scores are finite; NaN is the least and the most of all."""
+    return score.numel() == 0 or (bool(-math.inf < score.amin()) and bool(score.amax() < math.inf))
+
+
+def _reaching(score: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the places (query, candidate) of scores [q, c] that reach a bound that at least ``count`` candidates of the
+    query reach; none of -inf. The highest scores are among them with all that are equal to the last one, as which of
+    equal scores is kept must not depend on the rank.
+
+    The bound is the ``count``-th of the highest scores of blocks of candidates: one fast pass over all scores, and
+    further work in a few blocks only.
+    """
+    size = score.shape[1]
+    whole = size - size % BLOCK
+    highest = score[:, :whole].unflatten(1, (-1, BLOCK)).amax(2) if whole else score[:, :0]
+    if whole < size:
+        highest = torch.cat([highest, score[:, whole:].amax(1, keepdim=True)], 1)
+    least = torch.full((len(score), 1), -math.inf, dtype=score.dtype, device=score.device)
+    if highest.shape[1] > count:
+        least = torch.topk(highest, count, sorted=False).values.amin(dim=1, keepdim=True)
+    query, block = ((highest >= least) & (highest > -math.inf)).nonzero(as_tuple=True)
+    place = block[:, None] * BLOCK + torch.arange(BLOCK, device=score.device)
+    values = score[query[:, None], place.clamp(max=size - 1)]
+    chosen = (values >= least[query]) & (values > -math.inf) & (place < size)
+    return query[:, None].expand_as(place)[chosen], place[chosen]
 
 
 def _first_of_each(found: np.ndarray, count: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
@@ -413,9 +413,11 @@ class TemporalConfig(Sections):
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
         self.eval.negatives_sha256 = self.eval.read_sha256()
 
-    def evaluated_by(self, protocol: Any, negatives_file: str, baseline: Any) -> TemporalConfig:
-        """Return the configuration with another protocol, other negatives, or a baseline in place of the model. Raises
-        ValueError."""
+    def evaluated_by(
+        self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
+    ) -> TemporalConfig:  # fmt: skip
+        """Return the configuration with another protocol, other negatives, a baseline in place of the model, or other
+        values of keys of ``eval``. Raises ValueError."""
         config = self
         if negatives_file and not protocol:
             raise ValueError("--eval.negatives_file needs --eval file or --eval tgb")
@@ -425,7 +427,10 @@ class TemporalConfig(Sections):
             config.eval.check_file()
         if baseline:
             config = replace(config, baseline=BaselineConfig(baseline, config.baseline.window_ratio))
-        return config
+        return cast(TemporalConfig, Sections.evaluated_by(config, "", "", "", changes))
+
+    def check_evaluation(self, changes: dict[str, Any]) -> None:
+        """Accept all changes: the only key is batch_size, which all evaluations read."""
 
 
 def _check_parts(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:

@@ -157,6 +157,12 @@ class TemporalLoader:
             self._drop_last, first_size,
         )  # fmt: skip
 
+    def of_split(self, split: str, batch_size: int) -> TemporalLoader:
+        """Collective. Make a loader of another split that plans as this one does."""
+        return TemporalLoader(
+            self._graph, split, batch_size, sampling=self._sampling, negatives=self._per_event, planning=self._planning
+        )  # fmt: skip
+
     def __len__(self) -> int:
         """Count the steps of an epoch, the same on all ranks."""
         return self.batches.num_steps

@@ -1,17 +1,18 @@
-"""Answers questions about the end of a graph: scores or labels of pairs, embeddings or labels of nodes, at given times.
+"""Answers questions about a time: scores or labels of pairs, embeddings or labels of nodes, after the end of the graph
+or between its events.
 
 Files name nodes by their original ids, and have the times of the graph's source. Plans have neither negatives nor
-write-back. n rows of a file, m of them of this rank, C classes, F width of events' features, Z embedding width.
+write-back. m rows of a file that this rank has, C classes, F width of events' features, Z embedding width.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +21,16 @@ from hpcgnn.comm.exchange import exchange_columns
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
-from hpcgnn.loop.launch import on_first_rank
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import find_nodes, id_column, read_numbers, read_rows
+from hpcgnn.loop.question_file import (
+    Block,
+    Named,
+    Questions,
+    each_value,
+    finite_numbers,
+    numbers_of,
+    read_questions,
+)
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
@@ -35,6 +43,10 @@ from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.schema import CLASSES
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Compute = Callable[[Session, Events, Callable[[StepPlan], torch.Tensor]], np.ndarray]
 TOLERANCE = Decimal("1e-6")  # of a unit of the graph's time, as where graphs are converted
 
 
@@ -43,157 +55,204 @@ def source_times(times: Any, scale: float) -> Any:
     return times if scale == 1 else times / scale
 
 
-def read_times(path: str, rows: list[dict[str, str]], after: int, scale: float = 1) -> np.ndarray:
-    """Read column ``time`` of the graph's source as times [n] int64 of the graph, which are ``scale`` times as large;
-    ``after`` + 1 where it is empty or missing.
+def read_times(path: str, first: int, text: pa.Array, after: int, scale: float = 1) -> np.ndarray:
+    """Read times [b] of the graph's source, from row ``first`` of a file on, as times int64 of the graph, which are
+    ``scale`` times as large; ``after`` + 1 where there is none.
 
-    Raises ValueError naming file and row for a bad time, one that is no whole number in the graph, or one not after
-    ``after``.
+    Raises ValueError naming file and row for a bad time, or one that is no whole number in the graph.
     """
-    return np.array(
-        [_time(path, number, row.get("time"), after, scale) for number, row in enumerate(rows, 1)], np.int64
-    )
+    return each_value(path, first, text, lambda word: _time(word, after, scale), np.int64)
 
 
-def _time(path: str, number: int, text: str | None, after: int, scale: float) -> int:
-    if text is None or not text.strip():
+def _time(text: str, after: int, scale: float) -> int | str:
+    """Read a time, or say what is wrong with it."""
+    if not text:
         return after + 1
     needed = "an integer" if scale == 1 else f"a number that times the graph's time_scale, {scale:g}, is an integer"
-    refused = ValueError(f"{path}: row {number}: time {text!r} is not {needed}")
     try:
         time = Decimal(text) * Decimal(repr(scale))
-    except ArithmeticError as error:
-        raise refused from error
-    if not time.is_finite():
-        raise refused
-    if abs(time) > np.iinfo(np.int64).max:
-        raise ValueError(f"{path}: row {number}: time {text.strip()} does not fit 64 bits")
-    stored = int(time.to_integral_value())
-    if abs(time - stored) > TOLERANCE:
-        raise refused
-    if stored <= after:
-        raise ValueError(
-            f"{path}: row {number}: time {text.strip()} is not after the graph's last event "
-            f"({source_times(after, scale)}): predictions are only possible after it; leave the column empty for the "
-            "end of the graph"
-        )
-    return stored
+    except ArithmeticError:
+        return f"time {text!r} is not {needed}"
+    if time.is_finite() and abs(time) > np.iinfo(np.int64).max:
+        return f"time {text} does not fit 64 bits"
+    if not time.is_finite() or abs(time - time.to_integral_value()) > TOLERANCE:
+        return f"time {text!r} is not {needed}"
+    return int(time.to_integral_value())
 
 
-def query_plan(
-    session: Session, rows: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray, size: int,
+def read_nodes(session: Session, path: str) -> Questions:
+    """Collective. Read this rank's share of a file with columns node, type (where the graph has several) and,
+    optionally, time; without it nodes are looked at after the last event. Values are type and time [m].
+
+    Raises DistributedError naming file and row for a missing column, an unknown node or type, or a bad time.
+    """
+    partition, after, types = session.partition, _last_time(session), session.partition.book.node_types
+    numbers, several = {name: number for number, name in enumerate(types)}, len(types) > 1
+
+    def refuse(kind: str) -> str:
+        return f"type {kind!r} is none of this graph's: {', '.join(types)}"
+
+    def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
+        kinds = numbers_of(path, first, text["type"], numbers, refuse) if "type" in text else None
+        return {
+            "type": np.zeros(len(text["node"]), np.int64) if kinds is None else kinds,
+            "time": _times_of(path, first, text, "node", after, partition.time_scale),
+        }
+
+    named = {"node": Named(types, partial(partition.original_ids, world=session.world), "type")}
+    further, optional, shown = (["type"], ["time"], ["type"]) if several else ([], ["type", "time"], [])
+    return read_questions(path, named, session.world, further, optional, parse, shown)
+
+
+def read_pairs(session: Session, path: str) -> Questions:
+    """Collective. Read this rank's share of a file with columns src, dst, feat_0, feat_1 and so on in runs on labels of
+    events with features, and, optionally, time; without it pairs are looked at after the last event. Values are time
+    [m] and feature [m, F] float32.
+
+    Raises DistributedError naming file and row for a missing column, an unknown node, or a bad time or number.
+    """
+    partition, after, world = session.partition, _last_time(session), session.world
+    width = partition.edge_width if session.config.task.has_labels else 0
+    features = [f"feat_{place}" for place in range(width)]
+
+    def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
+        numbers = [finite_numbers(path, first, name, text[name]).astype(np.float32) for name in features]
+        feature = {"feature": np.column_stack(numbers)} if numbers else {}
+        return {"time": _times_of(path, first, text, "src", after, partition.time_scale), **feature}
+
+    source, _, destination = files.split_relation(partition.relation)
+    ids_of = partial(partition.original_ids, world=world)
+    named = {"src": Named([source], ids_of), "dst": Named([destination], ids_of)}
+    return read_questions(path, named, world, features, ["time"], parse)
+
+
+def _times_of(path: str, first: int, text: Block, names: str, after: int, scale: float) -> np.ndarray:
+    """Read the times of a block, where it has them."""
+    if "time" not in text:
+        return np.full(len(text[names]), after + 1)
+    return read_times(path, first, text["time"], after, scale)
+
+
+def queries_at(
+    session: Session, row: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray,
     feature: np.ndarray | None = None,
-) -> StepPlan:  # fmt: skip
-    """Collective. Plan a step that changes nothing: this rank's pairs [m] of ``size``, numbered by ``rows``. feature
-    [m, F]: of the possible events, zeros where no feature is predicted from."""
+) -> Events:  # fmt: skip
+    """Make events of this rank's queries [m], numbered by ``row``. feature [m, F]: of the possible events, zeros where
+    no feature is predicted from."""
     width, classifies = session.partition.edge_width, session.config.task.classifies
-    feature = np.zeros((len(rows), width), np.float32) if feature is None else feature
-    columns = {"label": np.full(len(rows), MISSING if classifies else np.nan)} | ({FEATURE: feature} if width else {})
-    events = Events(rows.astype(np.int64), src, dst, time, columns)
-    end = np.array([session.partition.num_events])
-    batches = Batches("queries", events, np.array([0, len(rows)]), np.array([size]), end, np.zeros(len(rows), bool))
+    feature = np.zeros((len(row), width), np.float32) if feature is None else feature
+    columns = {"label": np.full(len(row), MISSING if classifies else np.nan)} | ({FEATURE: feature} if width else {})
+    return Events(row.astype(np.int64), src, dst, time, columns)
+
+
+def query_plan(session: Session, queries: Events, limit: int | None = None) -> StepPlan:
+    """Collective. Plan a step that changes nothing. limit: row of the first event that a neighbor cannot be from,
+    where the protocol shows no events of the same batch; None: all are shown."""
+    size = int(session.world.total(len(queries)))
+    end = np.array([session.partition.num_events if limit is None else limit])
+    indptr = np.array([0, len(queries)])
+    batches = Batches("queries", queries, indptr, np.array([size]), end, np.zeros(len(queries), bool))
     return session.loaders["test"].sampler.plan(batches, no_negatives(batches), 0, 0, write=False)
 
 
-@dataclass(slots=True)
-class Nodes:
-    """The rows of a nodes file: original ids as text, types, time [n] int64 in the graph's unit. several: whether the
-    graph has several node types."""
-
-    path: str
-    node: list[str]
-    type: list[str]
-    time: np.ndarray
-    several: bool
-
-    def __len__(self) -> int:
-        return len(self.node)
-
-
-def read_nodes(path: str, types: tuple[str, ...], after: int, scale: float = 1) -> Nodes:
-    """Read a CSV with columns node, type (where the graph has several) and, optionally, time; without it nodes are
-    looked at at time ``after`` + 1.
-
-    Raises ValueError naming file and row for a missing column, an unknown type, or a time that ``read_times`` refuses.
-    """
-    several = len(types) > 1
-    rows = read_rows(path, ("node", "type") if several else ("node",))
-    kinds = [row["type"].strip() if "type" in row else types[0] for row in rows]
-    for number, kind in enumerate(kinds, 1):
-        if kind not in types:
-            raise ValueError(f"{path}: row {number}: type {kind!r} is none of this graph's: {', '.join(types)}")
-    return Nodes(path, [row["node"].strip() for row in rows], kinds, read_times(path, rows, after, scale), several)
-
-
-@dataclass(slots=True)
-class AskedEvents:
-    """The rows of a pairs file: src, dst original ids as text, time [n] int64 in the graph's unit, feature [n, F]
-    float32 where labels are predicted from it."""
-
-    path: str
-    src: list[str]
-    dst: list[str]
-    time: np.ndarray
-    feature: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-
-def read_pairs(path: str, after: int, scale: float = 1, width: int = 0) -> AskedEvents:
-    """Read a CSV with columns src, dst, feat_0 to feat_<width - 1> and, optionally, time; without it pairs are looked
-    at at time ``after`` + 1.
-
-    Raises ValueError naming file and row for a missing column, a bad number, or a time that ``read_times`` refuses.
-    """
-    features = tuple(f"feat_{place}" for place in range(width))
-    rows = read_rows(path, ("src", "dst", *features))
-    src, dst = ([row[column].strip() for row in rows] for column in ("src", "dst"))
-    numbers = [read_numbers(path, rows, name).astype(np.float32) for name in features]
-    return AskedEvents(
-        path, src, dst, read_times(path, rows, after, scale), np.column_stack(numbers) if numbers else None
-    )
-
-
 def _compute(
-    session: Session, time: np.ndarray, src: np.ndarray, dst: np.ndarray, feature: np.ndarray | None,
-    answers_of: Callable[[StepPlan], torch.Tensor],
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Collective. Plan queries [n] in batches of ``train.batch_size``; returns the rows [m] that this rank handles, and
+    session: Session, queries: Events, answers_of: Callable[[StepPlan], torch.Tensor], limit: int | None = None
+) -> np.ndarray:  # fmt: skip
+    """Collective. Plan this rank's queries [m] in batches of ``train.batch_size`` over all ranks; returns
     ``answers_of`` their plans, [m, ...]. Memory stays as it is."""
-    world, size = session.world, session.config.train.batch_size
-    rows, values = [], []
-    for begin in range(0, max(1, len(time)), size):
+    world, values = session.world, []
+    share = max(1, session.config.train.batch_size // world.size)
+    most = int(world.reduce_array(np.array([len(queries)]), "max")[0])
+    for begin in range(0, max(1, most), share):
         world.working("answer", begin)
-        end = min(begin + size, len(time))
-        own = np.arange(begin + world.rank, end, world.size)
-        features = None if feature is None else feature[own]
-        plan = query_plan(session, own, src[own], dst[own], time[own], end - begin, features)
-        rows.append(own)
-        values.append(answers_of(plan).cpu().numpy())
-    return np.concatenate(rows), np.concatenate(values)
+        own = queries.take(np.arange(begin, max(begin, min(begin + share, len(queries)))))
+        values.append(answers_of(query_plan(session, own, limit)).cpu().numpy())
+    return np.concatenate(values)
 
 
-def score_pairs(session: Session, pairs: AskedEvents, probabilities: bool = False) -> AnswerColumns:
-    """Collective. Compute for every pair the probability of an event (score, float64), from the session's current
-    memory. In runs on labels of events, compute the label: class and output [C], or a number as output."""
-    partition, world, goal = session.partition, session.world, session.goal
-    source_type, _, destination_type = files.split_relation(partition.relation)
-    ids_of = partial(partition.original_ids, world=world)
-    src, dst = (
-        find_nodes(pairs.path, name, names, [kind] * len(pairs), ids_of, world)
-        for name, names, kind in (("src", pairs.src, source_type), ("dst", pairs.dst, destination_type))
-    )
+def _walk(session: Session, queries: Events, answers_of: Callable[[StepPlan], torch.Tensor]) -> np.ndarray:
+    """Collective. Move node memory through the events, as evaluation does, and answer each query [m] at its place:
+    before the batch that has the first event of its time or later. Memory begins where training left it; only for
+    queries before the last training event, the training events are replayed from the start. Returns ``answers_of`` the
+    queries, [m, ...]."""
+    world, loaders = session.world, [session.loaders["val"], session.loaders["test"]]
+    loaders.insert(0, loaders[0].of_split("train", session.config.train.batch_size))
+    assert not any(loader.prefetch for loader in loaders)  # plans of queries use the channel of plans made ahead
+    last = np.concatenate([_last_times(loader.batches, world) for loader in loaders])
+    place = np.searchsorted(last, queries.time)
+    order = np.argsort(place, kind="stable")
+    counts = np.bincount(place, minlength=len(last) + 1)
+    indptr, is_asked = np.append(0, np.cumsum(counts)), world.reduce_array(counts, "max") > 0
+    values, first = [], 0
+    for loader in loaders:
+        steps = loader.batches.num_steps
+        trains = loader is loaders[0]
+        if trains and not is_asked[:steps].any():
+            first += steps
+            continue
+        trained = [tensor.clone() for tensor in session.memory.table.tensors()] if trains else []
+        if trains:
+            session.memory.reset()
+        with loader.plans(0, scored=False) as plans:
+            for plan in plans:
+                session.watchdog.at(loader.batches.name, plan.step)
+                number = first + plan.step
+                if is_asked[number]:
+                    here = queries.take(order[indptr[number] : indptr[number + 1]])
+                    values.append(_compute(session, here, answers_of, int(loader.batches.first_row[plan.step])))
+                session.task.evaluate(plan)
+        session.memory.settle()
+        for tensor, before in zip(session.memory.table.tensors(), trained, strict=False):
+            tensor.copy_(before)
+        first += steps
+    values.append(_compute(session, queries.take(order[indptr[first] :]), answers_of))
+    answers = np.concatenate(values)
+    answers[order] = answers.copy()
+    return answers
+
+
+def _last_times(batches: Batches, world: World) -> np.ndarray:
+    """Collective. Return the time of the last event of every batch, int64 [S]."""
+    times = np.full(batches.num_steps, np.iinfo(np.int64).min)
+    filled = batches.indptr[1:] > batches.indptr[:-1]
+    times[filled] = batches.events.time[batches.indptr[1:][filled] - 1]
+    return world.reduce_array(times, "max")
+
+
+def score_pairs(
+    session: Session, pairs: Questions, probabilities: bool = False, compute: Compute = _compute
+) -> AnswerColumns:
+    """Collective. Compute for every pair the probability of an event (score, float64). In runs on labels of events,
+    compute the label: class and output [C], or a number as output. compute: from the session's current memory, or, with
+    ``_walk``, from memory at the time of each pair."""
+    goal = session.goal
 
     def answers_of(plan: StepPlan) -> torch.Tensor:
         scores: Any = session.task.score(plan)
         return torch.sigmoid(scores.positive.double()) if goal.draws_negatives else scores.output
 
-    own, answers = _compute(session, pairs.time, src, dst, pairs.feature, answers_of)
-    columns = {"src": id_column(pairs.src)[own], "dst": id_column(pairs.dst)[own]}
-    columns["time"] = source_times(pairs.time[own], partition.time_scale)
+    time, feature = pairs.value["time"], pairs.value.get("feature")
+    queries = queries_at(session, pairs.row, pairs.node["src"], pairs.node["dst"], time, feature)
+    answers = compute(session, queries, answers_of)
+    columns = pairs.shown | {"time": source_times(time, session.partition.time_scale)}
     columns |= {"score": answers} if goal.draws_negatives else _label_columns(session, answers, probabilities)
-    return AnswerColumns(own, len(pairs), columns)
+    return AnswerColumns(pairs.row, pairs.total, columns)
+
+
+def answer_nodes(
+    session: Session, nodes: Questions, embeddings: bool, probabilities: bool = False, compute: Compute = _compute
+) -> AnswerColumns:
+    """Collective. Compute for every node its embedding [Z], or its label (class and output [C]). compute: from the
+    session's current memory, or, with ``_walk``, from memory at the time of each row."""
+
+    def answers_of(plan: StepPlan) -> torch.Tensor:
+        return session.task.embed(plan)[0] if embeddings else session.task.score(plan).output
+
+    ids, time = nodes.node["node"], nodes.value["time"]
+    answers = compute(session, queries_at(session, nodes.row, ids, ids, time), answers_of)  # sources, with themselves
+    columns = nodes.shown | {"time": source_times(time, session.partition.time_scale)}
+    columns |= {"embedding": answers} if embeddings else _label_columns(session, answers, probabilities)
+    return AnswerColumns(nodes.row, nodes.total, columns)
 
 
 def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
@@ -271,9 +330,10 @@ def _rank_pairs(
         part = queries[begin : begin + size]
         ends = [np.repeat(part, len(node)), np.tile(node, len(part))]
         src, dst = ends if query.column == "src" else ends[::-1]
-        own, values = _compute(session, np.full(len(src), time), src, dst, None, partial(_logits, session))
+        own = np.arange(world.rank, len(src), world.size)
+        queries_of_own = queries_at(session, own, src[own], dst[own], np.full(len(own), time))
         filled = np.zeros(len(src))
-        filled[own] = values
+        filled[own] = _compute(session, queries_of_own, partial(_logits, session))
         score = world.reduce_array(filled).reshape(len(part), len(node))
         check_finite(bool(np.isfinite(score).all()), world)
         for at, place in _known_places(known, part, node, world):
@@ -307,9 +367,8 @@ def _embed_type(session: Session, kind: int, time: int) -> torch.Tensor:
     for at in range(0, max(1, max(world.allgather(len(ids)))), share):
         world.working("embed the nodes", at)
         own = ids[at : at + share]
-        total = int(world.total(len(own)))
-        plan = query_plan(session, np.arange(len(own)), own, own, np.full(len(own), time), total)
-        rows.append(session.task.embed(plan)[0])
+        queries = queries_at(session, np.arange(len(own)), own, own, np.full(len(own), time))
+        rows.append(session.task.embed(query_plan(session, queries))[0])
     return torch.cat(rows)
 
 
@@ -327,24 +386,6 @@ def _last_time(session: Session) -> int:
     """Collective. Return the time of the last event."""
     partition = session.partition
     return int(event_times(partition, np.array([partition.num_events - 1]), session.world)[0])
-
-
-def answer_nodes(session: Session, nodes: Nodes, embeddings: bool, probabilities: bool = False) -> AnswerColumns:
-    """Collective. Compute for every node its embedding [Z], or its label (class and output [C]), from the session's
-    current memory."""
-    partition, world = session.partition, session.world
-    ids_of = partial(partition.original_ids, world=world)
-    ids = find_nodes(nodes.path, "node", nodes.node, nodes.type, ids_of, world)
-
-    def answers_of(plan: StepPlan) -> torch.Tensor:
-        return session.task.embed(plan)[0] if embeddings else session.task.score(plan).output
-
-    own, answers = _compute(session, nodes.time, ids, ids, None, answers_of)  # sources of events with themselves
-    columns = {"node": id_column(nodes.node)[own]}
-    columns |= {"type": np.array(nodes.type, str)[own]} if nodes.several else {}
-    columns["time"] = source_times(nodes.time[own], partition.time_scale)
-    columns |= {"embedding": answers} if embeddings else _label_columns(session, answers, probabilities)
-    return AnswerColumns(own, len(nodes), columns)
 
 
 def replay(session: Session) -> None:
@@ -372,29 +413,25 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
         raise ValueError("this run learned labels of nodes (task.kind node), not of pairs: give --nodes")
-    # Queries are no events of the graph, and a device has nothing but those.
-    return replace(config, sampling=replace(config.sampling, plan_on="host"))
+    # Queries are no events of the graph, and a device has nothing but those; their plans use the channel that a thread
+    # would plan ahead over.
+    return replace(config, sampling=replace(config.sampling, plan_on="host", prefetch=0))
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, after the end of the
-    graph."""
-    world, partition, task = session.world, session.partition, session.config.task
+    """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, at their times; or the
+    best answers after the end of the graph."""
+    world, task = session.world, session.config.task
     if arguments.top_k:
         replay(session)
         answer_best(partial(links_of, session), arguments, world)
         return
-    last = _last_time(session)
-    scale, types = partition.time_scale, partition.book.node_types
     if arguments.pairs:
-        width = partition.edge_width if task.has_labels else 0
-        pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last, scale, width))
-        replay(session)
+        pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities, _walk), what, world)
         return
     embeddings = arguments.embeddings or task.kind != "node"
-    nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last, scale))
-    replay(session)
+    nodes = read_nodes(session, arguments.nodes)
     what = "embeddings" if embeddings else "labels"
-    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities), what, world)
+    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk), what, world)

@@ -73,7 +73,7 @@ def open_session(
     channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
     place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
-    loaders, evaluated = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
+    loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
     task = goal.task(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
         config.task.freeze, config.memory.staleness,
@@ -85,14 +85,15 @@ def open_session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
         partial(_describe, hot), world,
         check_training=check, more_metrics=_met_share, schema=schema, path=path,
-        rebuild=partial(_rebuild, evaluated) if model.has_memory else None,
+        rebuild=_rebuild if model.has_memory else None,
     )  # fmt: skip
 
 
-def _rebuild(evaluated: Callable[[], TemporalLoader], session: Session) -> None:
+def _rebuild(session: Session) -> None:
     """Collective. Form node memory from the events of training, by the current weights."""
     session.memory.reset()
-    with evaluated().plans(0, scored=False) as plans:
+    loader = session.loaders["val"].of_split("train", session.config.train.batch_size)
+    with loader.plans(0, scored=False) as plans:
         for plan in plans:
             session.watchdog.at("replay the events of training", plan.step)
             session.task.evaluate(plan)
@@ -165,9 +166,8 @@ def _make_memory(
 def _make_loaders(
     config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
-) -> tuple[dict[str, TemporalLoader], Callable[[], TemporalLoader]]:  # fmt: skip
-    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one; and what
-    makes a loader of the training events that plans as those of validation and test do."""
+) -> dict[str, TemporalLoader]:  # fmt: skip
+    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
     settings, mailing = config.memory, None
     if model.has_memory:
@@ -206,7 +206,7 @@ def _make_loaders(
     )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
     loaders = {name: load(name, config.eval.batch_size or size, planning=evaluation) for name in SPLITS[1:]}
-    return {"train": train} | loaders, partial(load, "train", size, planning=evaluation)
+    return {"train": train} | loaders
 
 
 def _check_evaluation(config: TemporalConfig, loaders: dict[str, TemporalLoader], world: World) -> None:

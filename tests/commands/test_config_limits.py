@@ -96,6 +96,14 @@ def test_other_kinds_have_no_protocols(config):
         config().evaluated_by("", "", "unlimited")
 
 
+def test_servers_of_features_do_not_hinder_another_protocol():
+    """There are none when a run is evaluated."""
+    config = static.StaticConfig.from_dict(
+        {"task": {"kind": "link"}, "comm": {"sampling_servers": 1, "server_features": True}}
+    )
+    assert config.evaluated_by("", "", "", {"exact": True}).eval.exact
+
+
 def test_snapshots_are_left_to_train_on():
     """After those of validation and test."""
     config = snapshots.SnapshotDataConfig(val_snapshots=2, test_snapshots=3)

@@ -6,11 +6,16 @@ interrupted_train.py does.
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import sys
+import tempfile
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import interrupted_train
 import sample_digest
@@ -20,7 +25,7 @@ from data_tools import stage
 from data_tools.partition import command as partition
 from data_tools.team import Ranks
 from data_tools.verify import command as verify
-from hpcgnn import evaluate, info, predict, train
+from hpcgnn import evaluate, export_model, info, predict, train
 from hpcgnn.bench import __main__ as bench
 from hpcgnn.loop import launch
 
@@ -41,13 +46,25 @@ def asked_for(**changes):
     return arguments
 
 
+def asked(read: Callable[[str], Any], **columns) -> Any:
+    """Collective. What ``read`` makes of a file with these columns, which each rank writes for itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "questions.csv"
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+        return read(str(path))
+
+
 def on_team(main):
     """A data tool that works on several ranks, as one of the commands here."""
     return lambda world, argv: main(argv, Ranks())
 
 
 MAINS = {
-    "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main, "bench": bench.main,
+    "train": train.main, "evaluate": evaluate.main, "predict": predict.main, "info": info.main,
+    "bench": bench.main, "export_model": export_model.main,
     "digest": sample_digest.main, "interrupted": interrupted_train.main,
     "chdir": change_folder, "verify": on_team(verify.main), "stage": on_team(stage.main),
     "partition": on_team(partition.main),

@@ -5,6 +5,7 @@ original id, nodes that are new get those of a forward pass over the new graph, 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -14,6 +15,7 @@ import torch
 from kept import partition
 from mpi4py import MPI
 from random_graphs import write_graph
+from run_commands import asked
 from snapshot_runs import make_config as snapshot_config
 from snapshot_runs import write_parts
 from static_runs import static_config
@@ -27,11 +29,10 @@ from hpcgnn.kinds import open_session
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint_writer import Carried, load_elsewhere
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.question_file import AskedEdges
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.predict import forecast_nodes
-from hpcgnn.static.predict import edge_types_of, predict_nodes, score_pairs
+from hpcgnn.static.predict import edge_types_of, predict_nodes, read_pairs, score_pairs
 from hpcgnn.temporal import predict as temporal_answers
 
 PAPERS, AUTHORS = 80, 30
@@ -223,7 +224,8 @@ def test_facts_follow_the_names_of_entities_and_of_their_types(comm, mpi_tmp_pat
         session, found = carried(comm, config, best, home, parts)
         types, names = edge_types_of(session)
         assert (types, names, found) == (3, WORDS, Carried(40, 40))
-        pairs = AskedEdges("", [f"entity {n}" for n in src], [f"entity {n}" for n in dst], rel)
+        ends = {name: [f"entity {n}" for n in nodes] for name, nodes in (("src", src), ("dst", dst))}
+        pairs = asked(partial(read_pairs, session), **ends, rel=rel)
         scores.append(score_pairs(session, pairs).slab("score", 0, session.world))
         session.close()
     if comm.rank == 0:
@@ -247,9 +249,7 @@ def test_memory_is_formed_of_the_events_of_another_graph(comm, mpi_tmp_path):
     home = write(comm, mpi_tmp_path / "a", (nodes, {("user", "buys", "item"): early}), "temporal")
     config = temporal_config(train__epochs=1)
     best = trained_run(comm, config, home, mpi_tmp_path / "run")
-    asked = temporal_answers.AskedEvents(
-        "", [str(10 + n % 20) for n in range(30)], [f"i{n % 12}" for n in range(30)], np.full(30, 1000)
-    )
+    names = {"src": [10 + n % 20 for n in range(30)], "dst": [f"i{n % 12}" for n in range(30)], "time": [1000] * 30}
     grown, renamed = (
         write(comm, mpi_tmp_path / name, graph, "temporal")
         for name, graph in (("b", (nodes, edges)), ("c", reordered(nodes, columns)))
@@ -258,7 +258,8 @@ def test_memory_is_formed_of_the_events_of_another_graph(comm, mpi_tmp_path):
     for group, parts in ((comm, grown), (comm, renamed), (MPI.COMM_SELF, grown)):
         session, _ = carried(group, config, best, home, parts)
         temporal_answers.replay(session)
-        tables.append(temporal_answers.score_pairs(session, asked).slab("score", 0, session.world))
+        pairs = asked(partial(temporal_answers.read_pairs, session), **names)
+        tables.append(temporal_answers.score_pairs(session, pairs).slab("score", 0, session.world))
         session.close()
     if comm.rank == 0:
         assert len(set(tables[0].tolist())) > 10

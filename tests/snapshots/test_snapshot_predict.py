@@ -1,11 +1,12 @@
 """Outputs at the last snapshots: those that the test scored, the same on any number of ranks."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from run_commands import asked_for
+from run_commands import asked, asked_for
 from snapshot_runs import make_config, make_parts, open_session, random_graph, write_parts
 from test_snapshot_labels import LABELS, labeled_graph
 from training_runs import on_rank_0
@@ -16,10 +17,9 @@ from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.loop.question_file import AskedEdges
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.snapshots.predict import check, forecast, forecast_nodes, links_of, score_pairs
+from hpcgnn.snapshots.predict import check, forecast, forecast_nodes, links_of, read_pairs, score_pairs
 from hpcgnn.snapshots.session import follow
 
 KINDS = {"carried": {}, "windows": {"sampling__window_size": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
@@ -218,7 +218,8 @@ def test_best_links_are_those_of_all_pairs(comm, mpi_tmp_path, case, given):
     every = [(s, d) for s in range(18) for d in range(18)]
     names = [name.decode() for name in graph.id]
     src, dst = ([names[pair[end]] for pair in every] for end in (0, 1))
-    pairs = AskedEdges("", src, dst, np.ones(len(every), np.int64) if typed else None)
+    types = {"rel": [1] * len(every)} if typed else {}
+    pairs = asked(partial(read_pairs, session), src=src, dst=dst, **types)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     queries = mpi_tmp_path / "queries.csv"
     lines = [f"{given},rel", *(f"{name},1" for name in names)] if typed else [given, *names]
@@ -255,8 +256,8 @@ def test_pairs_have_the_labels_that_the_test_scored(comm, mpi_tmp_path, kind):
     config = make_config(task__kind=kind, task__target=target, task__horizon=1, inputs__degrees="log")
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph, 4), config)
     rows = np.flatnonzero(graph.first == graph.num_snapshots - 1)
-    names = [[str(node) for node in ends[rows]] for ends in (graph.src, graph.dst)]
-    answers = score_pairs(session, AskedEdges("", *names), probabilities=True)
+    pairs = asked(partial(read_pairs, session), src=graph.src[rows], dst=graph.dst[rows])
+    answers = score_pairs(session, pairs, probabilities=True)
     session.memory.reset()
     outputs = dict(forecast(session))[graph.num_snapshots - 1]
     everyone = by_row(session, outputs)

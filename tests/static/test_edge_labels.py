@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 
 import h5py
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from link_graphs import pair_split
 from random_graphs import write_graph
-from run_commands import run_caught
+from run_commands import asked, run_caught
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, mean_squared_error, roc_auc_score
 from static_runs import make_static_parts, open_graph_session, open_graph_trainer, static_config, whole_and_stopped
 from test_graph_links import block_pairs, check_blocks, pairs_of, relation_rows, rows_to_hide
@@ -23,10 +24,9 @@ from training_runs import on_rank_0
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.kinds import open_session
-from hpcgnn.loop.question_file import AskedEdges
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.config import StaticConfig
-from hpcgnn.static.predict import embed_ends, score_pairs
+from hpcgnn.static.predict import embed_ends, read_pairs, score_pairs
 
 PAYS, PEOPLE, PAYMENTS = "person.pays.person", 60, 400
 WORDS = ["rent", "food", "travel"]
@@ -282,7 +282,7 @@ def test_embeddings_make_the_outputs(comm, mpi_tmp_path):
     table = embed_ends(session)
     names, rows = (table.slab(name, 0, session.world) for name in ("node", "embedding"))
     src, dst = [f"p{n % PEOPLE}" for n in range(30)], [f"p{(5 * n + 2) % PEOPLE}" for n in range(30)]
-    answers = score_pairs(session, AskedEdges("", src, dst))
+    answers = score_pairs(session, asked(partial(read_pairs, session), src=src, dst=dst))
     output = answers.slab("output", 0, session.world)
     if comm.rank:
         return

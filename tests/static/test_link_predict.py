@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 
 import h5py
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from link_graphs import facts, shop
 from mpi4py import MPI
-from run_commands import run_caught
+from run_commands import asked, run_caught
 from static_runs import make_static_parts, open_graph_session
 from test_graph_links import BUYS, link_config, rank_of, relation_rows
 from training_runs import on_rank_0
@@ -20,9 +21,8 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop.links import best_answers
-from hpcgnn.loop.question_file import AskedEdges, read_edges
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import embed_ends, links_of, score_pairs
+from hpcgnn.static.predict import embed_ends, links_of, read_pairs, score_pairs
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 CASES = {
@@ -49,11 +49,12 @@ def named(make):
     return write
 
 
-def asked(edges, rows, src: str, dst: str, sizes, typed: bool) -> AskedEdges:
-    """Pairs of the edges in some rows, by name."""
-    ends = [f"{name} {(7 * row) % size}" for name, size, column in
-            ((src, sizes[0], "src"), (dst, sizes[1], "dst")) for row in edges[column][rows]]  # fmt: skip
-    return AskedEdges("pairs.csv", ends[: len(rows)], ends[len(rows) :], edges["rel"][rows] if typed else None)
+def pairs_of_rows(session, edges, rows, src: str, dst: str, sizes, typed: bool):
+    """Collective. Pairs of the edges in some rows, by name; and the names."""
+    ends = {column: [f"{name} {(7 * row) % size}" for row in edges[column][rows]] for name, size, column in
+            ((src, sizes[0], "src"), (dst, sizes[1], "dst"))}  # fmt: skip
+    types = {"rel": edges["rel"][rows]} if typed else {}
+    return asked(partial(read_pairs, session), **ends, **types), ends
 
 
 def pairs_of(parts, name: str, session, typed: bool):
@@ -61,7 +62,7 @@ def pairs_of(parts, name: str, session, typed: bool):
     edges, partition = relation_rows(parts, name), session.partition
     src, _, dst = name.split(".")
     sizes = [int(np.diff(partition.book.type_base())[partition.type_of(kind)]) for kind in (src, dst)]
-    return asked(edges, np.flatnonzero(edges["split"] == 2), src, dst, sizes, typed)
+    return pairs_of_rows(session, edges, np.flatnonzero(edges["split"] == 2), src, dst, sizes, typed)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,7 +74,7 @@ def test_scores_are_those_of_evaluation_on_any_number_of_ranks(comm, mpi_tmp_pat
     tables, collected = [], []
     for communicator in (comm, MPI.COMM_SELF):
         session = open_graph_session(communicator, parts, config)
-        pairs = pairs_of(parts, name, session, typed)
+        pairs, names = pairs_of(parts, name, session, typed)
         answers = score_pairs(session, pairs)
         assert list(answers.columns) == ["src", "dst", *(["rel"] if typed else []), "score"]
         tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
@@ -83,8 +84,8 @@ def test_scores_are_those_of_evaluation_on_any_number_of_ranks(comm, mpi_tmp_pat
         collected.append(None if scores is None else scores[np.argsort(order)])
     if comm.rank:
         return
-    assert tables[0]["src"].tolist() == pairs.src
-    assert tables[0]["dst"].tolist() == pairs.dst
+    assert tables[0]["src"].tolist() == names["src"]
+    assert tables[0]["dst"].tolist() == names["dst"]
     for table, scores in zip(tables, collected, strict=True):
         np.testing.assert_allclose(table["score"], scores, rtol=1e-12)
     np.testing.assert_allclose(tables[0]["score"], tables[1]["score"], rtol=1e-9)
@@ -98,7 +99,7 @@ def test_ranks_among_all_nodes_are_those_of_the_scores(comm, mpi_tmp_path):
     test = np.flatnonzero(edges["split"] == 2)[:5]
     count = session.partition.book.num_nodes
     src, rel = (np.repeat(edges[name][test], count) for name in ("src", "rel"))
-    pairs = AskedEdges("", list(map(str, src)), list(map(str, range(count))) * len(test), rel)
+    pairs = asked(partial(read_pairs, session), src=src, dst=list(range(count)) * len(test), rel=rel)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     position = session.world.gather_rows(session.batches["test"].position)
     ranks = ranks_of_destinations(session)
@@ -138,37 +139,6 @@ def test_embeddings_are_those_of_both_ends(comm, mpi_tmp_path):
     np.testing.assert_allclose(table["embedding"], rows, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("src,dst\n1,2\n", "no column rel; it has src, dst"), ("src,rel\n1,2\n", "no column dst"),
-     ("src,dst,rel\n1,2,4\n", "row 1: rel '4' is no edge type: the graph numbers them from 0 to 3"),
-     ("src,dst,rel\n1,2,likes\n", "row 1: rel 'likes' is no edge type")],
-)  # fmt: skip
-def test_bad_pairs_are_refused(tmp_path, text, message):
-    (tmp_path / "pairs.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_edges(str(tmp_path / "pairs.csv"), 4)
-
-
-def test_types_of_edges_are_read(tmp_path):
-    (tmp_path / "pairs.csv").write_text("rel,src,dst\n 3,1,2\n0, 4 ,5\n")
-    pairs = read_edges(str(tmp_path / "pairs.csv"), 4)
-    assert (pairs.src, pairs.dst, pairs.rel.tolist()) == (["1", "4"], ["2", "5"], [3, 0])
-
-
-def test_types_of_edges_have_names(tmp_path):
-    """A word comes before a number that is spelled the same; a byte order mark is no part of the header."""
-    (tmp_path / "pairs.csv").write_bytes(b"\xef\xbb\xbfsrc,dst,rel\n1,2,likes\n3,4,0\n5,6,1\n")
-    pairs = read_edges(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
-    assert (pairs.rel.tolist(), pairs.rel_text) == ([1, 0, 0], ["likes", "0", "1"])
-    (tmp_path / "pairs.csv").write_text("src,dst,rel\n1,2,loves\n")
-    with pytest.raises(ValueError, match=r"rel 'loves' is no edge type: .* from 0 to 2, or by name, such as 1"):
-        read_edges(str(tmp_path / "pairs.csv"), 3, ["1", "likes", "hates"])
-    (tmp_path / "pairs.csv").write_bytes("src,dst,rel\né,2,0\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"pairs\.csv: not a CSV in UTF-8"):
-        read_edges(str(tmp_path / "pairs.csv"), 3)
-
-
 def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
     """Edge types by name; integers as convert reads them."""
 
@@ -179,12 +149,11 @@ def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
 
     parts = make_static_parts(comm, make, mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__decoder="distmult"))
-    words = session.partition.words["edges/entity.fact.entity/rel"]
     tables = []
     for src, rel in ((["7", "12"], ["likes", "owes"]), (["007", "12.0"], ["1", "3"])):
         rows = "".join(f"{one},{other},9\n" for one, other in zip(src, rel, strict=True))
         on_rank_0(comm, lambda rows=rows: (mpi_tmp_path / "p.csv").write_text(f"src,rel,dst\n{rows}") and None)
-        answers = score_pairs(session, read_edges(str(mpi_tmp_path / "p.csv"), 4, words))
+        answers = score_pairs(session, read_pairs(session, str(mpi_tmp_path / "p.csv")))
         tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
     if comm.rank == 0:
         assert tables[0]["rel"].tolist() == ["likes", "owes"]
@@ -196,8 +165,8 @@ def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
 def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
     session = open_graph_session(comm, parts, link_config(task__relation=BUYS))
-    with pytest.raises(DistributedError, match=r"p\.csv: row 1: dst 'user 3' is no item of this graph"):
-        score_pairs(session, AskedEdges("p.csv", ["user 3"], ["user 3"]))
+    with pytest.raises(DistributedError, match=r"questions\.csv: row 2: dst 'user 3' is no item .* .2 such"):
+        asked(partial(read_pairs, session), src=["user 1", "user 3", "user 5"], dst=["item 3", "user 3", "user 3"])
 
 
 @pytest.mark.parametrize("options", [[], ["--pairs=p.csv", "--embeddings"]])
@@ -252,16 +221,17 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
     sizes = np.diff(partition.book.type_base())[kinds]
     names = [[f"{partition.types[kind]} {(7 * row) % size}" for row in range(size)] for kind, size in
              zip(kinds, sizes, strict=True)]  # fmt: skip
-    asked, found = names[1 - end][:9], names[end]
+    queries, found = names[1 - end][:9], names[end]
     rels = edges["rel"][:9] if typed else np.zeros(9, np.int64)
-    lines = [f"{column[1 - end]},rel", *(f"{query},{rel}" for query, rel in zip(asked, rels, strict=True))]
+    lines = [f"{column[1 - end]},rel", *(f"{query},{rel}" for query, rel in zip(queries, rels, strict=True))]
     given = mpi_tmp_path / "queries.csv"
     on_rank_0(comm, lambda: given.write_text("\n".join(lines) + "\n") and None)
     answers = best_answers(links_of(session, "src" if end == DESTINATION else "dst", new_only), 5, str(given))
     table = {column: answers.slab(column, 0, session.world) for column in answers.columns}
-    sides = [[query for query in asked for _ in found], found * 9]
+    sides = [[query for query in queries for _ in found], found * 9]
     src, dst = sides if end == DESTINATION else sides[::-1]
-    pairs = AskedEdges("", src, dst, np.repeat(rels, len(found)) if typed else None)
+    types = {"rel": np.repeat(rels, len(found))} if typed else {}
+    pairs = asked(partial(read_pairs, session), src=src, dst=dst, **types)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     if comm.rank:
         return
@@ -272,7 +242,7 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
             same = (edges["rel"] == rels[number]) if typed else np.full(len(edges["src"]), True)
             score[edges[column[end]][same & (edges[column[1 - end]] == number)]] = -np.inf
         best = [place for place in np.lexsort((np.arange(len(found)), -score)) if score[place] > -np.inf][:5]
-        expected += [(asked[number], order, found[place], score[place]) for order, place in enumerate(best, 1)]
+        expected += [(queries[number], order, found[place], score[place]) for order, place in enumerate(best, 1)]
     shown = [table[name].tolist() for name in (column[1 - end], "place", column[end])]
     assert list(zip(*shown, strict=True)) == [row[:3] for row in expected]
     np.testing.assert_allclose(table["score"], [row[3] for row in expected], rtol=1e-6)

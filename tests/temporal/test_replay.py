@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from run_commands import asked
 from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.temporal import predict
-from hpcgnn.temporal.predict import AskedEvents, links_of, replay, score_pairs
+from hpcgnn.temporal.predict import links_of, read_pairs, replay, score_pairs
 
 SPLITS = ("val", "test")
 UNIFORM = {"sampling__strategy": "uniform", "sampling__fanouts": [3]}
@@ -87,7 +89,7 @@ def test_best_answers_are_those_of_all_pairs(comm, parts, given, new_only, decod
         names.ravel().astype(str).tolist() for names in np.meshgrid(row[source], row[destination], indexing="ij")
     )
     last = max(comm.allgather(int(events.time.max(initial=0))))
-    scores = score_pairs(session, AskedEvents("", src, dst, np.full(len(src), last + 1)))
+    scores = score_pairs(session, asked(partial(read_pairs, session), src=src, dst=dst, time=[last + 1] * len(src)))
     matrix = scores.slab("score", 0, session.world)
     found = best_answers(links_of(session, given, new_only), 3)
     table = {name: found.slab(name, 0, session.world) for name in found.columns}

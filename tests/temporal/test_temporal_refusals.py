@@ -16,10 +16,9 @@ from training_runs import bipartite, make_config, make_parts, on_rank_0, open_se
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import negative_file
 from hpcgnn.graph.negative_file import open_negatives
-from hpcgnn.loop.question_file import id_column, read_numbers, read_rows
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.updater import TransformerUpdater, UpdaterSizes
-from hpcgnn.temporal.predict import check, read_pairs
+from hpcgnn.temporal.predict import check
 
 EVENTS = 60
 LATER = np.arange(EVENTS) * 3 // EVENTS
@@ -107,36 +106,6 @@ def test_pairs_of_a_run_on_nodes():
     with pytest.raises(ValueError, match=r"learned labels of nodes \(task.kind node\), not of pairs: give --nodes"):
         check(asked, make_config(**NODE))
     assert check(asked, make_config()).sampling.plan_on == "host"
-
-
-@pytest.mark.serial
-def test_columns_of_numbers(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("src,x\n" + "".join(f"{row},{row / 8}\n" for row in range(9)))
-    assert read_numbers(str(path), read_rows(str(path), ("x",)), "x").tolist() == [row / 8 for row in range(9)]
-    path.write_text("src,x\n1,1\n1,1\n1,1\n1,one\n")
-    with pytest.raises(ValueError, match=r"row 4: x 'one' is not a finite number"):
-        read_numbers(str(path), read_rows(str(path), ("x",)), "x")
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("names", [["1", "007"], ["1", "+2"], ["1", " 2"], ["1", "x"], ["1", str(1 << 70)]])
-def test_ids_stay_as_they_are_spelt(names):
-    assert id_column(names).tolist() == names
-    assert id_column(["1", "-2", str(1 << 62)]).tolist() == [1, -2, 1 << 62]
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("word", ["many", "nan", "inf", ""])
-def test_features_of_pairs_are_numbers(tmp_path, word):
-    path = tmp_path / "pairs.csv"
-    path.write_text(f"src,dst,feat_0,feat_1\n1,2,0.5,1\n3,4,-1,{word}\n")
-    with pytest.raises(ValueError, match=rf"{path}: row 2: feat_1 '{word}' is not a finite number"):
-        read_pairs(str(path), 10, 1.0, 2)
-    with pytest.raises(ValueError, match=r"none\.csv: no such file"):
-        read_pairs(str(tmp_path / "none.csv"), 10, 1.0, 2)
-    path.write_text("src,dst,feat_0,feat_1\n1,2,0.5,1\n")
-    assert read_pairs(str(path), 10, 1.0, 2).feature.tolist() == [[0.5, 1.0]]
 
 
 @pytest.mark.serial

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from mpi4py import MPI
+from run_commands import asked
 from sklearn.metrics import f1_score, roc_auc_score
 from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
 
@@ -24,7 +27,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
-from hpcgnn.temporal.predict import AskedEvents, Nodes, answer_nodes, read_nodes, read_pairs, score_pairs, source_times
+from hpcgnn.temporal.predict import answer_nodes, read_nodes, read_pairs, read_times, score_pairs, source_times
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -414,9 +417,8 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     ]
     file = write_nodes(comm, mpi_tmp_path / "nodes.csv", "node,type,time", rows)
     session = end_of_graph(comm, path, config)
-    types = session.partition.book.node_types
-    embedding = answered(session, read_nodes(str(file), types, 0))
-    pairs = AskedEvents("", list(map(str, users)), list(map(str, items)), 10**10 + np.array(users))
+    embedding = answered(session, read_nodes(session, str(file)))
+    pairs = asked(partial(read_pairs, session), src=users, dst=items, time=10**10 + np.array(users))
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
     other = parts("binary", "other", 4)
     if comm.rank > 0:
@@ -426,7 +428,7 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     decoded = torch.sigmoid(session.model.decode_pairs(source, destination[None])[0]).detach().numpy()
     np.testing.assert_allclose(decoded, scores, rtol=1e-9)
     alone = end_of_graph(MPI.COMM_SELF, other, config)
-    np.testing.assert_allclose(embedding, answered(alone, read_nodes(str(file), types, 0)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(embedding, answered(alone, read_nodes(alone, str(file))), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
@@ -436,8 +438,7 @@ def test_embeddings_are_written_with_original_ids(comm, parts, mpi_tmp_path, suf
         comm, mpi_tmp_path / "nodes.csv", "node,type,time", [(1003, "user", 400), (" 1006 ", "item", "")]
     )
     session = end_of_graph(comm, parts("binary"), make_config())
-    nodes = read_nodes(str(file), session.partition.book.node_types, 359)
-    answers, out = answer_nodes(session, nodes, True), str(mpi_tmp_path / f"out.{suffix}")
+    answers, out = answer_nodes(session, read_nodes(session, str(file)), True), str(mpi_tmp_path / f"out.{suffix}")
     embedding = answers.slab("embedding", 0, session.world)
     write_answers(out, answers, session.world)
     if comm.rank:
@@ -451,31 +452,27 @@ def test_embeddings_are_written_with_original_ids(comm, parts, mpi_tmp_path, suf
         table, vectors = dict(list(lines.items())[:3]), dict(list(lines.items())[3:])
         assert list(vectors) == [f"embedding_{place}" for place in range(embedding.shape[1])]
         assert np.array_equal(np.array(list(vectors.values()), float).T, embedding)
-    expected = {"node": [1003, 1006], "type": ["user", "item"], "time": [400, 360]}
+    with h5py.File(mpi_tmp_path / "binary.h5") as file:
+        (edges,) = file["edges"].values()
+        last = int(edges["time"][-1])
+    expected = {"node": [1003, 1006], "type": ["user", "item"], "time": [400, last + 1]}
     assert table == (
         {name: list(map(str, values)) for name, values in expected.items()} if suffix == "csv" else expected
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "types", "message"),
-    [("node\n1\n", ("user", "item"), "no column type; it has node"),
-     ("id\n1\n", ("user",), "no column node; it has id"),
-     ("node,type\n1,page\n", ("user", "item"), "row 1: type 'page' is none of this graph's: user, item"),
-     ("node,time\n1,3\n", ("user",), "row 1: time 3 is not after the graph's last event"),
-     ("node,time\n1\n", ("user",), "row 1: 2 fields expected")],
+    ("text", "message"),
+    [("node\n1\n", "no column type; it has node"), ("id,type\n1,user\n", "no column node; it has id, type"),
+     ("node,type\n1000,user\n1,page\n", "row 2: type 'page' is none of this graph's: user, item"),
+     ("node,type\n1000,user\n1001,item\n1,user\n", r"row 2: node '1001' is no item of this graph \(2 such rows\)"),
+     ("node,type,time\n1000,user,soon\n", "row 1: time 'soon' is not an integer")],
 )  # fmt: skip
-def test_bad_nodes_are_refused(tmp_path, text, types, message):
-    (tmp_path / "nodes.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_nodes(str(tmp_path / "nodes.csv"), types, 4)
-
-
-def test_unknown_nodes_are_refused(comm, parts, mpi_tmp_path):
-    file = write_nodes(comm, mpi_tmp_path / "nodes.csv", "node,type", [(1000, "user"), (1001, "item")])
+def test_bad_nodes_are_refused(comm, parts, mpi_tmp_path, text, message):
+    on_rank_0(comm, lambda: (mpi_tmp_path / "nodes.csv").write_text(text) and None)
     session = open_session(comm, parts("binary"), make_config())
-    with pytest.raises(DistributedError, match="row 2: node '1001' is no item of this graph"):
-        answer_nodes(session, read_nodes(str(file), session.partition.book.node_types, 0), True)
+    with pytest.raises(DistributedError, match=message):
+        read_nodes(session, str(mpi_tmp_path / "nodes.csv"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -487,25 +484,22 @@ def test_unknown_nodes_are_refused(comm, parts, mpi_tmp_path):
     [("18", 1, 18), ("18.0", 1, 18), ("18.5", 1000.0, 18500), ("18", 1000.0, 18000), ("", 1000.0, 17001),
      ("120", 1 / 60, 2), ("18000", 0.001, 18)],
 )  # fmt: skip
-def test_times_are_those_of_the_source(tmp_path, time, scale, stored):
-    (tmp_path / "nodes.csv").write_text(f"node,time\n7,{time}\n")
-    nodes = read_nodes(str(tmp_path / "nodes.csv"), ("user",), 17000 if scale > 1 else 1, scale)
-    assert nodes.time.tolist() == [stored]
+def test_times_are_those_of_the_source(time, scale, stored):
+    times = read_times("nodes.csv", 1, pa.array([time]), 17000 if scale > 1 else 1, scale)
+    assert times.tolist() == [stored]
     if time:
-        assert source_times(nodes.time, scale) == pytest.approx([float(time)])
+        assert source_times(times, scale) == pytest.approx([float(time)])
 
 
 @pytest.mark.parametrize(
     ("time", "scale", "message"),
-    [("17", 1000.0, r"row 1: time 17 is not after the graph's last event \(17.5\)"),
-     ("18.0005", 1000.0, "time '18.0005' is not a number that times the graph's time_scale, 1000, is an integer"),
-     ("18.5", 1, "row 1: time '18.5' is not an integer"), ("nan", 1000.0, "time 'nan' is not a number that times"),
+    [("18.0005", 1000.0, "time '18.0005' is not a number that times the graph's time_scale, 1000, is an integer"),
+     ("18.5", 1, "row 3: time '18.5' is not an integer"), ("nan", 1000.0, "time 'nan' is not a number that times"),
      ("1e30", 1, "time 1e30 does not fit 64 bits"), ("1e999999999", 1, "is not an integer")],
 )  # fmt: skip
-def test_times_between_those_of_the_graph_are_refused(tmp_path, time, scale, message):
-    (tmp_path / "pairs.csv").write_text(f"src,dst,time\n7,8,{time}\n")
+def test_times_between_those_of_the_graph_are_refused(time, scale, message):
     with pytest.raises(ValueError, match=message):
-        read_pairs(str(tmp_path / "pairs.csv"), 17500 if scale > 1 else 17, scale)
+        read_times("pairs.csv", 2, pa.array(["5", time, time]), 17, scale)
 
 
 def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_path):
@@ -523,7 +517,8 @@ def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_pa
         parts = make_parts(comm, mpi_tmp_path / f"graph-{scale}.h5", mpi_tmp_path / f"parts-{scale}", 4)
         session = open_session(comm, parts, make_config())
         assert session.partition.time_scale == scale
-        pairs = AskedEvents("", ["1000", "1003"], ["1000", "1006"], np.array([9500, 9000]))
+        time = [9500, 9000] if scale == 1 else [9.5, "9"]
+        pairs = asked(partial(read_pairs, session), src=[1000, 1003], dst=[1000, 1006], time=time)
         answers = score_pairs(session, pairs)
         tables.append({name: answers.slab(name, 0, session.world) for name in ("time", "score")})
     if comm.rank == 0:
@@ -564,12 +559,15 @@ def test_labels_are_those_of_evaluation(comm, parts, mpi_tmp_path, kind, labels,
             ids = [file["nodes"][end]["id"][()][edges[column][events]] for end, column in
                    ((src_type, "src"), (dst_type, "dst"))]  # fmt: skip
             time, feature = edges["time"][events], edges["feat"][events]
-        src, dst = (list(map(str, column)) for column in ids)
+        src, dst = ids
         object.__setattr__(session.partition, "num_events", begin)  # nothing of the batch has happened
         if kind == "node":
-            answers = answer_nodes(session, Nodes("", src, [src_type] * count, time, True), False)
+            nodes = asked(partial(read_nodes, session), node=src, type=[src_type] * count, time=time)
+            answers = answer_nodes(session, nodes, False)
         else:
-            answers = score_pairs(session, AskedEvents("", src, dst, time, feature))
+            features = {f"feat_{place}": values.tolist() for place, values in enumerate(feature.T)}
+            pairs = asked(partial(read_pairs, session), src=src, dst=dst, time=time, **features)
+            answers = score_pairs(session, pairs)
         assert [name for name in answers.columns if name in ("class", "output", "score")] == columns
         tables.append({name: answers.slab(name, 0, session.world) for name in answers.columns})
         if session.world.rank == 0:
