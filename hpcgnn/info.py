@@ -24,6 +24,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.loop.logs import read_lines
+from hpcgnn.loop.sweep_file import run_folders
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
 
@@ -97,7 +98,10 @@ def make_parser() -> jsonargparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = jsonargparse.ArgumentParser(prog="hpcgnn info", description=__doc__, exit_on_error=False)
     parser.add_argument(
-        "runs", type=str, nargs="*", help="run folders to describe; default: describe this installation"
+        "runs",
+        type=str,
+        nargs="*",
+        help="folders of runs or of sweeps to describe; default: describe this installation",
     )
     return parser
 
@@ -109,7 +113,7 @@ def main(world: World, argv: list[str]) -> int:
     if not folders:
         return _describe_machine()
     damaged: list[str] = []
-    for folder in map(Path, folders):
+    for folder in launch.on_first_rank(world, "find the runs", lambda: run_folders([*map(Path, folders)])):
         described = partial(describe_run, folder, check=True)
         lines, problems = launch.on_first_rank(world, "describe the run", described)
         damaged += problems
