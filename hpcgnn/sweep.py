@@ -33,6 +33,7 @@ from hpcgnn.report.records import read_run
 EACH, GROUPS = "--each", "--groups"
 # Sections that all runs share: where the ranks are, and where results go.
 SHARED = ("comm.", "output.")
+KEY = re.compile(r"[a-z_]+\.[a-z_]+")
 NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
@@ -83,7 +84,7 @@ def split_values(option: str) -> tuple[str, list[str]]:
     belongs to a value. Raises ValueError."""
     key, equals, text = option.partition("=")
     example = "--each train.seed=0,1,2, or --each sampling.fanouts=[10,5],[15,10] for lists"
-    if not equals or "." not in key:
+    if not equals or not KEY.fullmatch(key):
         raise ValueError(f"{EACH} {option}: expected SECTION.KEY=VALUE,VALUE, such as {example}")
     if key.startswith(SHARED):
         raise ValueError(f"{EACH} {key}: all runs of a sweep share this key: give it once, as --{key}")
