@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import itertools
+import json
 import os
 import platform
 import re
@@ -27,14 +28,14 @@ from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_version
-from hpcgnn.graph import files
+from hpcgnn.graph import durable, files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.lock import held
-from hpcgnn.loop.logs import FINISHED, STAMP, RunLog
+from hpcgnn.loop.logs import FINISHED, SOURCES, STAMP, RunLog
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.sweep_file import SWEEP, read_sweep
@@ -357,6 +358,8 @@ def _save_config(config: Sections, folder: Path, world: World) -> None:
     with together(world, "save the configuration"):
         if world.rank == 0:
             (folder / FINISHED).unlink(missing_ok=True)
+            origin = files.read_origin(data_path(config, folder))
+            durable.write_text(folder / SOURCES, json.dumps(origin, indent=1) + "\n")
             configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
 
 

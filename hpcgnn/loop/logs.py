@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcgnn.graph.decode import decode_json
 
 FINISHED = "finished"  # empty file in a run folder, of a run that came to its end
+SOURCES = "sources.json"  # in a run folder: the graph that the run is trained on, and its source files
 STAMP = "%Y-%m-%d %H:%M:%S"  # begins every line of a log
 
 

@@ -16,10 +16,8 @@ SWEEP = "sweep.yaml"
 def write_sweep(folder: Path, groups: int, runs: dict[str, dict[str, str]]) -> None:
     """Write the file that makes a folder one of a sweep. groups: of ranks, side by side; runs: by the name of their
     folder, the keys that set them apart, with their values."""
-    temporary = folder / f"{SWEEP}.tmp"
     head = f"# Runs of one hpcgnn train; hpcgnn train --resume {folder} continues all of them.\n"
-    temporary.write_text(head + yaml.safe_dump({"groups": groups, "runs": runs}, sort_keys=False))
-    durable.commit(temporary, folder / SWEEP)
+    durable.write_text(folder / SWEEP, head + yaml.safe_dump({"groups": groups, "runs": runs}, sort_keys=False))
 
 
 def read_sweep(folder: Path) -> tuple[int, dict[str, dict[str, str]]] | None:

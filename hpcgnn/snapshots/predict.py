@@ -59,14 +59,12 @@ def answer(session: Session, arguments: Namespace) -> None:
     if arguments.pairs:
         types, words = edge_types_of(session)
         pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
-        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", world)
+        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", session)
         return
     if arguments.top_k:
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
         return
-    answer_with(
-        arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session.world
-    )
+    answer_with(arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session)
 
 
 def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:

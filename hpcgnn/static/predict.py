@@ -56,14 +56,14 @@ def answer(session: Session, arguments: Namespace) -> None:
     if arguments.pairs:
         types, words = edge_types_of(session)
         pairs = on_first_rank(world, "read the pairs", lambda: read_edges(arguments.pairs, types, words))
-        answer_with(arguments.out, score_pairs(session, pairs), "scores", world)
+        answer_with(arguments.out, score_pairs(session, pairs), "scores", session)
     elif arguments.top_k:
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
     elif config.task.kind == LINK:
-        answer_with(arguments.out, embed_ends(session), "nodes", world)
+        answer_with(arguments.out, embed_ends(session), "nodes", session)
     else:
         what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
-        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, world)
+        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, session)
 
 
 def predict_nodes(session: Session, embeddings: bool = False, probabilities: bool = False) -> AnswerColumns:

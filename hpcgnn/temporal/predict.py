@@ -382,7 +382,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     world, partition, task = session.world, session.partition, session.config.task
     if arguments.top_k:
         replay(session)
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
         return
     last = _last_time(session)
     scale, types = partition.time_scale, partition.book.node_types
@@ -391,10 +391,10 @@ def answer(session: Session, arguments: Namespace) -> None:
         pairs = on_first_rank(world, "read the pairs", lambda: read_pairs(arguments.pairs, last, scale, width))
         replay(session)
         what = "labels" if task.has_labels else "scores"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, session)
         return
     embeddings = arguments.embeddings or task.kind != "node"
     nodes = on_first_rank(world, "read the nodes", lambda: read_nodes(arguments.nodes, types, last, scale))
     replay(session)
     what = "embeddings" if embeddings else "labels"
-    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities), what, world)
+    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities), what, session)

@@ -219,6 +219,6 @@ def test_folders_with_runs_are_kept(root, tmp_path, capsys):
     (folder / "sweep.yaml").write_text("groups: 1\nruns: {../other: {}}\n")
     assert run([["train", f"--resume={folder}"]]) == launch.EXIT_USER
     assert "sweep.yaml: damaged, or not written by hpcgnn" in capsys.readouterr().err
+    (tmp_path / "own.yaml").write_text("each: [train.seed=0]\n")
     with pytest.raises(ValueError, match="each is an option of the command line, not a key of a file"):
-        (tmp_path / "own.yaml").write_text("each: [train.seed=0]\n")
         train._parse([f"--config={tmp_path}/own.yaml"])
