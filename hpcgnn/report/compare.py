@@ -68,7 +68,7 @@ class Comparison:
 def keys_of(run: RunRecords) -> dict[str, Any]:
     """Read the keys of a run's configuration by name, such as ``train.lr``. Raises ValueError for a file of another
     program."""
-    values = decode_yaml(run.config) or {}
+    values = decode_yaml(run.config or "{}")
     if not isinstance(values, dict):
         raise ValueError(f"{run.folder / 'config.yaml'}: expected sections of keys; not written by hpcgnn")
     flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
