@@ -145,7 +145,7 @@ def test_a_setting_that_the_graph_refuses_keeps_all_runs_from_starting(comm, roo
     comm.barrier()
 
 
-@pytest.mark.serial
+@pytest.mark.launcher
 def test_a_sweep_that_is_killed_resumes_on_other_ranks(mpirun, root, tmp_path):
     """Two groups of a rank each, of which one is killed within its second run; then one rank without groups."""
     words = sweep(root, tmp_path / "runs", "--groups=2", "--train.checkpoint_every=2")
