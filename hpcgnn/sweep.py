@@ -215,17 +215,21 @@ def run_sweep(sweep: Sweep, world: World, stop: StopRequest, check: Act, train: 
 
     with held(sweep.folder, world, lambda text: print(text, flush=True)):
         check_shared(sweep.folder, world)
+        code = launch.EXIT_DONE
         if sweep.is_new:
-            _refuse(act(check, _one_of_each_setting(sweep)))
-        with together(world, "write the sweep"):
-            if world.rank == 0:
-                _write(sweep)
-        code = _code(act(train, sweep.starts))
-        with together(world, "end the sweep"):
-            if world.rank == 0:
-                if code == launch.EXIT_DONE:
-                    (sweep.folder / FINISHED).touch()
-                print(summary(sweep.folder), flush=True)
+            opened = act(check, _one_of_each_setting(sweep))
+            _refuse(opened)
+            code = _code(opened)
+        if code == launch.EXIT_DONE:
+            with together(world, "write the sweep"):
+                if world.rank == 0:
+                    _write(sweep)
+            code = _code(act(train, sweep.starts))
+            with together(world, "end the sweep"):
+                if world.rank == 0:
+                    if code == launch.EXIT_DONE:
+                        (sweep.folder / FINISHED).touch()
+                    print(summary(sweep.folder), flush=True)
     part.close()
     return code
 
@@ -258,9 +262,9 @@ def _one_of_each_setting(sweep: Sweep) -> list[Start]:
 def _refuse(outcomes: list[Outcome]) -> None:
     """Raise DistributedError, on all ranks, for the first run that could not be opened."""
     for outcome in outcomes:
-        if outcome.code:
-            raise DistributedError(f"run {outcome.name}: {outcome.message or 'asked to leave'}; no run was started",
-                                   outcome.code == launch.EXIT_USER)  # fmt: skip
+        if outcome.message:
+            message = f"run {outcome.name}: {outcome.message}; no run was started"
+            raise DistributedError(message, outcome.code == launch.EXIT_USER)
 
 
 def _code(outcomes: list[Outcome]) -> int:

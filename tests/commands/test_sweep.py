@@ -110,6 +110,14 @@ def test_a_sweep_that_is_asked_to_stop_resumes_where_it_was(comm, root, mpi_tmp_
     assert {name: (folder / name / "metrics.jsonl").stat().st_mtime_ns for name in finished} == finished
 
 
+def test_a_signal_before_the_first_run_asks_to_be_started_again(comm, root, mpi_tmp_path):
+    """While settings are opened."""
+    folder = mpi_tmp_path / "runs"
+    stop = ["interrupted", "open", 1, 0, "SIGUSR1"]
+    assert launch.run(_main(stop), sweep(root, folder)) == launch.EXIT_REQUEUE
+    assert not list(folder.glob("*/metrics.jsonl"))
+
+
 def _main(words):
     import interrupted_train
 
