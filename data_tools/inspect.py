@@ -71,6 +71,8 @@ def render_head(report: Report) -> Lines:
             lines.append(f"  from {source}")
             continue
         lines.append(f"  from {source['name']} ({source['bytes']:,} bytes, sha256 {source['sha256']})")
+    if "spec" in report:
+        lines.append(f"  read by {json.dumps(report['spec'])}")
     return lines
 
 

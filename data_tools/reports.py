@@ -108,7 +108,13 @@ def describe_tables(file: h5py.File) -> Report:
 
 def describe_graph(file: h5py.File) -> Report:
     """Describe a graph file."""
-    return {**describe_root(file), "sources": files.json_attribute(file, "sources") or [], **describe_tables(file)}
+    return {**describe_root(file), **describe_origin(file), **describe_tables(file)}
+
+
+def describe_origin(file: h5py.File) -> Report:
+    """Describe the source files of a graph, and how they were read, as far as that is known."""
+    found = {name: files.json_attribute(file, name) for name in files.ORIGIN}
+    return {"sources": [], **{name: value for name, value in found.items() if value}}
 
 
 def describe_book(file: h5py.File) -> Report:
@@ -116,7 +122,7 @@ def describe_book(file: h5py.File) -> Report:
     names = ("num_parts", "set_id", "seed", "method", "source_name", "source_hash")
     stored = {name: plain(file.attrs[name]) for name in names if name in file.attrs}
     decoded = {name: files.json_attribute(file, name) or {} for name in ("options", "quality")}
-    report = {**describe_root(file), **stored, **decoded, **describe_tables(file)}
+    report = {**describe_root(file), **stored, **decoded, **describe_origin(file), **describe_tables(file)}
     for table in report["edges"]:
         names = file["edges"][table["name"]].get("columns")
         table["columns"] = {} if names is None else {name.decode(): "" for name in names[...]}

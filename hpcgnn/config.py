@@ -25,6 +25,7 @@ from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.keys import RESUMABLE, help_of, keys, usual
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
+from hpcgnn.loop.sweep_file import read_sweep
 from hpcgnn.recipes import expand_recipe, recipe_names
 
 if TYPE_CHECKING:
@@ -198,8 +199,9 @@ def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, js
     """Read the configuration and the namespace of all options. Raises ValueError for what is misspelt or out of
     range."""
     namespace = parse_arguments(result, KINDS[result.get_default("kind")].expand(expand_recipe(argv)))
-    if "recipe" in namespace:
-        raise ValueError("recipe is an option of the command line, not a key of a file: give --recipe")
+    for option in ("recipe", "each", "groups"):
+        if option in namespace:
+            raise ValueError(f"{option} is an option of the command line, not a key of a file: give --{option}")
     config = KINDS[namespace.kind].config
     sections = config.sections()
     flat = [name for name, section in vars(namespace).items() if name in sections and not hasattr(section, "as_dict")]
@@ -223,6 +225,8 @@ def load(path: str | os.PathLike) -> Any:
     if not path.is_file():
         if path.parent.is_file() or (path.parent / "book.h5").exists():
             raise ValueError(f"{path.parent}: no run folder; hpcgnn inspect describes graphs and their parts")
+        if sweep := read_sweep(path.parent):
+            raise ValueError(f"{path.parent} has several runs: name one, such as {path.parent / next(iter(sweep[1]))}")
         raise ValueError(f"{path}: no such file; is {path.parent} a run folder?")
     values = _read_yaml(path)
     kind = values.get("kind", DEFAULT_KIND)

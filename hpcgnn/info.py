@@ -24,8 +24,10 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_manifest
 from hpcgnn.loop.logs import read_lines
+from hpcgnn.loop.sweep_file import run_folders
 from hpcgnn.loop.trainer import headline
 from hpcgnn.native.build import hpcgnn_native
+from hpcgnn.reopen import read_sources
 
 
 def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
@@ -39,6 +41,7 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, "
         f"model {config.model_name}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
+    lines += _sources(folder)
     problems: list[str] = []
     try:
         lines += _results(folder, config.train.monitor, problems)
@@ -51,6 +54,16 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
         except (OSError, ValueError) as error:
             problems.append(f"{path.name}: {error}")
     return [*lines, *([] if checkpoints else ["no checkpoints"]), *problems], problems
+
+
+def _sources(folder: Path) -> list[str]:
+    """Describe the graph that a run is trained on, and its source files, as far as the run has them."""
+    origin = read_sources(folder)
+    if not origin:
+        return []
+    sources = [s if isinstance(s, str) else f"{s['name']} (sha256 {s['sha256']})" for s in origin.get("sources", [])]
+    graph = f"graph {origin['graph']['name']} (sha256 {origin['graph']['sha256']})"
+    return [graph, *(f"  from {source}" for source in sources)]
 
 
 def _results(folder: Path, monitored: str, damaged: list[str]) -> list[str]:
@@ -97,7 +110,10 @@ def make_parser() -> jsonargparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = jsonargparse.ArgumentParser(prog="hpcgnn info", description=__doc__, exit_on_error=False)
     parser.add_argument(
-        "runs", type=str, nargs="*", help="run folders to describe; default: describe this installation"
+        "runs",
+        type=str,
+        nargs="*",
+        help="folders of runs or of sweeps to describe; default: describe this installation",
     )
     return parser
 
@@ -109,7 +125,7 @@ def main(world: World, argv: list[str]) -> int:
     if not folders:
         return _describe_machine()
     damaged: list[str] = []
-    for folder in map(Path, folders):
+    for folder in launch.on_first_rank(world, "find the runs", lambda: run_folders([*map(Path, folders)])):
         described = partial(describe_run, folder, check=True)
         lines, problems = launch.on_first_rank(world, "describe the run", described)
         damaged += problems

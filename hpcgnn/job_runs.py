@@ -62,27 +62,31 @@ def recipe_run(jobs: str, run_id: str, element: str, requeue: str, name: str = "
 
 
 def next_start(restarts: str, folder: str, *arguments: str) -> Answer:
-    """Choose the ARGUMENTS of the next start: it resumes where there is a checkpoint, or a lock beside a run's
-    configuration. NEWEST is the checkpoint that ``judge`` compares with.
+    """Choose the ARGUMENTS of the next start: it resumes where there is a checkpoint, a lock beside a run's
+    configuration, or the file of a sweep. NEWEST is the checkpoint that ``judge`` compares with.
 
-    Files of values (``--config``, ``--recipe``) hold since the run began and are left out when it resumes. So are all
-    arguments in a job that is started again: the run has them, and may be on a machine where one of them is of no use.
+    Values (``--config``, ``--recipe``, ``--each``) hold since the run began and are left out when it resumes. So are
+    all arguments in a job that is started again: the run has them, and may be on a machine where one of them is of no
+    use.
     """
     run = Path(folder)
     newest = newest_checkpoint(run)
     (run / "finished").unlink(missing_ok=True)
     # The program finds out whether the job of a lock still runs, and refuses then.
     locked = (run / "lock.json").exists()
-    if newest or (locked and (run / "config.yaml").exists()):
-        _, others = take_options(arguments, "--config", "--recipe")
+    if newest or (run / "sweep.yaml").exists() or (locked and (run / "config.yaml").exists()):
+        _, others = take_options(arguments, "--config", "--recipe", "--each")
         return {"NEWEST": newest, "ARGUMENTS": ["--resume", folder, *(others if restarts == "0" else [])]}
     note = "" if locked else put_aside(run)
     return {"NEWEST": "", "ARGUMENTS": ["--output.dir", folder, *arguments], "NOTE": note}
 
 
 def newest_checkpoint(run: Path) -> str:
-    """Return the path of the newest manifest in a run folder, empty without one. Tags sort by their step."""
-    return max(map(str, run.glob("checkpoints/*/manifest.json")), default="")
+    """Return the path of the newest manifest in a run folder, of a sweep the paths of all its runs; empty without one.
+    Tags sort by their step."""
+    folders = sorted([*run.glob("checkpoints"), *run.glob("*/checkpoints")])
+    newest = (max(map(str, folder.glob("*/manifest.json")), default="") for folder in folders)
+    return " ".join(filter(None, newest))
 
 
 def put_aside(run: Path) -> str:

@@ -14,6 +14,8 @@ The suffix of `--out` chooses the format: .csv, .parquet, .npz.
 from __future__ import annotations
 
 import sys
+from functools import partial
+from pathlib import Path
 
 import jsonargparse
 
@@ -22,7 +24,7 @@ from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.answer_file import check_suffix
 from hpcgnn.loop.settings import Sections
-from hpcgnn.reopen import command_parser, open_run, parse
+from hpcgnn.reopen import command_parser, open_run, parse, provenance
 
 
 def make_parser() -> jsonargparse.ArgumentParser:
@@ -73,7 +75,9 @@ def main(world: World, argv: list[str]) -> int:
         check_suffix(arguments.out)
         return kind_of(config).check(arguments, config)
 
-    with open_run(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as (session, _):
+    with open_run(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as (session, done):
+        read = partial(provenance, Path(arguments.run), session, done)
+        session.provenance = launch.on_first_rank(session.world, "read where the graph comes from", read)
         kind_of(session.config).answer(session, arguments)
     return launch.EXIT_DONE
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcgnn import __version__, kinds
 from hpcgnn import config as configuration
-from hpcgnn import kinds
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph import files
+from hpcgnn.graph.decode import decode_json
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint import Progress
 from hpcgnn.loop.checkpoint_writer import load, load_elsewhere
 from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.logs import SOURCES
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
@@ -132,6 +136,35 @@ def load_best(session: Session, folder: str) -> Progress:
 def data_path(config: Sections, folder: Path) -> str:
     """The partition set of a run; the built-in graph lies in the run folder."""
     return config.data.path or str(folder / "data" / "parts")
+
+
+def read_sources(folder: Path) -> dict[str, Any]:
+    """Read the graph that a run is trained on, as ``files.read_origin`` describes it; empty for a run of an earlier
+    version. Raises ValueError for a damaged file."""
+    path = folder / SOURCES
+    if not path.is_file():
+        return {}
+    try:
+        origin = decode_json(path.read_text())
+        texts = [origin["graph"]["name"], origin["graph"]["sha256"]]
+        for source in origin.get("sources", []):
+            texts += [source] if isinstance(source, str) else [source["name"], source["sha256"]]
+        if all(isinstance(text, str) for text in texts):
+            return origin
+        problem = "names and hashes must be text"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        problem = str(error)
+    raise ValueError(f"{path}: damaged, or not written by hpcgnn ({problem})")
+
+
+def provenance(folder: Path, session: Session, progress: Progress) -> dict[str, Any]:
+    """Describe where the answers of a run come from: the run and its best epoch, the session's graph with its source
+    files, and the graph of training where that is another one. Raises ValueError."""
+    graph, config = files.read_origin(session.path), session.config
+    trained = read_sources(folder) or graph
+    run = {"folder": os.path.abspath(folder), "model": config.model_name, "seed": config.train.seed}
+    known = {"hpcgnn": __version__, "run": run | {"epoch": progress.epoch}, **graph}
+    return known | ({} if trained["graph"]["sha256"] == graph["graph"]["sha256"] else {"trained_on": trained})
 
 
 def find_best(folder: Path, config: Sections) -> Path:

@@ -6,13 +6,16 @@ sequence of graphs. A run file (``--config``) may name the kind, too.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import itertools
+import json
 import os
 import platform
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,26 +27,27 @@ from hpcgnn.comm.launch import launched_by_batch_system
 from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import CommConfig, World, mpi_version
-from hpcgnn.graph import files
+from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_version
+from hpcgnn.graph import durable, files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.lock import held
-from hpcgnn.loop.logs import STAMP, RunLog
+from hpcgnn.loop.logs import FINISHED, SOURCES, STAMP, RunLog
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
+from hpcgnn.loop.sweep_file import SWEEP, read_sweep
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.recipes import expand_recipe
+from hpcgnn.recipes import expand_recipe, take_options
 from hpcgnn.reopen import data_path
+from hpcgnn.sweep import EACH, GROUPS, Start, Sweep, new_sweep, old_sweep, run_sweep, summary
 
 if TYPE_CHECKING:
     import jsonargparse
 
 PROFILED = "10-19"  # steps of the run, by default
-FINISHED = "finished"  # file in the run folder, of a run that came to its end
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -56,33 +60,103 @@ def train(world: World, argv: list[str]) -> tuple[int, Path]:
     with StopRequest() as stop:
         with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
             watchdog.at("configuration")
-            config, folder, resume = launch.on_first_rank(world, "configuration", lambda: _parse(argv))
-        world = World(config.comm)
-        seconds = config.comm.watchdog_seconds
-        with Watchdog(world, seconds, stop.is_leaving) as watchdog, held(folder, world, _say):
-            check_shared(folder, world)
-            path = _prepare(config, folder, world, resume)
-            log = RunLog(folder / "log", world.rank)
-            if resume and config.data.stage_to and _option(argv, "--data.stage_to") is None:
-                _stage_if_possible(config, world, log)
-            watchdog.at("open the partition set")
+            plan = launch.on_first_rank(world, "configuration", lambda: _plan(argv))
+        if isinstance(plan, Sweep) and not plan.starts:
+            return _say_done(plan, world), plan.folder
+        world = World(plan.comm)
+        is_staged = _option(argv, "--data.stage_to") is not None
 
-            def run_on(part: World, servers: Any) -> int:
-                group = part.split(config.num_groups)
-                session = open_session(config, path, group, watchdog, servers)
-                code = _run(session, part, folder, log, stop, resume)
-                session.close()
-                if group is not part:
-                    group.close()
-                return code
+        def run_one(start: Start, part: World, watchdog: Watchdog) -> int:
+            return _train_run(start, part, watchdog, stop, is_staged)
 
-            code = kind_of(config).beside_servers(config, path, world, watchdog, log, run_on)
-            watchdog.at("leave")
-            with together(world, "leave"):
-                if world.rank == 0 and code == launch.EXIT_DONE:
-                    (folder / FINISHED).touch()
+        if isinstance(plan, Sweep):
+            code = run_sweep(plan, world, stop, _check_run, run_one)
+        else:
+            with Watchdog(world, world.config.watchdog_seconds, stop.is_leaving) as watchdog:
+                code = run_one(plan, world, watchdog)
         world.close()
-    return code, folder
+    return code, plan.folder
+
+
+def _say_done(sweep: Sweep, world: World) -> int:
+    """Collective. Print the results of a sweep whose runs are all at their end; returns the exit code."""
+
+    def say() -> None:
+        (sweep.folder / FINISHED).touch()
+        print(summary(sweep.folder), flush=True)
+
+    launch.on_first_rank(world, "summary", say)
+    return launch.EXIT_DONE
+
+
+def _train_run(start: Start, world: World, watchdog: Watchdog, stop: StopRequest, is_staged: bool) -> int:
+    """Collective. Train one run, from its beginning or its newest checkpoint; returns the exit code. is_staged: whether
+    the command line has data.stage_to."""
+    config, folder = start.config, start.folder
+    with held(folder, world, _say):
+        check_shared(folder, world)
+        path = _prepare(config, folder, world, start.resumes)
+        log = RunLog(folder / "log", world.rank, start.name)
+        if start.resumes and config.data.stage_to and not is_staged:
+            _stage_if_possible(config, world, log)
+        code = _with_session(
+            start,
+            path,
+            world,
+            watchdog,
+            log,
+            lambda session, part: _run(session, part, folder, log, stop, start.resumes),
+        )
+        watchdog.at("leave")
+        with together(world, "leave"):
+            if world.rank == 0 and code == launch.EXIT_DONE:
+                (folder / FINISHED).touch()
+    return code
+
+
+def _check_run(start: Start, world: World, watchdog: Watchdog) -> int:
+    """Collective. Open a new run as far as its first step, so that it is refused before any other begins; returns the
+    exit code of a run that is fine."""
+    path = _prepare(start.config, start.folder, world, resume=False)
+
+    def build(session: Session, _: World) -> int:
+        if not session.config.baseline_name:
+            log: Any = _unlogged
+            trainer = Trainer(session, start.folder, log, StopRequest())
+            trainer.start()
+            trainer.close()
+        return launch.EXIT_DONE
+
+    return _with_session(start, path, world, watchdog, _unlogged, build)
+
+
+def _unlogged(text: str, everywhere: bool = False) -> None:
+    """Log nothing: what is said is said again when the run begins."""
+
+
+def _with_session(
+    start: Start, path: str, world: World, watchdog: Watchdog, log: Any, act: Callable[[Session, World], int]
+) -> int:
+    """Collective. Open the session of a run on the partition set at ``path``, and act on it, beside sampling servers if
+    there are any; returns the exit code of ``act``. After an error the session is closed where other runs follow."""
+    config = start.config
+    watchdog.at("open the partition set")
+
+    def with_trainers(part: World, servers: Any) -> int:
+        group = part.split(config.num_groups)
+        session = open_session(config, path, group, watchdog, servers)
+        try:
+            code = act(session, part)
+        except DistributedError:
+            if start.name:  # the only run of a job leaves at once
+                session.close()
+            raise
+        session.close()
+        if group is not part:
+            group.close()
+        return code
+
+    return kind_of(config).beside_servers(config, path, world, watchdog, log, with_trainers)
 
 
 def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:
@@ -133,25 +207,61 @@ def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resum
     else:
         trainer.start()
     _save_config(session.config, folder, trainer.world)  # last: a start that was refused leaves the old one as it is
-    code = trainer.run()
+    try:
+        code = trainer.run()
+    except DistributedError:
+        trainer.optimizer.close()  # of a sweep, the next run makes another process group
+        raise
     trainer.close()
     return code
 
 
-def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
-    """Read the configuration, the run folder, and whether to resume. Raises ValueError."""
+def _plan(argv: list[str]) -> Sweep | Start:
+    """Read the run, or the runs, that a command line is about. Raises ValueError."""
+    resume = _option(argv, "--resume")
+    has_each = bool(take_options(argv, EACH)[0])
+    if resume and read_sweep(Path(resume)):
+        return old_sweep(Path(resume), argv, _parse)
+    if has_each and resume is not None:
+        raise ValueError(f"{EACH} starts new runs, and --resume {resume} continues one: leave out one of them")
+    if has_each:
+        return new_sweep(argv, _configure, _folder_of)
+    if take_options(argv, GROUPS)[0]:
+        raise ValueError(f"{GROUPS} is for several runs, which {EACH} KEY=VALUE,VALUE starts")
+    return Start(*_parse(argv))
+
+
+def _configure(argv: list[str]) -> Sections:
+    """Read the configuration of a new run. Raises ValueError."""
+    argv = _write_out(argv)
+    config, _ = configuration.parse(make_parser(configuration.kind_of(argv)), argv)
+    config.resolve_inputs()
+    return config
+
+
+def _folder_of(config: Sections) -> Path:
+    """Return the folder of a new run, made where it has the default name. Raises ValueError where it holds a run."""
+    if not config.output.dir:
+        return _new_folder(config.run_name)
+    folder = Path(config.output.dir)
+    _refuse_old_run(folder)
+    return folder
+
+
+def _write_out(argv: list[str]) -> list[str]:
+    """Write out the short forms of a command line."""
     argv = [f"--train.profile={PROFILED}" if argument == "--profile" else argument for argument in argv]
     argv = [re.sub("^--init(?==|$)", "--train.init", argument) for argument in argv]
-    argv = expand_recipe(argv)  # here already, as a resumed run's own file comes before it
+    return expand_recipe(argv)  # here already, as a resumed run's own file comes before it
+
+
+def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
+    """Read the configuration, the run folder, and whether to resume. Raises ValueError."""
+    argv = _write_out(argv)
     resume = _option(argv, "--resume")
     if resume is None:
-        config, _ = configuration.parse(make_parser(configuration.kind_of(argv)), argv)
-        config.resolve_inputs()
-        if not config.output.dir:
-            return config, _new_folder(config.run_name), False
-        folder = Path(config.output.dir)
-        _refuse_old_run(folder)
-        return config, folder, False
+        config = _configure(argv)
+        return config, _folder_of(config), False
     if not resume:
         raise ValueError("--resume needs the run folder to continue")
     folder = Path(resume)
@@ -166,9 +276,11 @@ def _parse(argv: list[str]) -> tuple[Sections, Path, bool]:
 
 
 def _refuse_old_run(folder: Path) -> None:
-    if (folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists():
+    held = [name for name in ("metrics.jsonl", "checkpoints", SWEEP) if (folder / name).exists()]
+    if held:
         raise ValueError(
-            f"{folder} holds a run already: continue it with --resume {folder}, or choose another output.dir"
+            f"{folder} holds {'runs' if SWEEP in held else 'a run'} already: continue it with --resume {folder}, or "
+            "choose another output.dir"
         )
 
 
@@ -200,6 +312,16 @@ def make_parser(kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
     parser = configuration.parser("hpcgnn train", __doc__, kind)
     parser.add_argument("--resume", type=str, default="", help="run folder to resume; empty: start a new run")
     parser.add_argument("--init", type=str, default="", help="run folder to start from; short form of --train.init")
+    parser.add_argument(
+        EACH, action="append", default=argparse.SUPPRESS, metavar="KEY=VALUE,VALUE",
+        help="train a run for each value of a key; several of these options: for each combination of values",
+    )  # fmt: skip
+    parser.add_argument(
+        GROUPS,
+        type=int,
+        default=argparse.SUPPRESS,
+        help="number of equal groups of ranks, which train the runs of --each side by side; default 1",
+    )
     parser.add_argument("--profile", action="store_true", help=f"short form of --train.profile {PROFILED}")
     return parser
 
@@ -241,6 +363,8 @@ def _save_config(config: Sections, folder: Path, world: World) -> None:
     with together(world, "save the configuration"):
         if world.rank == 0:
             (folder / FINISHED).unlink(missing_ok=True)
+            origin = files.read_origin(data_path(config, folder))
+            durable.write_text(folder / SOURCES, json.dumps(origin, indent=1) + "\n")
             configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
 
 

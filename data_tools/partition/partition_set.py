@@ -149,6 +149,7 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
         "source_hash": journal.source_hash,
         "quality": json.dumps(quality, sort_keys=True),
     }
+    attributes |= {name: str(source.file.attrs[name]) for name in files.ORIGIN if name in source.file.attrs}
     with team.together("write the book"):
         if team.rank == 0:
             write_book(files.book_path(journal.folder), source, numbering.by_id, options, attributes, records)

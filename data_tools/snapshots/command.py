@@ -198,5 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in (sorted(source.iterdir()) if source.is_dir() else [source])
         if path.is_file() and not path.name.startswith(".")
     ]
-    print(write_snapshots(args.output, graph, sources, paths[0].name))
+    options = [option.removeprefix("--") for option in row.options]
+    spec = {"format": args.format, **{name: getattr(args, name) for name in options if getattr(args, name)}}
+    print(write_snapshots(args.output, graph, sources, paths[0].name, spec))
     return 0

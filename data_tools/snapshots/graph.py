@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -104,11 +105,13 @@ def _with_edges(graph: SnapshotGraph, rows: np.ndarray, first: np.ndarray, last:
     return replace(graph, src=graph.src[rows], dst=graph.dst[rows], first=first, last=last, edges=columns)
 
 
-def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list, name: str) -> str:
+def write_snapshots(
+    path: str | os.PathLike, graph: SnapshotGraph, sources: list, name: str, spec: dict[str, Any] | None = None
+) -> str:
     """Write the graph file, edges in order of their first snapshot; returns a line on what was written.
 
-    ``name`` of the source, for messages; ``sources`` as the graph file keeps them. Raises FileFormatError where columns
-    do not fit together.
+    ``name`` of the source, for messages; ``sources``, and ``spec``, how they were read, as the graph file keeps them.
+    Raises FileFormatError where columns do not fit together.
     """
     graph.check(name)
     merged = as_intervals(graph)
@@ -123,10 +126,10 @@ def write_snapshots(path: str | os.PathLike, graph: SnapshotGraph, sources: list
     if chosen.last is not None:
         columns["last"] = chosen.last.astype(STAMP)
     nodes = {**({} if graph.id is None else {"id": graph.id}), **graph.nodes, **graph.series}
-    splits = {"splits": json.dumps(graph.splits)} if graph.splits else {}
-    with files.writing(
-        path, files.GRAPH, kind="snapshots", sources=json.dumps(sources), num_snapshots=graph.num_snapshots, **splits
-    ) as file:
+    further = {"splits": graph.splits, "spec": spec}
+    attributes = {name: json.dumps(value, default=str) for name, value in further.items() if value}
+    attributes["sources"] = json.dumps(sources)
+    with files.writing(path, files.GRAPH, kind="snapshots", num_snapshots=graph.num_snapshots, **attributes) as file:
         _write_columns(create_table(file, "nodes", NODE, graph.num_nodes, 0), nodes, graph, None)
         _write_columns(create_table(file, "edges", RELATION, len(order), 0), {**columns, **chosen.edges}, graph, order)
     sets = "".join(f"; {name} {first} to {last}" for name, (first, last) in graph.splits.items())

@@ -7,7 +7,8 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -60,7 +61,8 @@ def write_graph(
     time_range = (min(first for first, _ in ranges), max(last for _, last in ranges)) if times else None
     dates = describe_dates(time_range, edges[0].spec.time_scale, edges[0].are_dates)
     summary = Summary(spec.graph_kind, {}, {}, time_range, dates, [])
-    with writing(path, GRAPH, kind=spec.graph_kind, sources=sources) as file:
+    settings = json.dumps(describe_spec(spec), default=str)
+    with writing(path, GRAPH, kind=spec.graph_kind, sources=sources, spec=settings) as file:
         for type_id, (name, table) in enumerate(nodes.items()):
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
             write_nodes(group, table, folder, num_buckets)
@@ -98,6 +100,20 @@ def describe_source(file: FileSpec) -> dict[str, object]:
     if paths != [file.path]:
         described |= {"sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(), "chunks": len(paths)}
     return described
+
+
+def describe_spec(value: Any) -> Any:
+    """Write a spec, or a part of one, as plain values: what differs from the defaults, files by their names, as
+    ``describe_source`` has them."""
+    if isinstance(value, FileSpec):
+        names = [pathlib.Path(path).name for path in (value.path, *value.chunks) if path]
+        value = replace(value, path=names[0] if value.path else None, chunks=names if value.chunks else [])
+    if is_dataclass(value):
+        pairs = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: describe_spec(item) for field, item in pairs if item not in (None, [], {}, field.default)}
+    if isinstance(value, dict):
+        return {str(name): describe_spec(item) for name, item in value.items()}
+    return [describe_spec(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> None:

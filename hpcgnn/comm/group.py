@@ -26,6 +26,7 @@ REMEDIES = {
     errno.EACCES: "; ask for the permission, or choose another file or folder",
 }  # of system errors, which name the file
 FORWARD_SECONDS = 0.2  # the launcher forwards a message before it kills everything
+MEET_SECONDS = 0.05  # between two looks of a rank that waits for others at work
 
 
 class DistributedError(RuntimeError):
@@ -95,6 +96,12 @@ class Group:
     def barrier(self) -> None:
         """Collective. Wait for all ranks."""
         self._comm.Barrier()
+
+    def meet(self) -> None:
+        """Collective. Wait for all ranks, however long they work, and leave them the cores meanwhile."""
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            time.sleep(MEET_SECONDS)
 
     def exchange(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Collective. Send rows [n, ...] of any dtype, grouped by destination, counts [R] to each; returns the received

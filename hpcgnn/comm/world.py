@@ -170,6 +170,21 @@ class World(Group):
         part.gpu_direct = self.gpu_direct and part.device.type == "cuda"
         return part
 
+    def divide(self, groups: int) -> World:
+        """Collective. Make the world of this rank's group, one of ``groups`` of equal size, of consecutive ranks. A
+        group is a separate job: its verdicts stay within it. Raises DistributedError where the ranks do not divide."""
+        if groups < 1 or self.size % groups:
+            message = f"{self.size} ranks do not make {groups} equal groups: give a number that divides {self.size}"
+            raise DistributedError(message, user_error=True)
+        part = copy.copy(self)
+        part.group, part.num_groups = 0, 1  # of ``split``, which makes them within the job
+        part._comm = self._comm.Split(self.rank // (self.size // groups), self.rank)
+        part.rank, part.size, part.job, part._channels = part._comm.rank, part._comm.size, part, []
+        machine = part._comm.Split_type(MPI.COMM_TYPE_SHARED, key=part.rank)
+        part.local_rank, part.local_size = machine.rank, machine.size
+        machine.Free()
+        return part
+
     def apart(self) -> World:
         """Return this world as a separate job: its verdicts stay within it."""
         part = copy.copy(self)

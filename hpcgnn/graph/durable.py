@@ -116,6 +116,13 @@ def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
     fsync(pathlib.Path(path).parent)
 
 
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Write a small file under a temporary name, and rename it to its final name, durably."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    commit(temporary, path)
+
+
 def fsync(path: str | os.PathLike) -> None:
     """fsync one file or folder; without effect on file systems that cannot sync a folder."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -4,8 +4,9 @@ This module alone has the format names, versions and the layout's invariants; ev
 goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
 
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
-"static", "snapshots"), ``sources`` (JSON list); of a snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first
-and last snapshot of train, val, test) where the source has any::
+"static", "snapshots"), ``sources`` (JSON list: name, bytes and sha256 of each source file), ``spec?`` (JSON: how they
+were read, as far as it differs from the defaults, with files by their names); of a snapshot graph ``num_snapshots`` (S)
+and ``splits`` (JSON: first and last snapshot of train, val, test) where the source has any::
 
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
@@ -33,8 +34,9 @@ negatives of links, beside the graph file of a source that gives any, ``format="
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
-                 source_name, source_hash, quality (JSON), num_snapshots?, splits?; its first SEAL_BYTES (HDF5's user
-                 block) have the sha256 of all that follows, and are checked whenever it is opened
+                 source_name, source_hash, quality (JSON), num_snapshots?, splits?; sources?, spec?: of the graph file;
+                 its first SEAL_BYTES (HDF5's user block) have the sha256 of all that follows, and are checked whenever
+                 it is opened
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
@@ -79,6 +81,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import h5py
 import numpy as np
@@ -90,6 +93,7 @@ from hpcgnn.graph.decode import decode_json
 VERSION = 1
 
 GRAPH, BOOK, PART, NEGATIVES = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part", "hpcgnn-negatives"
+ORIGIN = ("sources", "spec")  # attributes of a graph file that its partition sets keep
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC
 SLAB_BYTES = 64 << 20
@@ -411,6 +415,16 @@ def json_attribute(file: h5py.File, name: str):
     """Decode a JSON attribute of the root; None when it is absent."""
     text = file.attrs.get(name)
     return None if text is None else decode_json(text)
+
+
+def read_origin(folder: str | os.PathLike) -> dict[str, Any]:
+    """Read where the graph of a partition set comes from: ``graph``, name and sha256 of the graph file, ``set_id``, and
+    the attributes ORIGIN as far as the set has them. Raises FileFormatError."""
+    with open_checked(book_path(folder), BOOK) as book:
+        origin = {name: json_attribute(book, name) for name in ORIGIN}
+        graph = {"name": str(book.attrs.get("source_name", "")), "sha256": str(book.attrs["source_hash"])}
+        set_id = str(book.attrs["set_id"])
+    return {"graph": graph, "set_id": set_id, **{name: value for name, value in origin.items() if value}}
 
 
 def class_names(column: h5py.Dataset) -> list[str]:

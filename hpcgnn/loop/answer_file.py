@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ from hpcgnn.comm.group import DistributedError
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import durable
+from hpcgnn.loop.session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SLAB = 1 << 16
+METADATA = "hpcgnn"  # key of the provenance in the metadata of a parquet file
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +120,23 @@ def check_suffix(path: str) -> None:
         raise ValueError(f"--out {path}: the suffix sets the format, and must be one of {', '.join(WRITERS)}")
 
 
-def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
+def write_answers(path: str, answers: AnswerColumns, world: World, provenance: dict[str, Any] | None = None) -> None:
     """Collective. Write the answers of all ranks in order of row, in the format of the path's suffix. They are arrays
     (.npz), or a table with a column for each entry of a vector (.csv, .parquet). All ranks turn their shares into text;
-    rank 0 writes, under a temporary name first, and never holds more than a slab."""
-    temporary = Path(path + ".tmp")
+    rank 0 writes, under a temporary name first, and never holds more than a slab. provenance: where the answers come
+    from, None: nothing is written about it. Parquet files keep it in their metadata, of other formats it is a JSON file
+    beside the answers, named as they are with ``.json`` behind."""
+    temporary, beside = Path(path + ".tmp"), Path(f"{path}.json")
     try:
-        WRITERS[Path(path).suffix](temporary, answers, world)
+        metadata = {METADATA: json.dumps(provenance)} if provenance else {}
+        writer = WRITERS[Path(path).suffix]
+        writer(temporary, answers, world, metadata)
         with together(world, f"write {path}"):
             if world.rank == 0:
+                beside.unlink(missing_ok=True)  # of older answers
                 durable.commit(temporary, Path(path))
+                if provenance and writer is not _write_parquet:
+                    durable.write_text(beside, json.dumps(provenance, indent=1) + "\n")
     except DistributedError:
         if world.rank == 0:
             with suppress(OSError):
@@ -134,7 +144,7 @@ def write_answers(path: str, answers: AnswerColumns, world: World) -> None:
         raise
 
 
-def _write_csv(path: Path, answers: AnswerColumns, world: World) -> None:
+def _write_csv(path: Path, answers: AnswerColumns, world: World, _: dict[str, str]) -> None:
     """Collective."""
     with _on_rank_0(world, lambda: open(path, "wb")) as file:
         for first in range(0, max(1, answers.total), SLAB):
@@ -156,13 +166,13 @@ def _spelled(column: np.ndarray) -> list:
     return list(map(str, column)) if column.dtype == np.float32 else column.tolist()
 
 
-def _write_parquet(path: Path, answers: AnswerColumns, world: World) -> None:
-    """Collective. Write a row group a slab."""
+def _write_parquet(path: Path, answers: AnswerColumns, world: World, metadata: dict[str, str]) -> None:
+    """Collective. Write a row group a slab; metadata: texts by name that the file keeps."""
     import pyarrow as pa  # takes a second to load, and few answers are parquet
     from pyarrow import parquet
 
     kinds = _by_entry({name: column[:0] for name, column in answers.columns.items()})
-    schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()])
+    schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()], metadata)
     with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
         for first in range(0, max(1, answers.total), SLAB):
             world.working(f"write {path}", first)
@@ -183,7 +193,7 @@ def _by_entry(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return singles
 
 
-def _write_npz(path: Path, answers: AnswerColumns, world: World) -> None:
+def _write_npz(path: Path, answers: AnswerColumns, world: World, _: dict[str, str]) -> None:
     """Collective. Write one array after the other, slab by slab."""
     with _on_rank_0(world, lambda: zipfile.ZipFile(path, "w")) as archive:
         for name, column in answers.columns.items():
@@ -225,12 +235,13 @@ def _on_rank_0(world: World, make) -> Iterator:
             opened.close()
 
 
-def answer_with(path: str, answers: AnswerColumns, what: str, world: World) -> None:
-    """Collective. Write the answers into a file, whose folder is made if need be, and print how many there are of
-    ``what``."""
+def answer_with(path: str, answers: AnswerColumns, what: str, session: Session) -> None:
+    """Collective. Write the answers of a session into a file, whose folder is made if need be, with where they come
+    from, and print how many there are of ``what``."""
+    world = session.world
     with together(world, f"write {path}"):
         if world.rank == 0:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_answers(path, answers, world)
+    write_answers(path, answers, world, session.provenance)
     if world.rank == 0:
         print(f"{path}: {answers.total} {what}")

@@ -23,6 +23,7 @@ from hpcgnn.graph.book import Book
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
 from hpcgnn.loop.question_file import Named, Questions, read_edges
+from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.ranking import Candidates
 
@@ -80,13 +81,13 @@ def check_queries(arguments: Namespace) -> None:
         raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
 
 
-def answer_best(links_of: Callable[[str, bool], LinkEnds], arguments: Namespace, world: World) -> None:
+def answer_best(links_of: Callable[[str, bool], LinkEnds], arguments: Namespace, session: Session) -> None:
     """Collective. Write the best answers that the arguments of ``hpcgnn.predict`` ask for. links_of: collective, makes
     the links for the column of the given end, and whether known edges are left out."""
     given = "dst" if arguments.destinations else "src"
     found = links_of(given, arguments.new_only)
     answers = best_answers(found, arguments.top_k, arguments.destinations or arguments.sources)
-    answer_with(arguments.out, answers, "best sources" if given == "dst" else "best destinations", world)
+    answer_with(arguments.out, answers, "best sources" if given == "dst" else "best destinations", session)
 
 
 @torch.no_grad()

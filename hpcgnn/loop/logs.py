@@ -11,6 +11,8 @@ from pathlib import Path
 
 from hpcgnn.graph.decode import decode_json
 
+FINISHED = "finished"  # empty file in a run folder, of a run that came to its end
+SOURCES = "sources.json"  # in a run folder: the graph that the run is trained on, and its source files
 STAMP = "%Y-%m-%d %H:%M:%S"  # begins every line of a log
 
 
@@ -85,12 +87,13 @@ def read_lines(path: Path, damaged: list[str] | None = None) -> list[dict]:
 
 
 class RunLog:
-    """Writes time-stamped lines: every rank into its own file, rank 0 also on the terminal."""
+    """Writes time-stamped lines: every rank into its own file, rank 0 also on the terminal. name: of the run, on the
+    terminal, where a job has several."""
 
-    def __init__(self, folder: Path, rank: int):
+    def __init__(self, folder: Path, rank: int, name: str = ""):
         folder.mkdir(parents=True, exist_ok=True)
         self._file = open(folder / f"rank-{rank}.log", "ab", buffering=0)
-        self._rank = rank
+        self._rank, self._name = rank, f"[{name}] " if name else ""
 
     def __call__(self, text: str, everywhere: bool = False) -> None:
         """Log from rank 0, or from every rank into its file."""
@@ -101,4 +104,4 @@ class RunLog:
             self._file.write(f"{stamp} {text}\n".encode())
         if self._rank == 0:
             with contextlib.suppress(BrokenPipeError):  # nobody reads the terminal any more; the file has all
-                print(f"{stamp} {text}", flush=True)
+                print(f"{stamp} {self._name}{text}", flush=True)

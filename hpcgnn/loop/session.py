@@ -118,7 +118,7 @@ class Session:
     training that only evaluation will read, and raises DistributedError. more_metrics: collective, returns further
     metrics of a split, by name. schema: the model's needs of a graph; path: the partition set. rebuild: collective,
     forms memory up to the end of training from nothing, by the current weights, for a model of another graph; None:
-    there is no memory.
+    there is no memory. provenance: where answers come from, which rank 0 writes with them.
     """
 
     config: Any
@@ -144,6 +144,7 @@ class Session:
     schema: Schema = field(default_factory=Schema)
     path: str = ""
     rebuild: Callable[[Session], Any] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def partition(self) -> Any:

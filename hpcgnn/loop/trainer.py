@@ -325,7 +325,8 @@ class Trainer:
             for split, scores in (("val", val), ("test", test))
             for name, value in scores.items()
         }
-        self._write("test", epoch=self.progress.best_epoch, **values)
+        best = "lowest" if is_lower_better(self._monitored) else "highest"
+        self._write("test", epoch=self.progress.best_epoch, monitor=self._monitored, best=best, **values)
         self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
 
     # -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.report import svg
+from hpcgnn.report.compare import SPREAD, Comparison, notes, rows
 from hpcgnn.report.records import RunRecords, when
 
 # Stages that are no part of their own of an epoch: "validation" is made of others, "plan" runs beside them.
@@ -41,13 +42,14 @@ summary { cursor: pointer; margin: 8px 0 } .up { color: #2c7a4b } .down { color:
 """
 
 
-def page(runs: list[RunRecords]) -> str:
-    """Write the page; the first run is the one that others are compared with."""
+def page(runs: list[RunRecords], comparison: Comparison) -> str:
+    """Write the page; several runs are compared first."""
     names = ", ".join(run.name for run in runs)
     body = [
         f"<h1>{html.escape(names)}</h1>",
         f"<p>{len(runs)} run{'s' * (len(runs) > 1)}, written by hpcgnn</p>",
-        _summary(runs), _curves(runs), _timeline(runs), *(_machine(run) for run in runs),
+        _compared(comparison) if len(runs) > 1 else "", _summary(runs), _curves(runs), _timeline(runs),
+        *(_machine(run) for run in runs),
     ]  # fmt: skip
     for run in runs:
         config = html.escape(run.config)
@@ -75,6 +77,15 @@ def check_page(path: Path) -> None:
     """Raise ValueError unless a path names a page of HTML."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--plot {path}: the charts are a page of HTML; name it {path.with_suffix('.html').name}")
+
+
+def _compared(comparison: Comparison) -> str:
+    """Write a table with a row for each setting, of the means and deviations over its seeds, and notes about it."""
+    head, *body = rows(comparison, comparison.metrics)
+    heads = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    text = "".join(f"<p>{html.escape(note)}</p>" for note in [*notes(comparison), SPREAD])
+    return f'<h2>Settings</h2>{text}<div class="wide"><table><tr>{heads}</tr>{lines}</table></div>'
 
 
 def _summary(runs: list[RunRecords]) -> str:

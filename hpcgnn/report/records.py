@@ -46,7 +46,7 @@ class RunRecords:
     def results(self) -> dict[str, float]:
         """Return the numbers of the test, of the newest one where there are several."""
         newest = self.tests[-1] if self.tests else {}
-        return {name: value for name, value in newest.items() if name != "kind" and value is not None}
+        return {name: value for name, value in newest.items() if value is not None and not isinstance(value, str)}
 
     def stage_seconds(self) -> dict[str, np.ndarray]:
         """Sum the seconds [R] by stage, over the epochs with as many ranks as the newest."""

@@ -56,17 +56,15 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write the predictions for all nodes at the last snapshots; or, of links and edges, for pairs or the
     best answers, ``task.horizon`` snapshots after the last one."""
-    world, out = session.world, arguments.out
+    out = arguments.out
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
-        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", world)
+        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", session)
         return
     if arguments.top_k:
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
         return
-    answer_with(
-        arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session.world
-    )
+    answer_with(arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session)
 
 
 def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:

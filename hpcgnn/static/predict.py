@@ -60,17 +60,17 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores or labels of
     pairs, or embeddings of all nodes that the learned relation is between."""
-    config, world = session.config, session.world
+    config = session.config
     if arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, world)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, session)
     elif arguments.top_k:
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
     elif config.task.of_edges:
-        answer_with(arguments.out, embed_ends(session), "nodes", world)
+        answer_with(arguments.out, embed_ends(session), "nodes", session)
     else:
         what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
-        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, world)
+        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, session)
 
 
 def predict_nodes(session: Session, embeddings: bool = False, probabilities: bool = False) -> AnswerColumns:

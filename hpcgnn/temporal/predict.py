@@ -421,17 +421,17 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, at their times; or the
     best answers after the end of the graph."""
-    world, task = session.world, session.config.task
+    task = session.config.task
     if arguments.top_k:
         replay(session)
-        answer_best(partial(links_of, session), arguments, world)
+        answer_best(partial(links_of, session), arguments, session)
         return
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities, _walk), what, world)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities, _walk), what, session)
         return
     embeddings = arguments.embeddings or task.kind != "node"
     nodes = read_nodes(session, arguments.nodes)
     what = "embeddings" if embeddings else "labels"
-    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk), what, world)
+    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk), what, session)

@@ -71,6 +71,33 @@ def test_a_start_of_the_same_job_adds_nothing_to_what_the_run_has(tmp_path):
     assert job_runs.next_start("1", other, "--a", "1")["ARGUMENTS"] == ["--output.dir", other, "--a", "1"]
 
 
+def test_a_sweep_resumes_as_soon_as_its_file_is_there(tmp_path):
+    """Without its values, which it has; a new checkpoint of any of its runs is progress."""
+    words = ["--each", "train.seed=0,1", "--each=train.lr=1,2", "--groups", "2"]
+    folder = str(tmp_path / "sweep")
+    assert job_runs.next_start("0", folder, *words)["ARGUMENTS"] == ["--output.dir", folder, *words]
+    make(tmp_path / "sweep", "sweep.yaml", "finished")
+    first = job_runs.next_start("0", folder, *words)
+    assert first == {"NEWEST": "", "ARGUMENTS": ["--resume", folder, "--groups", "2"]}
+    assert job_runs.next_start("1", folder, *words)["ARGUMENTS"] == ["--resume", folder]
+    assert not (tmp_path / "sweep" / "finished").exists()
+    assert job_runs.judge("9", "", folder)["OUTCOME"] == "no new checkpoint"
+    make(tmp_path / "sweep" / "seed=1", CHECKPOINT)
+    before = job_runs.next_start("1", folder)["NEWEST"]
+    assert before == f"{folder}/seed=1/{CHECKPOINT}"
+    assert job_runs.judge("9", before, folder)["OUTCOME"] == "no new checkpoint"
+    make(tmp_path / "sweep" / "seed=0", CHECKPOINT)  # of another group
+    assert job_runs.judge("9", before, folder)["OUTCOME"] == "checkpointed"
+
+
+def test_an_element_of_an_array_has_one_seed(tmp_path):
+    """Other keys may have several values in each element."""
+    each = ["--each", "train.lr=1,2"]
+    answer = job_runs.recipe_run(str(REPOSITORY / "jobs"), "14", "2", "scontrol", "gat", *each)
+    assert answer["FOLDER"] == "runs/gat-14-seed-2"
+    assert answer["ARGUMENTS"][2:] == ["--train.seed", "2", *each]
+
+
 @pytest.mark.parametrize(
     ("element", "requeue", "folder", "seed"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -216,3 +217,90 @@ def test_a_run_writes_its_stages(comm, mpi_tmp_path, monkeypatch, paired):
     text = (folder / "log" / "rank-0.log").read_text()
     assert "computes" in text
     assert "MiB of memory" in text
+
+
+# Several runs
+
+VALUES = {
+    ("0.1", 0): (0.5, 0.7),
+    ("0.1", 1): (0.7, 0.8),
+    ("0.2", 0): (0.4, 0.9),
+    ("0.2", 1): (0.9, 0.6),
+    ("0.3", 0): (),
+}
+
+
+def make_runs(root, best="highest", add=()):
+    """Runs by learning rate and seed, with metrics ap of validation and test; one that is not at its end."""
+    folders = []
+    for (rate, seed), values in [*VALUES.items(), *add]:
+        run = root / f"run-{len(folders)}"
+        run.mkdir(parents=True)
+        text = f"kind: static\ntrain: {{lr: {rate}, seed: {seed}, epochs: 2}}\noutput: {{dir: {run}}}\n"
+        (run / "config.yaml").write_text(text)
+        line = {"kind": "test", "epoch": 1, "monitor": "ap", "best": best}
+        line |= {"val_mrr": 0.25, "val_ap": values[0], "test_mrr": None, "test_ap": values[1]} if values else {}
+        write(run / "metrics.jsonl", [{"kind": "epoch", "epoch": 0, "loss": 1.0}, *([line] if values else [])])
+        folders.append(str(run))
+    return folders
+
+
+@pytest.mark.serial
+def test_seeds_of_a_setting_are_one_row(tmp_path, monkeypatch, capsys):
+    """With mean and deviation by NumPy; the second run of a seed and unfinished runs do not count, and are named."""
+    monkeypatch.chdir(tmp_path)
+    folders = make_runs(tmp_path / "runs", add=[(("0.1", 1), (0.1, 0.1))])
+    assert main([*folders, "--format", "text"]) == 0
+    first, head, *rows, best, third, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("runs differ in train.lr, train.seed; mean ± standard deviation")
+    assert head.split("  ")[0] == "train.lr"
+    assert head.index("val ap") < head.index("val mrr") < head.index("test ap"), "the monitored one first"
+    assert len(rows) == 3
+    for row, rate in zip(rows, ("0.1", "0.2"), strict=False):
+        val, test = np.array([VALUES[rate, seed] for seed in (0, 1)]).T
+        cells = [f"{values.mean():.4f} ± {values.std(ddof=1):.4f}" for values in (val, test)]
+        assert row.split()[:2] == [rate, "2"]
+        assert [row[head.index(name) :][: len(cells[0])] for name in ("val ap", "test ap")] == cells
+    assert rows[2].split() == ["0.3", "0"]
+    assert best == "best by validation, highest ap: train.lr 0.2"
+    assert second == "left out of means: run-4: not at its end"
+    assert third == "left out of means: run-5: another run has seed 1, too"
+    for lowest in make_runs(tmp_path / "lowest", "lowest")[:1]:
+        assert main([lowest, *map(str, sorted((tmp_path / "lowest").iterdir())[1:]), "--format=text"]) == 0
+    assert "best by validation, lowest ap: train.lr 0.1" in capsys.readouterr().out
+
+
+@pytest.mark.serial
+def test_the_table_as_csv_has_all_metrics(tmp_path, capsys):
+    folders = make_runs(tmp_path)
+    assert main([*folders, "--format=csv", "--out", str(tmp_path / "table.csv")]) == 0
+    ended = capsys.readouterr()
+    assert ended.out == f"{tmp_path / 'table.csv'}\n"
+    assert "run-4: not at its end" in ended.err
+    first, second, third = csv.DictReader((tmp_path / "table.csv").open())
+    assert (first["train.lr"], first["runs"], first["val_ap_runs"]) == ("0.1", "run-0 run-1", "2")
+    assert float(first["val_ap_mean"]) == pytest.approx(0.6, abs=1e-15)
+    assert float(second["test_ap_std"]) == pytest.approx(np.std([0.9, 0.6], ddof=1), abs=1e-15)
+    assert float(second["val_mrr_std"]) == 0
+    assert (third["runs"], third["val_ap_mean"], third["val_ap_runs"]) == ("", "", "0")
+    assert "test_mrr_mean" not in first, "no run has it"
+
+
+@pytest.mark.serial
+def test_places_of_pages(tmp_path, monkeypatch, capsys):
+    """Of one run or one sweep in its folder; of several folders in the current one; of each the place is named."""
+    monkeypatch.chdir(tmp_path)
+    folders = make_runs(tmp_path / "runs")
+    assert main(folders[:2]) == 0
+    assert capsys.readouterr().out.endswith("\nreport.html\n")
+    assert not (tmp_path / "runs" / "run-0" / "report.html").exists()
+    assert "<h2>Settings</h2><p>runs differ in train.seed</p>" in (tmp_path / "report.html").read_text()
+    (tmp_path / "runs" / "sweep.yaml").write_text("groups: 1\nruns: {run-0: {}, run-2: {}, unborn: {}}\n")
+    assert main(["runs"]) == 0
+    ended = capsys.readouterr()
+    assert ended.out.endswith("\nruns/report.html\n")
+    assert ended.err == "warning: runs/unborn has not begun; left out\n"
+    assert "runs differ in train.lr;" in ended.out
+    (tmp_path / "runs" / "run-0" / "config.yaml").write_text("[]")
+    assert main(["runs"]) == 2
+    assert "config.yaml: expected sections of keys" in capsys.readouterr().err

@@ -358,6 +358,8 @@ def attributes(item: h5py.Group | h5py.Dataset) -> dict:
     """Types of attributes, the keys of those in JSON, and the version."""
     found = {}
     for name, value in item.attrs.items():
+        if name in files.ORIGIN:
+            continue  # a record for people, which files of a version may lack
         found[f"@{name}"] = type(value).__name__, str(getattr(value, "dtype", ""))
         if isinstance(value, str) and value.startswith("{"):
             found[f"@{name}"] = sorted(json.loads(value))
