@@ -265,6 +265,18 @@ def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
         raise ValueError(" ".join(str(error).split())[:200]) from None
 
 
+def open_tensors(path: pathlib.Path) -> Any:
+    """Read a file as `load_tensors` does. Raises FileFormatError naming it where it is missing or damaged, too."""
+    if not path.is_file():
+        raise FileFormatError(f"{path}: no such file")
+    try:
+        return load_tensors(path)
+    except FileFormatError:
+        raise
+    except ValueError as error:
+        raise FileFormatError(f"{path}: not a readable pt file ({error})") from None
+
+
 @contextlib.contextmanager
 def _admitting(allowed: list[Any]) -> Iterator[None]:
     """Have torch find these names alone, and none that imported packages have registered."""

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.objects import NODE, array_of
 from data_tools.source.systems.joined_parts import ENDS, JoinedParts
-from data_tools.source.systems.pyg_parts import ONLY, read_part
+from data_tools.source.systems.pyg_parts import ONLY
 from hpcgnn.graph.files import FileFormatError
 from hpcgnn.graph.unpickle import Admitted, load_pickles
 
@@ -45,7 +46,7 @@ def unpack_graphlearn(folder: pathlib.Path, unpacked: pathlib.Path) -> dict[str,
         if is_typed
         else {NODE: folder / "node_pb.pt"}
     )
-    node_parts = {kind: array_of(read_part(path)) for kind, path in books.items()}
+    node_parts = {kind: array_of(open_tensors(path)) for kind, path in books.items()}
     parts = sorted(folder.glob("part[0-9]*"), key=lambda path: int(path.name[4:]))
     whole = [folder] if (folder / "graph").is_dir() else parts
     graphs = [
@@ -54,7 +55,7 @@ def unpack_graphlearn(folder: pathlib.Path, unpacked: pathlib.Path) -> dict[str,
     counts: dict[tuple[str, str, str], int] = {}
     for graph in graphs:
         relation = relation_of(graph) if is_typed else ONLY
-        counts[relation] = counts.get(relation, 0) + len(read_part(graph / "rows.pt"))
+        counts[relation] = counts.get(relation, 0) + len(open_tensors(graph / "rows.pt"))
     joined = JoinedParts(unpacked, {kind: len(book) for kind, book in node_parts.items()}, counts)
     for kind, book in node_parts.items():
         joined.put(kind, "part", np.arange(len(book)), book.astype(np.int32), books[kind])
@@ -79,13 +80,13 @@ def relation_of(folder: pathlib.Path) -> tuple[str, str, str]:
 
 def put_edges(joined: JoinedParts, key: tuple[str, str, str], folder: pathlib.Path) -> None:
     """Put the edges of a folder, and their weights, into a relation. A whole graph without ids is in order of them."""
-    src, dst = (array_of(read_part(folder / f"{name}.pt")) for name in ("rows", "cols"))
-    ids = np.arange(len(src)) if not (folder / "eids.pt").is_file() else read_part(folder / "eids.pt")
+    src, dst = (array_of(open_tensors(folder / f"{name}.pt")) for name in ("rows", "cols"))
+    ids = np.arange(len(src)) if not (folder / "eids.pt").is_file() else open_tensors(folder / "eids.pt")
     if len(src) != len(dst):
         raise FileFormatError(f"{folder}: {len(src)} rows, but {len(dst)} cols")
     joined.put(key, ENDS, ids, np.stack([src, dst], axis=1), folder)
     if (folder / "weights.pt").is_file():
-        joined.put(key, "weight", ids, read_part(folder / "weights.pt"), folder)
+        joined.put(key, "weight", ids, open_tensors(folder / "weights.pt"), folder)
 
 
 def put_features(joined: JoinedParts, key: Any, folder: pathlib.Path) -> None:
@@ -101,7 +102,7 @@ def put_features(joined: JoinedParts, key: Any, folder: pathlib.Path) -> None:
 def read_rows(path: pathlib.Path) -> list[np.ndarray]:
     """Read the tensors of a file without its suffix, which are pieces of one."""
     if path.with_suffix(".pt").is_file():
-        return [array_of(read_part(path.with_suffix(".pt")))]
+        return [array_of(open_tensors(path.with_suffix(".pt")))]
     path = path.with_suffix(".pkl")
     if not path.is_file():
         return []

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.arrays import load_tensors
+from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, describe_raw, find_split, link_edges, put_splits
 from data_tools.source.formats.pyg_file import load_attributes
 from data_tools.source.objects import NODE, RELATION, GraphTables, array_of, save_tables
@@ -61,10 +61,12 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
         spec = describe_raw(folder / "raw")
     else:
         spec = describe_processed(processed, unpacked)
-        notes.append(f"{processed}: read in place of raw/, which is missing")
+        notes.append(f"{processed}: read in place of raw/, which is missing; its edges are stored as in it")
     negatives = None
     if task == LINKS:
         names: Names = {None: RELATION}
+        if len(spec["nodes"]) > 1 and not is_typed:
+            raise FileFormatError(f"{folder}: links of several types are read with raw/, which is missing")
         if is_typed:
             names = typed_links(folder / "raw", spec, split, unpacked)
         else:
@@ -89,7 +91,7 @@ def plain_split(split: pathlib.Path, unpacked: pathlib.Path) -> pathlib.Path:
     path = split / "split_dict.pt"
     if not path.is_file():
         return split
-    sets = load_tensors(path)
+    sets = open_tensors(path)
     if not isinstance(sets, Mapping) or set(SETS) - set(sets):
         raise FileFormatError(f"{path}: expected {', '.join(SETS)}, got {', '.join(map(str, sets))}")
     import torch  # only here: it takes more memory than all the rest
@@ -100,6 +102,8 @@ def plain_split(split: pathlib.Path, unpacked: pathlib.Path) -> pathlib.Path:
             torch.save(content, unpacked / f"{name}.pt")
             continue
         for kind, rows in content.items() if isinstance(content, Mapping) else [("", content)]:
+            if "/" in kind or kind == "..":
+                raise FileFormatError(f"{path}: {kind!r} is no name of a type of nodes")
             (unpacked / kind).mkdir(exist_ok=True)
             with gzip.open(unpacked / kind / f"{name}.csv.gz", "wt") as file:
                 np.savetxt(file, array_of(rows), "%d")
@@ -117,7 +121,7 @@ def find_processed(folder: pathlib.Path) -> pathlib.Path:
 
 def describe_processed(path: pathlib.Path, unpacked: pathlib.Path) -> dict[str, Any]:
     """Describe the graph of a processed file as a spec, with its arrays in a folder. Raises FileFormatError."""
-    store = load_attributes(path) if path.suffix == ".pt" else load_tensors(path)
+    store = load_attributes(path) if path.suffix == ".pt" else open_tensors(path)
     if not isinstance(store, Mapping):
         raise FileFormatError(f"{path}: not a graph as OGB writes it, but a {type(store).__name__}")
     labels = store.get("labels")

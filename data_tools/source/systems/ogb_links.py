@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from data_tools.source.formats.arrays import load_tensors
+from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, read_rows
 from data_tools.source.objects import array_of
 from hpcgnn.graph.files import (
@@ -74,15 +74,10 @@ def typed_links(
 
 def load_links(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Read the arrays of a file of links by name; lists of types become arrays of text. Raises FileFormatError."""
-    if not path.is_file():
-        raise FileFormatError(f"{path}: no such file")
-    try:
-        content = load_tensors(path)
-        return {str(name): array_of(values) for name, values in content.items()}
-    except FileFormatError:
-        raise
-    except (AttributeError, ValueError) as error:
-        raise FileFormatError(f"{path}: not a dictionary of arrays ({error})") from None
+    content = open_tensors(path)
+    if not isinstance(content, Mapping):
+        raise FileFormatError(f"{path}: holds a {type(content).__name__}, not links by name")
+    return {str(name): array_of(values) for name, values in content.items()}
 
 
 def rows_by_type(path: pathlib.Path, links: Mapping[str, np.ndarray]) -> dict[tuple[str, int, str], np.ndarray]:

@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.arrays import load_tensors
+from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.objects import NODE, array_of
 from data_tools.source.systems.joined_parts import ENDS, JoinedParts
 from hpcgnn.graph.decode import decode_json
-from hpcgnn.graph.files import FileFormatError
 
 META = "META.json"
 ONLY = (NODE, "to", NODE)
@@ -53,12 +52,12 @@ def unpack_pyg(folder: pathlib.Path, unpacked: pathlib.Path) -> dict[str, Any]:
 
 def read_map(path: pathlib.Path, kind: str) -> np.ndarray:
     """Read the part of every node or edge."""
-    return array_of(read_part(path / f"{kind}.pt" if kind else path.with_suffix(".pt")))
+    return array_of(open_tensors(path / f"{kind}.pt" if kind else path.with_suffix(".pt")))
 
 
 def put_part(joined: JoinedParts, folder: pathlib.Path, part: int, first: Mapping[tuple[str, str, str], int]) -> None:
     """Put the rows of one part into the tables. first: of a graph with types, the first edge id of each relation."""
-    graph, nodes, edges = (read_part(folder / f"{name}.pt") for name in ("graph", "node_feats", "edge_feats"))
+    graph, nodes, edges = (open_tensors(folder / f"{name}.pt") for name in ("graph", "node_feats", "edge_feats"))
     for key, ends in graph.items() if first else [(ONLY, graph)]:
         rows = array_of(ends["edge_id"]) - first.get(key, 0)
         pairs = np.stack([array_of(ends["row"]), array_of(ends["col"])], axis=1)
@@ -79,15 +78,3 @@ def put_columns(joined: JoinedParts, key: Any, rows: Any, table: Mapping[str, An
     for name, values in table.get("feats", {}).items():
         if values is not None:
             joined.put(key, name, rows, values, origin)
-
-
-def read_part(path: pathlib.Path) -> Any:
-    """Read a file of tensors. Raises FileFormatError naming it."""
-    if not path.is_file():
-        raise FileFormatError(f"{path}: no such file")
-    try:
-        return load_tensors(path)
-    except FileFormatError:
-        raise
-    except ValueError as error:
-        raise FileFormatError(f"{path}: not a readable pt file ({error})") from None

@@ -234,6 +234,8 @@ def describe(table: SourceTable, fill: float) -> list[str]:
     notes = [f"{table.name}: feat: {', '.join(table.features) or 'none'}"]
     if table.others:
         notes.append(f"{table.name}: {len(table.others)} columns that are not used: {listed}")
+    if table.foreign and not table.num_rows:
+        notes.append(f"{table.name}: no rows, so its foreign keys make no relations")
     for column, count in table.missing.items():
         if not count:
             continue

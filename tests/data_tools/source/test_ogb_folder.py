@@ -202,6 +202,24 @@ def test_sets_in_one_file(tmp_path, hetero):
     assert found[f"nodes/{'paper' if hetero else 'node'}/split"]["values"][1] == WANTED
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"train": torch.tensor([0])}, "split_dict.pt: expected train, valid, test, got train"),
+        ({name: {"../../out": torch.tensor([0])} for name in SPLIT}, "'../../out' is no name of a type of nodes"),
+        (None, "split_dict.pt: not a readable pt file"),
+    ],
+)
+def test_refused_sets_in_one_file(tmp_path, capsys, content, message):
+    write_csv(tmp_path / "ogb", random_graph())
+    (tmp_path / "ogb" / "split" / "time").mkdir(parents=True)
+    path = tmp_path / "ogb" / "split" / "time" / "split_dict.pt"
+    torch.save(content, path)
+    if content is None:
+        path.write_bytes(path.read_bytes()[:-200])
+    assert message in refused(tmp_path, capsys, "--preset", "ogb-nodeprop", "--set", f"folder={tmp_path / 'ogb'}")
+
+
 def test_processed_files_of_one_type(tmp_path):
     """As ogb/nodeproppred/dataset.py and dataset_pyg.py save them, with reverses that the files have already."""
     data = pytest.importorskip("torch_geometric.data")

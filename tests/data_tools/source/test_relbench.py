@@ -116,6 +116,16 @@ def test_keys_of_text(tmp_path, capsys):
     assert "orders.f2p_user.users: 1 dangling edge dropped" in said
 
 
+def test_a_table_without_rows(tmp_path, capsys):
+    save(folder := tmp_path / "db", "a", pd.DataFrame({"x": [1, 2]}), "x")
+    save(folder, "b", pd.DataFrame({"x": [2]}), None, {"x": "a"})
+    save(folder, "c", pd.DataFrame({"x": np.empty(0, np.int64)}), None, {"x": "a"})
+    with converted(folder) as file:
+        assert sorted(file["edges"]) == ["a.rev_f2p_x.b", "b.f2p_x.a"]
+        assert file["nodes/c"].attrs["num_nodes"] == 0
+    assert "c: no rows, so its foreign keys make no relations" in capsys.readouterr().out
+
+
 def one(frame: dict, **metadata) -> dict:
     return {"frame": pd.DataFrame(frame), **metadata}
 
