@@ -215,6 +215,7 @@ def test_a_stopped_run_resumes_exactly(comm, mpi_tmp_path):
         assert_same_records(broken, whole)
 
 
+@pytest.mark.several_ranks
 def test_sampling_servers_leave_out_the_same_edges(comm, mpi_tmp_path):
     """Labels do not get lost on the way: losses are those without servers."""
     parts = make_static_parts(comm, payments, mpi_tmp_path)
@@ -222,8 +223,6 @@ def test_sampling_servers_leave_out_the_same_edges(comm, mpi_tmp_path):
             "--model.hidden=4", "--comm.threads=1", "--train.precision=float64", f"--data.path={parts}"]  # fmt: skip
     losses = []
     for servers in (0, 1):
-        if comm.size == 1:
-            return
         folder = mpi_tmp_path / f"run-{servers}"
         ended = run_caught("train", *line, f"--comm.sampling_servers={servers}", f"--output.dir={folder}")
         assert ended is None or ended.returncode == 0, ended.stderr
