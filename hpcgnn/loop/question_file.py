@@ -118,9 +118,7 @@ def read_edges(
     by_word = f", or by name, such as {words[0]}" if words else ""
 
     def refuse(kind: str) -> str:
-        return (
-            f"rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}{by_word}"
-        )  # fmt: skip
+        return f"rel {kind!r} is no edge type: the graph numbers them from 0 to {edge_types - 1}{by_word}"
 
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
         values = {name: numbers_of(path, first, text[name], kinds, refuse) for name in typed}

@@ -105,7 +105,8 @@ def test_pairs_of_a_run_on_nodes():
     asked = asked_for(pairs="pairs.csv")
     with pytest.raises(ValueError, match=r"learned labels of nodes \(task.kind node\), not of pairs: give --nodes"):
         check(asked, make_config(**NODE))
-    assert check(asked, make_config()).sampling.plan_on == "host"
+    sampling = check(asked, make_config()).sampling
+    assert (sampling.plan_on, sampling.prefetch) == ("host", 0)
 
 
 @pytest.mark.serial
