@@ -4,6 +4,8 @@ source.
 * .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings); lines of fewer
   negatives end with -1, or with empty strings;
 * .npz or .h5 with ``src`` and ``dst`` [m], pairs that are no edges: negatives of a whole split;
+* the negatives that ``hpcgnn convert`` writes beside a graph file (``hpcgnn-negatives``), by relation and split, whose
+  nodes are rows of the graph file;
 * .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array of
   destinations, of any length. Unpickling admits arrays and built-in containers only, so that such a file cannot run
   code.
@@ -58,9 +60,27 @@ def sha256_of(path: str) -> str:
     return ",".join(files.file_hash(each) for each in paths)
 
 
-def read_pairs(path: str) -> np.ndarray:
-    """Read the pairs of a file with ``src`` and ``dst``: ids [m, 2], int64 or bytes. Raises ValueError naming file and
-    row for anything else."""
+def is_beside_graph(path: str) -> bool:
+    """Say whether a file is one that ``hpcgnn convert`` wrote beside a graph file: its nodes are rows."""
+    if Path(path).suffix != ".h5" or not h5py.is_hdf5(path):
+        return False
+    with h5py.File(path, "r", locking=False) as file:
+        return file.attrs.get("format") == files.NEGATIVES
+
+
+def _given(file: h5py.File, relation: str, split: str, name: str) -> h5py.Group:
+    """Return the group of a relation's split that has a dataset. Raises ValueError."""
+    group = file.get(f"edges/{relation}/{split}", {})
+    if name not in group:
+        raise ValueError(f"no negatives of {relation} in {split} that are called {name!r}: choose another eval.ranking")
+    if "source_negatives" in group:
+        raise ValueError(f"the negatives of {relation} also replace sources, which eval.ranking listed does not")
+    return group
+
+
+def read_pairs(path: str, relation: str, split: str) -> np.ndarray:
+    """Read the pairs of a file with ``src`` and ``dst``, or those of a relation's split in a file beside a graph file:
+    ids [m, 2], int64 or bytes. Raises ValueError naming file and row for anything else."""
     if not Path(path).is_file() or Path(path).suffix not in SUFFIXES[:2]:
         raise ValueError(f"{path}: no such file of pairs; give a path ending in {' or '.join(SUFFIXES[:2])}")
     try:
@@ -69,6 +89,8 @@ def read_pairs(path: str) -> np.ndarray:
         with opened as file:
             if not is_npz:
                 files.check_objects(file)
+            if is_beside_graph(path):
+                return _given(file, relation, split, "pairs")["pairs"][()]
             src, dst = (np.asarray(file[name][()]) for name in ("src", "dst"))
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
@@ -79,8 +101,8 @@ def read_pairs(path: str) -> np.ndarray:
     return np.column_stack([_as_ids(column[:, None], path, 0)[:, 0] for column in (src, dst)])
 
 
-def open_negatives(path: str) -> NegativeFile:
-    """Open and check a file of negatives.
+def open_negatives(path: str, relation: str = "", split: str = "") -> NegativeFile:
+    """Open and check a file of negatives; relation, split: those of a file beside a graph file to read.
 
     Raises ValueError naming file, row and remedy: unknown suffix, not readable, wrong shape or type, a row twice.
     """
@@ -94,7 +116,7 @@ def open_negatives(path: str) -> NegativeFile:
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
     try:
-        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path)
+        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path, relation, split)
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
@@ -110,15 +132,18 @@ def _open_npz(path: str):
     return row, negatives.shape, lambda start, stop: negatives[start:stop]
 
 
-def _open_h5(path: str):
+def _open_h5(path: str, relation: str, split: str):
+    place = "/"
     with h5py.File(path, "r", locking=False) as file:
         files.check_objects(file)
-        row, shape = file["row"][()], file["negatives"].shape
+        if is_beside_graph(path):
+            place = _given(file, relation, split, "negatives").name
+        row, shape = file[place]["row"][()], file[place]["negatives"].shape
 
     def read(start: int, stop: int) -> np.ndarray:
         try:
             with h5py.File(path, "r", locking=False) as file:
-                return file["negatives"][start:stop]
+                return file[place]["negatives"][start:stop]
         except OSError as error:
             raise ValueError(f"{path}: damaged from row {start} on: {error}; copy or write it anew") from error
 

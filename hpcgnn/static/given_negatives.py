@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.negative_file import NegativeFile, file_of, is_none, open_negatives, read_pairs
+from hpcgnn.graph.negative_file import NegativeFile, file_of, is_beside_graph, is_none, open_negatives, read_pairs
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.static.sampling.seeds import SeedPool
@@ -22,8 +22,12 @@ AT_ONCE = 1 << 22  # negatives that are looked up at once
 
 def original_ids(partition: GraphPartition, kind: int) -> np.ndarray:
     """Return the original ids [n] of this rank's nodes of a type, or their rows where the graph has none."""
-    row = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
-    return partition.columns[kind].get("id", row)
+    return partition.columns[kind].get("id", rows_of(partition, kind))
+
+
+def rows_of(partition: GraphPartition, kind: int) -> np.ndarray:
+    """Return the rows in the graph file [n] of this rank's nodes of a type."""
+    return partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
 
 
 class NegativePairs:
@@ -33,7 +37,7 @@ class NegativePairs:
         """Raises DistributedError, on all ranks, for a file that cannot be used."""
         path, found = file_of(path, split), []
         with together(world, "read the negatives"):
-            pairs = read_pairs(path) if world.rank == 0 else None
+            pairs = read_pairs(path, relation.name, split) if world.rank == 0 else None
         for place, kind in enumerate((relation.src_type, relation.dst_type)):
             names = None if pairs is None else pairs[:, place]
             found.append(_find(path, names, kind, partition, world))
@@ -53,7 +57,7 @@ def listed_negatives(
     lines = np.empty(0, np.int64)
     with together(world, "read the negatives"):
         if world.rank == 0:
-            file = open_negatives(path)
+            file = open_negatives(path, relation.name, pool.name)
             lines = _lines_of(file, rows[np.argsort(places)], relation)
     width, listed = world.broadcast(None if file is None else (file.per_event, file.num_listed))
     negatives, size = np.empty((len(pool.place), width), np.int64), max(1, AT_ONCE // width)
@@ -100,7 +104,9 @@ def _find(
 ) -> np.ndarray:  # fmt: skip
     """Collective. Find the global ids of the original ids that rank 0 gives; all ranks get them. Raises
     DistributedError for an unknown id."""
-    ids = OriginalIds(partition.book, partition.types[kind], original_ids(partition, kind), world)
+    by_row = world.broadcast(world.rank == 0 and is_beside_graph(path))
+    known = rows_of(partition, kind) if by_row else original_ids(partition, kind)
+    ids = OriginalIds(partition.book, partition.types[kind], known, world)
     found = ids.find_for_first(names)
     with together(world, "look up the negatives"):
         if names is not None and (found < 0).any():

@@ -18,6 +18,7 @@ from test_link_predict import named
 from training_runs import on_rank_0
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.graph import files
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import infer
 from hpcgnn.task.metrics import PoolScores
@@ -55,6 +56,16 @@ def write_lines(path, edges: dict, split: str) -> None:
         file["negatives"] = np.char.encode(name_of("item", negatives, ITEMS))
 
 
+def write_beside(path, edges: dict) -> str:
+    """The pairs and the lines of both splits, as convert writes them beside a graph file: by row."""
+    with files.writing(path, files.NEGATIVES, source_name="graph.h5") as file:
+        for split in SPLITS[1:]:
+            group = file.create_group(f"edges/{BUYS}/{split}")
+            group["row"], group["negatives"] = lines_of(edges, split)
+            group["pairs"] = np.column_stack(pairs_of(split))
+    return str(path)
+
+
 def embeddings(session) -> tuple[torch.Tensor, torch.Tensor]:
     """Of users and items, by row, on all ranks."""
     world, partition = session.world, session.partition
@@ -74,15 +85,18 @@ def hits(positive: np.ndarray, negative: np.ndarray, most: int) -> float:
     return float(np.mean(positive > np.sort(negative)[-most]))
 
 
-@pytest.mark.parametrize("decoder", ["dot", "mlp"])
-def test_hits_in_a_pool_are_those_of_the_formula(comm, mpi_tmp_path, decoder):
+@pytest.mark.parametrize(("decoder", "beside"), [("dot", False), ("dot", True), ("mlp", False)])
+def test_hits_in_a_pool_are_those_of_the_formula(comm, mpi_tmp_path, decoder, beside):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    edges, given = relation_rows(parts, BUYS), str(mpi_tmp_path / "{split}.npz")
     on_rank_0(comm, lambda: [write_pairs(mpi_tmp_path / f"{split}.npz", split) for split in SPLITS[1:]] and None)
+    if beside:
+        given = on_rank_0(comm, lambda: write_beside(mpi_tmp_path / "graph.negatives.h5", edges))
     config = link_config(
-        eval__ranking="pooled", eval__negatives_file=str(mpi_tmp_path / "{split}.npz"), eval__nodes_per_pass=7,
-        task__relation=BUYS, task__decoder=decoder,
+        eval__ranking="pooled", eval__negatives_file=given, eval__nodes_per_pass=7, task__relation=BUYS,
+        task__decoder=decoder,
     )  # fmt: skip
-    session, edges = open_graph_session(comm, parts, config), relation_rows(parts, BUYS)
+    session = open_graph_session(comm, parts, config)
     users, items = embeddings(session)
     for split in SPLITS[1:]:
         found = split_metrics(session, split, session.scores(split))
@@ -99,14 +113,16 @@ def test_hits_in_a_pool_are_those_of_the_formula(comm, mpi_tmp_path, decoder):
         assert list(found) == list(session.goal.metric_names())
 
 
-def test_ranks_among_listed_negatives_are_those_of_the_formula(comm, mpi_tmp_path):
+@pytest.mark.parametrize("beside", [False, True])
+def test_ranks_among_listed_negatives_are_those_of_the_formula(comm, mpi_tmp_path, beside):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
-    edges = relation_rows(parts, BUYS)
+    edges, given = relation_rows(parts, BUYS), str(mpi_tmp_path / "{split}.h5")
     on_rank_0(comm, lambda: [write_lines(mpi_tmp_path / f"{s}.h5", edges, s) for s in SPLITS[1:]] and None)
+    if beside:
+        given = on_rank_0(comm, lambda: write_beside(mpi_tmp_path / "graph.negatives.h5", edges))
     config = link_config(
-        eval__ranking="listed", eval__negatives_file=str(mpi_tmp_path / "{split}.h5"), task__relation=BUYS,
-        task__negative_ends="both",
-    )  # fmt: skip
+        eval__ranking="listed", eval__negatives_file=given, task__relation=BUYS, task__negative_ends="both"
+    )
     session = open_graph_session(comm, parts, config)
     users, items = embeddings(session)
     found = split_metrics(session, "test", session.scores("test"))

@@ -128,7 +128,7 @@ def write_negatives(split: pathlib.Path, names: Names, undirected: bool, graph: 
             check_nodes(name, array, file)
             write_array(output, name, array)
     sizes = ", ".join(f"{name.removeprefix('edges/')} {len(array):,}" for name, array in arrays.items())
-    return f"{path}: the negatives of the split ({sizes}); training and evaluation do not read them yet"
+    return f"{path}: the negatives of the split ({sizes}); static graphs read them by eval.negatives_file"
 
 
 def ends_of(path: pathlib.Path, links: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
