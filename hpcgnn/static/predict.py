@@ -20,9 +20,10 @@ from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, r
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
+from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
-from hpcgnn.static.inference import infer, last_rows
+from hpcgnn.static.inference import last_rows
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
 
@@ -81,7 +82,7 @@ def predict_nodes(session: Session, embeddings: bool = False, probabilities: boo
     the model does not have."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base = partition.of_type(kind), partition.book.type_base()
-    output = infer(session)[nodes].cpu().numpy()
+    output = sampled.outputs(session)[nodes].cpu().numpy()
     if session.config.task.kind == REGRESSION:
         answers = {"output": output[:, 0]}
     else:
@@ -118,7 +119,7 @@ def embed_ends(session: Session) -> AnswerColumns:
     """Collective. Embed, in a run on edges, this rank's nodes of the relation's source and destination types, type by
     type. Columns are the original id (the row where the graph has none), the type where there are two, and the rows [n,
     W] that links are scored, or edges labeled, by."""
-    partition, learned, outputs = session.partition, session.goal.learned, infer(session)
+    partition, learned, outputs = session.partition, session.goal.learned, sampled.outputs(session)
     kinds, base = sorted({learned.src_type, learned.dst_type}), partition.book.type_base()
     rows, total = [], 0
     for kind in kinds:
@@ -136,7 +137,7 @@ def embed_ends(session: Session) -> AnswerColumns:
 def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
     """Collective. Compute the embeddings of the ends of the learned relation. given: the end of queries, "src" or
     "dst"; new_only: with the edges of all splits as known; the run is open with eval.ranking filtered then."""
-    partition, learned, outputs = session.partition, session.goal.learned, infer(session)
+    partition, learned, outputs = session.partition, session.goal.learned, sampled.outputs(session)
 
     def end(column: str, kind: int) -> LinkEnd:
         row_id = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]

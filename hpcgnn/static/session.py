@@ -309,7 +309,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
-        *([f"hpcgnn predict does not work with this model: {lacking}"] if lacking else []),
+        *([f"hpcgnn predict samples neighbors for this model: {lacking}"] if lacking else []),
         f"{session.goal.describe()}: {seeds}",
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learned} parameters of learnable node embeddings, at the nodes' owners"] if learned else []),

@@ -81,10 +81,15 @@ class GraphTask(StepTask):
     @torch.no_grad()
     def score(self, plan: GraphPlan):
         """Collective. Score the seeds of one step."""
-        self._set_mode(training=False)
-        return self._score(plan, self._outputs(plan, *self._inputs(plan)))
+        return self._score(plan, self.outputs(plan))
 
     evaluate = score
+
+    @torch.no_grad()
+    def outputs(self, plan: GraphPlan) -> list[torch.Tensor]:
+        """Collective. Compute the model's outputs by type for the last nodes of a plan, as ``score`` does."""
+        self._set_mode(training=False)
+        return self._outputs(plan, *self._inputs(plan))
 
     def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
         """Collective. Fetch the features [U, F] by node type (None without), and the learnable node embeddings of the

@@ -457,10 +457,12 @@ class Flat(nn.Module):
         return [self.product(rows)]
 
 
-def test_a_static_model_that_cannot_predict_is_said_at_the_start(comm, mpi_tmp_path):
+def test_a_static_model_that_predicts_from_samples_is_said_at_the_start(comm, mpi_tmp_path):
     (parts,) = make_sets(comm, "static", mpi_tmp_path)
     lines = "\n".join(open_wing(comm, "static", parts, model__class_path=f"{__name__}.Flat").describe())
-    assert re.search(r"hpcgnn predict does not work with this model: .*Flat lacks num_hops, first, step, last", lines)
+    assert re.search(
+        r"hpcgnn predict samples neighbors for this model: .*Flat lacks num_hops, first, step, last", lines
+    )
     assert "hpcgnn predict" not in "\n".join(open_wing(comm, "static", parts).describe())
 
 

@@ -275,17 +275,15 @@ class Squashed(ResidualModel):
         return [torch.tanh(rows) for rows in super().forward(batch, inputs)]
 
 
-@pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"model__class_path": f"{__name__}.Flat"}, "lacks num_hops, first, step, last"),
     ({"model__class_path": f"{__name__}.Squashed"}, "has a forward of its own, .* do there what forward adds"),
 ])  # fmt: skip
-def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, changes, reason, trains):
-    """When a run begins, or when it is asked for predictions."""
+def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, changes, reason):
+    """When a run begins."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
-    config = static_config(**changes, eval__exact=trains)
     with pytest.raises(DistributedError, match=reason):
-        predict_nodes(open_graph_session(comm, parts, config))
+        open_graph_session(comm, parts, static_config(**changes, eval__exact=True))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Computes outputs of nodes from sampled neighbors, for models whose layers cannot be computed for all nodes at once.
+
+n local nodes, all types one behind the other; O columns of an output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from hpcgnn.comm.route import Route
+from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.session import Session
+from hpcgnn.static.config import message_columns
+from hpcgnn.static.goals import NodeGoal
+from hpcgnn.static.inference import infer, why_not_by_layers
+from hpcgnn.static.loader import SeedLoader, Seeds
+from hpcgnn.static.plan import GraphPlan
+from hpcgnn.static.sampling.seeds import make_pool, type_directory
+
+
+def outputs(session: Session) -> torch.Tensor:
+    """Collective. Compute the outputs [n, O] of local nodes by all their neighbors, or, for a model that lacks layers,
+    by sampled ones: only of the types that the run learned, zeros elsewhere."""
+    problem = why_not_by_layers(session.model, session.config)
+    if not problem:
+        return infer(session)
+    if session.world.rank == 0:
+        print(f"note: answers are computed from sampled neighbors: {problem}", file=sys.stderr)
+    return sampled_outputs(session)
+
+
+@torch.no_grad()
+def sampled_outputs(session: Session) -> torch.Tensor:
+    """Collective. Compute the outputs [n, O] of local nodes of the learned types by sampled neighbors. The neighbors of
+    labeled nodes of validation and test are the neighbors that evaluation samples, so that their outputs are the ones
+    that are scored."""
+    goal, partition, world = session.goal, session.partition, session.world
+    found = torch.zeros(partition.num_nodes, goal.num_outputs, dtype=session.dtype)
+    left = np.ones(partition.num_nodes, bool)  # nodes that no pass has computed yet
+    if isinstance(goal, NodeGoal):
+        kinds = [goal.node_type]
+        for split in SPLITS[1:]:
+            with session.plans(split, 0) as plans:
+                _keep(session, goal.node_type, plans, found, left)
+    else:
+        kinds = sorted({goal.learned.src_type, goal.learned.dst_type})
+    for kind in kinds:
+        nodes = partition.of_type(kind)
+        rows = np.flatnonzero(left[nodes])
+        ids = partition.global_ids(kind)[rows]
+        base = partition.book.type_base()
+        keys = partition.flat_row[nodes][rows] - base[kind]
+        pool = make_pool("nodes", keys, int(base[kind + 1] - base[kind]), {"id": ids}, world, session.graph.channel)
+        with _loader(session, Seeds(pool, ((kind, "id"),))).plans(0) as plans:
+            _keep(session, kind, plans, found, left)
+    return found.to(world.device)
+
+
+def _loader(session: Session, seeds: Seeds) -> SeedLoader:
+    """Collective. Make a loader that samples as evaluation does."""
+    config, columns = session.config, message_columns(session.config)
+    sampling = replace(config.sampling, edge_columns=columns)
+    size = config.eval.batch_size or config.train.batch_size
+    return SeedLoader(
+        session.graph, seeds, sampling, size, config.train.seed, with_edges=bool(columns) or config.model.edge_weights,
+        node_columns=config.model.node_columns,
+    )  # fmt: skip
+
+
+def _keep(
+    session: Session, kind: int, plans: Iterable[GraphPlan], found: torch.Tensor, left: np.ndarray
+) -> None:  # fmt: skip
+    """Collective. Compute the outputs of the seeds of plans, nodes of a type, and keep them at the owners."""
+    partition, channel = session.partition, session.graph.channel
+    base, nodes = int(partition.book.type_base()[kind]), partition.of_type(kind)
+    directory = type_directory(partition, kind, session.world, channel)
+    ownership = partition.book.of_type(kind)
+    for plan in plans:
+        session.watchdog.at("sampled outputs", plan.step)
+        places = plan.roots[0].ravel()
+        rows = session.task.outputs(plan)[kind][places].cpu()
+        ids = directory.lookup(plan.batch.identity[kind][places].cpu().numpy() - base)
+        route = Route.plan(ownership, ids, channel)
+        found[nodes][route.requests] = route.push(rows).to(found.dtype)
+        left[nodes][route.requests.numpy()] = False
