@@ -15,6 +15,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.loop.own_metrics import own_functions, own_metrics
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import generator_states, refuse_draws
 from hpcgnn.loop.schema import Schema
@@ -226,7 +227,9 @@ def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dt
 def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
     """Collective. Compute the goal's metrics of a split, NaN for one without roots, and the session's further ones."""
     if session.batches[split].num_steps == 0:
-        metrics = dict.fromkeys(session.goal.metric_names(), float("nan"))
+        names = [*session.goal.metric_names(), *own_functions(session.config.train.metrics)]
+        metrics = dict.fromkeys(names, float("nan"))
     else:
         metrics = collected.metrics(session.batches[split], session.scored_by)
+        metrics |= own_metrics(session.config.train.metrics, collected.columns(), session.scored_by)
     return metrics | session.more_metrics(session, split)

@@ -61,6 +61,8 @@ class TrainConfig:
         eval_every: Number of epochs between two validations; the last epoch is always validated.
         monitor: Validation metric that decides which epoch is best, such as ap, mrr, auc or mse; the lowest value of an
             error is best. Empty: the first metric of the task.
+        metrics: Functions of your own that compute further metrics of validation and test, such as
+            package.module.function. The last word names the metric; a larger value is better.
         early_stopping_patience: Early stopping: number of validations without improvement after which training ends; 0:
             no early stopping.
         train_metrics: Also report metrics of training, from the scores that the loss was computed from.
@@ -100,6 +102,7 @@ class TrainConfig:
     cuda_graphs: bool = False
     eval_every: int = 1
     monitor: str = ""
+    metrics: list[str] = field(default_factory=list)
     early_stopping_patience: int = 5
     train_metrics: bool = False
     log_every: int = 50

@@ -21,6 +21,7 @@ from hpcgnn.loop.checkpoint_writer import CheckpointWriter, initialize, load
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.optimizer import FlatOptimizer
+from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
 from hpcgnn.loop.same_model import check_model, generator_states, refuse_draws
@@ -48,6 +49,8 @@ class Trainer:
     def __init__(self, session: Session, folder: Path, log: RunLog, stop: StopRequest):
         self._config, num_steps = session.config.train, session.batches["train"].num_steps
         metric_names = session.goal.metric_names()
+        with together(session.world.job, "find the metrics"):
+            metric_names += tuple(own_functions(self._config.metrics, metric_names))
         _check(self._config, session, metric_names)
         session.check_training()
         self._monitored = self._config.monitor or session.goal.monitored()

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -20,9 +21,9 @@ KEYED = (
 
 
 @contextmanager
-def named_errors(class_path: str) -> Iterator[None]:
+def named_errors(class_path: str, key: str = "model.class_path") -> Iterator[None]:
     """Turn an exception of the custom class in the block into a one-line ValueError with the line of the class's code.
-    A ValueError or OSError stays unchanged. Empty ``class_path``: the class is not a custom one."""
+    A ValueError or OSError stays unchanged. Empty ``class_path``: the class is not a custom one; key: that names it."""
     try:
         yield
     except (ValueError, OSError):
@@ -34,19 +35,24 @@ def named_errors(class_path: str) -> Iterator[None]:
         outside = [frame for frame in frames if "site-packages" not in frame.filename]  # not within torch
         place = (outside or frames)[-1]
         line = f"{Path(place.filename).name}:{place.lineno}"
-        raise ValueError(f"model.class_path {class_path!r}: {type(error).__name__}: {error} [{line}]") from error
+        raise ValueError(f"{key} {class_path!r}: {type(error).__name__}: {error} [{line}]") from error
+
+
+def found_at(path: str, key: str, form: str) -> Any:
+    """Return what a dotted path names: the value of a ``key``, package.module.``form``. Raises ValueError."""
+    module, _, name = path.rpartition(".")
+    with named_errors(path, key):
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"{key} {path!r}: {error}; it is package.module.{form}, its folder on PYTHONPATH"
+            ) from error
 
 
 def own_class(class_path: str) -> type[nn.Module]:
     """Return the class that ``model.class_path`` names. Raises ValueError."""
-    module, _, name = class_path.rpartition(".")
-    with named_errors(class_path):
-        try:
-            model_class = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"model.class_path {class_path!r}: {error}; it is package.module.Class, its folder on PYTHONPATH"
-            ) from error
+    model_class = found_at(class_path, "model.class_path", "Class")
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise ValueError(f"model.class_path {class_path!r} is no torch.nn.Module")
     return model_class
