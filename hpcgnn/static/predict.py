@@ -13,12 +13,13 @@ from itertools import chain
 import numpy as np
 import torch
 
+from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import Named, Questions, read_edges
+from hpcgnn.loop.question_file import Named, Questions, read_edges, read_questions
 from hpcgnn.loop.session import Session
 from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
@@ -33,9 +34,9 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
-    if arguments.nodes:
-        raise ValueError("--nodes is for runs on temporal graphs; this one answers for all nodes: leave it out")
     kind = config.task.kind
+    if arguments.nodes and config.task.of_edges:
+        raise ValueError("--nodes is for runs that learned labels of nodes; this one learned edges: leave it out")
     if not config.task.of_edges and arguments.pairs:
         raise ValueError("--pairs is for runs that learned edges; this one predicts labels of all nodes: leave it out")
     asked = [bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]
@@ -71,25 +72,38 @@ def answer(session: Session, arguments: Namespace) -> None:
         answer_with(arguments.out, embed_ends(session), "nodes", session)
     else:
         what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
-        answer_with(arguments.out, predict_nodes(session, arguments.embeddings, arguments.probabilities), what, session)
+        answers = predict_nodes(session, arguments.embeddings, arguments.probabilities, arguments.nodes)
+        answer_with(arguments.out, answers, what, session)
 
 
-def predict_nodes(session: Session, embeddings: bool = False, probabilities: bool = False) -> AnswerColumns:
-    """Collective. Predict, in a run on labels, the nodes of this rank. Columns are the original id (the row where the
-    graph has none), the predicted class, and outputs [n, C], or ``probabilities``, or, with ``embeddings``, the rows
-    [n, W] before the output layer. Where labels were made from words, the class is a word, and class_id its number;
-    where a node may have several labels, or a number, there is no class. Raises DistributedError for embeddings that
-    the model does not have."""
+def predict_nodes(
+    session: Session, embeddings: bool = False, probabilities: bool = False, path: str = ""
+) -> AnswerColumns:  # fmt: skip
+    """Collective. Predict, in a run on labels, all nodes of the learned type, or the ones that a file names in its
+    column node. Columns are the original id (the row where the graph has none), the predicted class, and outputs [n,
+    C], or ``probabilities``, or, with ``embeddings``, the rows [n, W] before the output layer. Where labels were made
+    from words, the class is a word, and class_id its number; where a node may have several labels, or a number, there
+    is no class. Raises DistributedError for embeddings that the model does not have, and for unknown nodes."""
     partition, kind = session.partition, session.goal.node_type
-    nodes, base = partition.of_type(kind), partition.book.type_base()
-    output = sampled.outputs(session)[nodes].cpu().numpy()
+    nodes, base, asked = partition.of_type(kind), partition.book.type_base(), None
+    if path:
+        asked = read_questions(path, {"node": _named(session, kind)}, session.world)
+    tables = [sampled.outputs(session)[nodes]]
+    tables += [last_rows(session, hops=embedding_hops(session))[nodes]] * embeddings
+    if asked is not None:
+        ids, place = np.unique(asked.node["node"], return_inverse=True)
+        route = Route.plan(partition.book.of_type(kind), ids, session.graph.channel).to(session.world.device)
+        tables = [rows[torch.from_numpy(place)] for rows in route.pull(*tables)]
+    output = tables[0].cpu().numpy()
     if session.config.task.kind == REGRESSION:
         answers = {"output": output[:, 0]}
     else:
         answers = class_columns(output, session.schema.values[CLASSES], probabilities, session.goal.several)
     if embeddings:
         del answers["output"]
-        answers["embedding"] = last_rows(session, hops=embedding_hops(session))[nodes].cpu().numpy()
+        answers["embedding"] = tables[1].cpu().numpy()
+    if asked is not None:
+        return AnswerColumns(asked.row, asked.total, {"node": asked.shown["node"], **answers})
     columns = {"node": text(original_ids(partition, kind)), **answers}
     row = partition.flat_row[nodes] - base[kind]
     order = np.argsort(row)
@@ -156,16 +170,18 @@ def read_pairs(session: Session, path: str) -> Questions:
     """Collective. Read this rank's share of a file of pairs: edge types for links, or the columns ``task.edge_columns``
     for labels of edges, of several numbers as name_0, name_1, ... Raises DistributedError naming file and row for a
     missing column, an unknown node, no edge type or no number."""
-    partition, learned = session.partition, session.goal.learned
-
-    def named(kind: int) -> Named:
-        ids = partial(OriginalIds, partition.book, ids=original_ids(partition, kind), world=session.world)
-        return Named([partition.types[kind]], ids)
-
-    ends = {"src": named(learned.src_type), "dst": named(learned.dst_type)}
+    learned = session.goal.learned
+    ends = {"src": _named(session, learned.src_type), "dst": _named(session, learned.dst_type)}
     widths = session.schema.values.get(WIDTHS, {})
     names = [[name] if width == 1 else [f"{name}_{at}" for at in range(width)] for name, width in widths.items()]
     return read_edges(path, ends, session.world, *edge_types_of(session), further=list(chain.from_iterable(names)))
+
+
+def _named(session: Session, kind: int) -> Named:
+    """Return the names of the nodes of a type in files."""
+    partition = session.partition
+    ids = partial(OriginalIds, partition.book, ids=original_ids(partition, kind), world=session.world)
+    return Named([partition.types[kind]], ids)
 
 
 def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from pyarrow import parquet
-from run_commands import run
+from run_commands import asked, run
 from static_runs import make_static_parts, open_graph_session, plain, static_config, typed
 from training_runs import on_rank_0
 
@@ -143,6 +143,21 @@ def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
     np.testing.assert_allclose(found.columns["embedding"], rows, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_nodes_of_a_file(comm, mpi_tmp_path, embeddings):
+    """The rows of all nodes' answers that the file names, in its order, repeated where it repeats them."""
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config())
+    everyone, rows = predict_nodes(session, embeddings), [7, 3, 149, 3, 20]
+    answers = asked(lambda path: predict_nodes(session, embeddings, path=path), node=rows)
+    for name in everyone.columns:
+        whole, some = (table.slab(name, 0, session.world) for table in (everyone, answers))
+        if comm.rank == 0:
+            np.testing.assert_array_equal(some, whole[rows])
+    with pytest.raises(DistributedError, match=r"questions.csv: row 2: node '150' is no node of this graph"):
+        asked(lambda path: predict_nodes(session, path=path), node=[1, 150])
+
+
 def test_classes_that_were_words_are_words(comm, mpi_tmp_path):
     def make(path):
         plain(path)
@@ -200,8 +215,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learned links; this one predicts labels of all"),
-        ("static", ["--nodes=nodes.csv"], "--nodes is for runs on temporal graphs; this one answers for all nodes"),
+        ("static", ["--pairs=pairs.csv"], "--pairs is for runs that learned edges; this one predicts labels of all"),
         ("static", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         ("temporal", ["--snapshots=2"], "--snapshots is for runs on snapshots: leave it out"),
         (
