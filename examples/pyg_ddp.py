@@ -42,7 +42,7 @@ def train(path, epochs=5, batch_size=128, fanouts=(-1, -1), dtype=torch.float32,
 
 def mean_loss(loss, data, world):
     """Mean loss of the seeds of all ranks."""
-    return world.total(float(loss) * data.batch_size if data.batch_size else 0.0) / data.num_seeds
+    return world.total(loss.item() * data.batch_size if data.batch_size else 0.0) / data.num_seeds
 
 
 if __name__ == "__main__":

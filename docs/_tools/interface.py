@@ -15,7 +15,8 @@ MODULES = {
     "Graph files": ("data_tools.objects",),
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",
-        "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.pyg", "hpcgnn.snapshots.loader",
+        "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.pyg",
+        "hpcgnn.static.sampling.neighbors", "hpcgnn.snapshots.loader",
     ),
     "Ranks and exchanges": (
         "hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together", "hpcgnn.comm.timers",
@@ -27,6 +28,7 @@ MODULES = {
         "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
         "hpcgnn.snapshots.model", "hpcgnn.snapshots.model.frame", "hpcgnn.snapshots.model.spatial",
         "hpcgnn.snapshots.model.batch_norm", "hpcgnn.snapshots.step", "hpcgnn.task.labels",
+        "hpcgnn.task.metrics",
     ),
     "Configuration": (
         "hpcgnn.config", "hpcgnn.loop.settings", "hpcgnn.temporal.config", "hpcgnn.static.config",

@@ -181,7 +181,7 @@ class GraphModelConfig:
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), and gcn (degrees are sums of weights).
-        edge_features: Add the features of edges (column ``feat``) to messages: sage and rgcn aggregate them like the
+        edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
             rows of neighbors; gat and rgat add a product with them to the scores of attention.
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
@@ -413,8 +413,8 @@ class FeatureConfig:
         wire: Data type in which rows are sent, and to which all rows are rounded, also on one rank: "float16" (up to
             65,504; larger features are refused) or "bfloat16". Empty: the type of the features.
         normalize: Divide the features of each node by the sum of their absolute values.
-        standardize: Subtract the mean of each feature from it and divide by the standard deviation, both over the
-            training nodes of the node type (over all nodes if the type has no split). They are stored with the model.
+        standardize: Subtract the mean of each feature and divide by its standard deviation. Both are of the training
+            nodes of the type, or of all its nodes if it has no split, and are stored with the model.
     """
 
     storage: Literal["device", "pinned", "file"] = "device"

@@ -377,7 +377,8 @@ def test_validations_and_patience(comm, parts, mpi_tmp_path):
     alone = lines(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", make_config(**changes))
     epochs, (test,) = ([dict(r) for r in found if r["kind"] == kind] for kind in ("epoch", "test"))
     for one, other in zip(found, alone, strict=True):
-        assert one.pop("kind") == other.pop("kind")
+        words = [key for key, value in other.items() if isinstance(value, str)]
+        assert [one.pop(key) for key in words] == [other.pop(key) for key in words]
         assert one == pytest.approx(other, rel=1e-9)
     assert [r["epoch"] for r in epochs if "val_ap" in r] == [1, 3, 4]
     assert all(0.4 < r["train_ap"] <= 1 for r in epochs)

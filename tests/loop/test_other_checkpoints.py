@@ -180,9 +180,9 @@ def test_info_tells_what_is_damaged(tmp_path, written):
 def test_runs_without_a_best_epoch(tmp_path):
     config = TemporalConfig(baseline=BaselineConfig("unlimited"))
     with pytest.raises(ValueError, match="is a run of baseline unlimited: it has no model to open"):
-        reopen._find_best(tmp_path, config)
+        reopen.find_best(tmp_path, config)
     with pytest.raises(ValueError, match=f"no best checkpoint: .*; continue it with --resume {tmp_path}"):
-        reopen._find_best(tmp_path, TemporalConfig())
+        reopen.find_best(tmp_path, TemporalConfig())
 
 
 def test_a_sound_checkpoint_that_does_not_fit_is_no_damage(tmp_path, written, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_sound_checkpoint_that_does_not_fit_is_no_damage(tmp_path, written, mo
     def refuse(session, path):
         raise DistributedError("the weights do not fit", user_error=True)
 
-    monkeypatch.setattr(reopen, "_find_best", lambda folder, config: written)
+    monkeypatch.setattr(reopen, "find_best", lambda folder, config: written)
     monkeypatch.setattr(reopen, "load", refuse)
     with pytest.raises(DistributedError, match=r"^the weights do not fit$"):
         reopen.load_best(session, str(tmp_path))
