@@ -154,7 +154,7 @@ class TableReader:
             column = pc.if_else(pc.is_nan(column), None, column)
             column = column.cast(pa.int64()) if not (np.modf(column.drop_null())[0]).any() else column
         words = pc.utf8_trim_whitespace(pc.fill_null(to_text(column, place), ""))
-        unknown = pc.is_in(words, pa.array([*self._missing.texts, UNKNOWN_CLASS], pa.string()))
+        unknown = pc.is_in(words, pa.array(self._missing.texts, pa.string()))
         return np.array(pc.if_else(unknown, "", words).to_pylist(), object)
 
 
@@ -170,6 +170,9 @@ def read_tables(
     links = tables.read_edges(sources["edges"])
     measured, target = tables.read_series(sources["series"]) if series else ({}, options.target)
     people = tables.read_nodes(sources["nodes"]) if nodes else {}
+    if both := [name for name in people if name in measured and name != "node"]:
+        titles = " and ".join(sources[name].name for name in ("series", "nodes"))
+        raise FileFormatError(f"{titles} both have the column {both[0]!r}: rename it in one of them")
     words = next((table["node"] for table in (people, measured) if table), np.r_[links["src"], links["dst"]])
     space = NodeNames(words, str((nodes or series or edges).name))
     times = measured.get(TIME, links.get(TIME))
@@ -262,6 +265,15 @@ def store_label(graph: SnapshotGraph, values: dict[str, np.ndarray], name: str) 
     if not name:
         return
     words = find_values(values, "label", name)
+    absent = words == UNKNOWN_CLASS
+    others = set(words[~absent]) - {""}
+    if absent.any() and others and all(map(is_integer, others)):
+        classes = ", ".join(sort_words(np.array(list(others), object))[0][:5])
+        raise FileFormatError(
+            f"label {name}: {np.count_nonzero(absent):,} of {words.size:,} are {UNKNOWN_CLASS}, beside classes "
+            f"{classes}: pass --missing {UNKNOWN_CLASS} if it is a missing class, or else give the classes other names"
+        )
+    words = np.where(absent, "", words)
     known = words != ""
     if not known.any():
         raise FileFormatError(f"label {name}: no class is known")
@@ -271,6 +283,11 @@ def store_label(graph: SnapshotGraph, values: dict[str, np.ndarray], name: str) 
     graph.attributes[LABEL] = {"names": json.dumps(names)}
     missing = int(np.count_nonzero(~known))
     graph.notes += [f"{missing:,} of {words.size:,} labels are missing"] if missing else []
+
+
+def is_integer(word: str) -> bool:
+    """Whether a word is an integer."""
+    return word.removeprefix("-").isdecimal()
 
 
 def store_features(

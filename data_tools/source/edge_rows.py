@@ -21,6 +21,7 @@ from hpcgnn.graph.files import FileFormatError, slabs, split_relation
 Pairs = tuple[np.ndarray, np.ndarray]  # rows that repeat another, and the first rows that they repeat
 SCAN_ROWS = 1 << 18
 SAMPLE_ROWS = 1 << 18
+COMPARED = ("split", "label")  # of rows whose weights are added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def choose_rows(table: EdgeTable, folder: pathlib.Path, num_buckets: int = 0) ->
     if edge.duplicates != "keep":
         pairs = repeated_rows(table, keep, folder, num_buckets)
         if edge.duplicates == "sum":
-            pairs = add_up(table.columns["weight"], pairs)
+            pairs = add_up(table, pairs)
         repeated = (later for later, _ in pairs)
         leave_out(table, keep, repeated, edge.duplicates, ("duplicate edge", "duplicate edges"), notes)
     order = None
@@ -107,12 +108,33 @@ def leave_out(
         notes.append(f"{count:,} {what[count > 1]} {how}")
 
 
-def add_up(weight: np.ndarray, pairs: Iterator[Pairs]) -> Iterator[Pairs]:
+def add_up(table: EdgeTable, pairs: Iterator[Pairs]) -> Iterator[Pairs]:
     """Add the weight of each later row to the weight of the first row that it repeats, in place and in the order of the
-    rows."""
+    rows. Raises FileFormatError where the split or label of both rows differ, since the weight of a held-out edge would
+    enter an edge of training."""
+    weight = table.columns["weight"]
+    known = {name: table.columns[name] for name in COMPARED if name in table.columns}
     for later, first in pairs:
+        for name, column in known.items():
+            refuse_difference(table, name, column, later, first)
         np.add.at(weight, first, weight[later])
         yield later, first
+
+
+def refuse_difference(table: EdgeTable, name: str, column: np.ndarray, later: np.ndarray, first: np.ndarray) -> None:
+    """Raise FileFormatError for a later row [m] that has another value of a column than the first row [m] that it
+    repeats."""
+    values, expected = column[later], column[first]
+    same = (values == expected) | ((values != values) & (expected != expected))  # NaN: an unknown label
+    different = np.flatnonzero(~same.all(axis=tuple(range(1, same.ndim))))
+    if len(different):
+        index = different[np.argmin(later[different])]
+        file, row = table.origin.find(int(later[index]))
+        _, earlier = table.origin.find(int(first[index]))
+        raise FileFormatError(
+            f"{file}: row {row + 1}: repeats row {earlier + 1}, but its {name} is another, so duplicates: sum cannot "
+            "add up their weights; give equal edges one value, or set duplicates: keep or drop"
+        )
 
 
 def scan(table: EdgeTable) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

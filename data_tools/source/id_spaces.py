@@ -24,7 +24,9 @@ from hpcgnn.graph.files import slabs
 MERGE_AT = 1 << 22
 MAP_ROWS = 1 << 20
 DENSE = 4
-LEAVE_OUT = "leave out rows without an id: missing_ids: drop in a spec, --set missing_ids=drop with csv presets"
+LEAVE_OUT = (
+    "leave out rows without an id: missing_ids: drop in a spec, --set missing_ids=drop with csv presets and relbench"
+)
 SLAB_BYTES = 4 << 20  # of text that becomes as wide as the longest
 UNKNOWN, MISSING = -1, -2  # codes of ids that a sealed space does not know, and of rows without an id
 

@@ -164,26 +164,32 @@ def test_edges_with_times_and_parallel_edges(tmp_path, capsys):
 
 
 def test_classes_of_numbers_beside_missing_ones(tmp_path, capsys):
-    """Parquet of pandas has them as fractions, and -1 is no class."""
+    """Parquet of pandas has them as fractions."""
     frame = pd.DataFrame(
         {
             "node": ["a", "b", "c"],
             "time": [1, 1, 1],
             "kind": [7.0, NAN, 10.0],
             "other": [-1, 3, 2],
+            "word": ["-1", "low", "high"],
             "grade": [2.5, NAN, 1.5],
         }
     )
     frame.to_parquet(tmp_path / "s.parquet")
     (edges,) = write(tmp_path, edges="src,dst\na,b\n")
-    for label, expected, names in (
-        ("kind", [0, -1, 1], ["7", "10"]), ("other", [-1, 1, 0], ["2", "3"]), ("grade", [1, -1, 0], ["1.5", "2.5"])
+    series = ("--series", tmp_path / "s.parquet")
+    for label, expected, names, *options in (
+        ("kind", [0, -1, 1], ["7", "10"]), ("grade", [1, -1, 0], ["1.5", "2.5"]),
+        ("other", [-1, 1, 0], ["2", "3"], "--missing", "-1"), ("word", [-1, 1, 0], ["high", "low"]),
     ):  # fmt: skip
         path = tmp_path / f"{label}.h5"
-        convert(capsys, "tables", edges, path, "--series", tmp_path / "s.parquet", "--label", label)
+        said = convert(capsys, "tables", edges, path, *series, "--label", label, *options)
+        assert "1 of 3 labels are missing" in said
         columns, attributes = columns_of(path)
         assert columns["label"].ravel().tolist() == expected
         assert json.loads(attributes["label"]["names"]) == names
+    message = refused(capsys, "tables", edges, *series, "--label", "other", tmp_path / "x.h5")
+    assert "label other: 1 of 3 are -1, beside classes 2, 3: pass --missing -1 if it is a missing class" in message
 
 
 def test_uneven_times_are_told(tmp_path, capsys):
@@ -230,6 +236,19 @@ def test_tables_that_are_refused(tmp_path, capsys, case):
     roads, series = write(tmp_path, **({"roads": ROADS, "series": LONG} | texts))
     names = NAMES if "--node" not in options else NAMES[2:]
     assert message in refused(capsys, "tables", roads, "--series", series, *names, *options, tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [("cases", ("--target", "cases")), ("rain", ("--feat", "rain", "--fill", "0")), ("alarm", ("--label", "alarm"))],
+)
+def test_a_column_of_both_tables(tmp_path, capsys, column, options):
+    towns = f"id,{column}\na,1\nb,2\nc,3\n"
+    roads, series, towns = write(tmp_path, roads=ROADS, series=LONG, towns=towns)
+    message = refused(
+        capsys, "tables", roads, "--series", series, "--nodes", towns, *NAMES, *options, tmp_path / "x.h5"
+    )
+    assert f"series.csv and towns.csv both have the column {column!r}: rename it in one of them" in message
 
 
 def test_one_snapshot_is_no_series(tmp_path, capsys):

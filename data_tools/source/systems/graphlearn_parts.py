@@ -29,7 +29,7 @@ from data_tools.source.systems.pyg_parts import ONLY
 from hpcgnn.graph.files import FileFormatError
 from hpcgnn.graph.unpickle import Admitted, load_pickles
 
-BOOK = "node_pb"
+BOOK, EDGE_BOOK = "node_pb", "edge_pb"
 
 
 def is_graphlearn(folder: pathlib.Path) -> bool:
@@ -41,26 +41,23 @@ def unpack_graphlearn(folder: pathlib.Path, unpacked: pathlib.Path) -> dict[str,
     """Write the arrays of all parts to a folder; returns the spec that reads them. Raises FileFormatError naming the
     file."""
     is_typed = (folder / BOOK).is_dir()
-    books = (
-        {path.stem: path for path in sorted((folder / BOOK).glob("*.pt"))}
-        if is_typed
-        else {NODE: folder / "node_pb.pt"}
-    )
+    books, edge_books = find_books(folder, BOOK), find_books(folder, EDGE_BOOK)
     node_parts = {kind: array_of(open_tensors(path)) for kind, path in books.items()}
-    parts = sorted(folder.glob("part[0-9]*"), key=lambda path: int(path.name[4:]))
+    edge_parts = {relation_of(path) if is_typed else ONLY: array_of(open_tensors(path)) for path in edge_books.values()}
+    numbers = sorted({int(part) for book in (*node_parts.values(), *edge_parts.values()) for part in np.unique(book)})
+    parts = [folder / f"part{number}" for number in numbers]
     whole = [folder] if (folder / "graph").is_dir() else parts
-    graphs = [
-        graph for part in whole for graph in (sorted((part / "graph").iterdir()) if is_typed else [part / "graph"])
-    ]
-    counts: dict[tuple[str, str, str], int] = {}
-    for graph in graphs:
-        relation = relation_of(graph) if is_typed else ONLY
-        counts[relation] = counts.get(relation, 0) + len(open_tensors(graph / "rows.pt"))
+    for part in whole:
+        if not part.is_dir():
+            number = part.name.removeprefix("part")
+            raise FileFormatError(f"{part}: no such folder, but nodes or edges are in part {number}: is it missing?")
+    counts = {relation: len(book) for relation, book in edge_parts.items()}
     joined = JoinedParts(unpacked, {kind: len(book) for kind, book in node_parts.items()}, counts)
     for kind, book in node_parts.items():
         joined.put(kind, "part", np.arange(len(book)), book.astype(np.int32), books[kind])
-    for graph in graphs:
-        put_edges(joined, relation_of(graph) if is_typed else ONLY, graph)
+    for part in whole:
+        for graph in sorted(part.glob("graph/*/" if is_typed else "graph")):
+            put_edges(joined, relation_of(graph) if is_typed else ONLY, graph)
     for part in parts:
         for name, only in (("node_feat", NODE), ("edge_feat", ONLY)):
             tables = sorted((part / name).glob("*/")) if is_typed else [part / name]
@@ -70,11 +67,22 @@ def unpack_graphlearn(folder: pathlib.Path, unpacked: pathlib.Path) -> dict[str,
     return joined.spec()
 
 
-def relation_of(folder: pathlib.Path) -> tuple[str, str, str]:
-    """Take the name of a folder of a relation apart."""
-    names = folder.name.split("__")
+def find_books(folder: pathlib.Path, name: str) -> dict[str, pathlib.Path]:
+    """Find the files with the part of each node, or edge, by type; without types it is one file. Raises FileFormatError
+    where there is none."""
+    if not (folder / BOOK).is_dir():
+        return {NODE: folder / f"{name}.pt"}
+    paths = {path.stem: path for path in sorted((folder / name).glob("*.pt"))}
+    if not paths:
+        raise FileFormatError(f"{folder / name}: no files in it, with the part of every node or edge")
+    return paths
+
+
+def relation_of(path: pathlib.Path) -> tuple[str, str, str]:
+    """Take the name of a folder, or file, of a relation apart."""
+    names = path.name.removesuffix(".pt").split("__")
     if len(names) != 3:
-        raise FileFormatError(f"{folder}: its name is not of the form source__relation__destination")
+        raise FileFormatError(f"{path}: its name is not of the form source__relation__destination")
     return names[0], names[1], names[2]
 
 

@@ -26,7 +26,7 @@ from data_tools.source.objects import NODE, RELATION, GraphTables, array_of, sav
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import build_spec
 from data_tools.source.systems.content import FolderContent
-from data_tools.source.systems.ogb_links import Names, typed_links, write_negatives
+from data_tools.source.systems.ogb_links import Names, refuse_lists, typed_links, write_negatives
 from hpcgnn.graph.files import FileFormatError, relation_name, split_relation
 
 MAG = "ogbn-mag"
@@ -65,13 +65,15 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
     negatives = None
     if task == LINKS:
         names: Names = {None: RELATION}
+        if flags["undirected"] == "true":
+            refuse_lists(split)
         if len(spec["nodes"]) > 1 and not is_typed:
             raise FileFormatError(f"{folder}: links of several types are read with raw/, which is missing")
         if is_typed:
             names = typed_links(folder / "raw", spec, split, unpacked)
         else:
             spec["edges"] = [link_edges(split, spec["files"])]
-        negatives = partial(write_negatives, split, names, flags["undirected"] == "true")
+        negatives = partial(write_negatives, split, names)
     else:
         put_splits(spec, split)
     is_whole = processed is not None and task != LINKS  # its edges have their reverses where OGB's loader adds them
@@ -133,6 +135,9 @@ def describe_processed(path: pathlib.Path, unpacked: pathlib.Path) -> dict[str, 
     spec = save_tables(tables, unpacked)
     for file in spec["files"].values():
         file["path"] = str(unpacked / file["path"])
+    for column in (table["columns"]["label"] for table in spec["nodes"] if "label" in table.get("columns", {})):
+        if column.get("dtype", "").startswith("float"):
+            column["fill"] = np.nan
     return spec
 
 
@@ -173,9 +178,10 @@ def typed_tables(graph: Mapping[str, Any]) -> GraphTables:
 
 
 def one_column(name: str, values: np.ndarray) -> np.ndarray:
-    """Make a vector of a matrix with one column, except features; classes become integers, -1 where there is none."""
+    """Make a vector of a matrix with one column, except features. Labels without fractions are classes and become
+    integers, -1 where there is none; others are numbers to predict."""
     if values.shape[1:] == (1,) and name != "feat":
         values = values[:, 0]
-    if name == "label" and values.dtype.kind == "f":
+    if name == "label" and values.dtype.kind == "f" and not (values % 1 > 0).any():
         values = np.where(np.isnan(values), -1, values).astype(np.int64)
     return values

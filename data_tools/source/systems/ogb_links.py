@@ -96,25 +96,36 @@ def rows_by_type(path: pathlib.Path, links: Mapping[str, np.ndarray]) -> dict[tu
     return found
 
 
-def write_negatives(split: pathlib.Path, names: Names, undirected: bool, graph: pathlib.Path) -> str:
+def refuse_lists(split: pathlib.Path) -> None:
+    """Raise FileFormatError for a split with negatives of each link: the reverse of a link would have none."""
+    for name in SETS:
+        path = split / f"{name}.pt"
+        for given in PER_LINK:
+            if given in load_links(path):
+                raise FileFormatError(
+                    f"{path}: {given} are negatives of each link in one direction: --set undirected=false stores links "
+                    "in this direction"
+                )
+
+
+def write_negatives(split: pathlib.Path, names: Names, graph: pathlib.Path) -> str:
     """Write the negatives of a split beside a graph file of its links, if the split has any; returns a line about them,
-    or nothing. undirected: the reverse of each link follows it in the graph file. Raises FileFormatError naming file,
-    array and row."""
+    or nothing. Negatives of each link need a graph file in which every link is one row. Raises FileFormatError naming
+    file, array and row."""
     arrays: dict[str, np.ndarray] = {}
     first = dict.fromkeys(names.values(), 0)
     for name, role in SETS.items():
         links = load_links(path := split / f"{name}.pt")
-        src, dst = ends_of(path, links)
+        num_links = count_links(path, links)
         per_link = {column: links[given] for given, column in PER_LINK.items() if given in links}
         for given, array in per_link.items():
-            if array.ndim != 2 or len(array) != len(src):
-                raise FileFormatError(f"{path}: {given} of shape {array.shape}, expected {len(src)} lines, one a link")
-        keys = {None: np.arange(len(src))} if None in names else rows_by_type(path, links)
+            if array.ndim != 2 or len(array) != num_links:
+                raise FileFormatError(f"{path}: {given} of shape {array.shape}, expected {num_links} lines, one a link")
+        keys = {None: np.arange(num_links)} if None in names else rows_by_type(path, links)
         for key, chosen in keys.items():
             group = f"edges/{names[key]}/{role}"
-            stored = np.where(src[chosen] == dst[chosen], 1, 2) if undirected else np.ones(len(chosen), np.int64)
-            rows = first[names[key]] + np.cumsum(stored) - stored
-            first[names[key]] += int(stored.sum())
+            rows = first[names[key]] + np.arange(len(chosen))
+            first[names[key]] += len(chosen)
             if per_link:
                 arrays[f"{group}/row"] = rows
                 arrays |= {f"{group}/{column}": array[chosen] for column, array in per_link.items()}
@@ -131,13 +142,13 @@ def write_negatives(split: pathlib.Path, names: Names, undirected: bool, graph: 
     return f"{path}: the negatives of the split ({sizes}); static graphs read them by eval.negatives_file"
 
 
-def ends_of(path: pathlib.Path, links: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of the links of a file."""
+def count_links(path: pathlib.Path, links: Mapping[str, np.ndarray]) -> int:
+    """Count the links of a file. Raises FileFormatError where it has none of the known arrays."""
     if "edge" in links and links["edge"].ndim == 2:
-        return links["edge"][:, 0], links["edge"][:, 1]
+        return len(links["edge"])
     for src, dst in ENDS:
         if src in links and dst in links:
-            return links[src], links[dst]
+            return len(links[src])
     raise FileFormatError(f"{path}: no links in it; it has {', '.join(links)}")
 
 

@@ -54,10 +54,11 @@ def unpack_parmetis(folder: pathlib.Path, unpacked: pathlib.Path) -> tuple[dict[
     name = names[0]
     num_weights = read_weights(folder / f"{name}_stats.txt")
     read = [read_rows(path, NODE_FIELDS + (num_weights or 0), num_weights is None) for path in paths.values()]
+    schema = read_schema(folder / f"{name}.json")
+    check_nodes(dict(zip(paths.values(), read, strict=True)), schema)
     part = np.repeat(np.array(list(paths), np.int32), [len(numbers) for numbers, _ in read])
     nodes, attributes = (np.concatenate(arrays) for arrays in zip(*read, strict=True))
     new, kind, row = nodes[:, 0], nodes[:, 1], nodes[:, -1]
-    schema = read_schema(folder / f"{name}.json")
     tables = GraphTables()
     counts = np.bincount(kind)
     kinds = named(schema.get("nid"), len(counts), NODE)
@@ -70,7 +71,7 @@ def unpack_parmetis(folder: pathlib.Path, unpacked: pathlib.Path) -> tuple[dict[
         tables.nodes[title], tables.count[title] = {"part": part[here]}, int(count)
         if attributes.shape[1]:
             tables.nodes[title]["feat"] = attributes[here]
-    ends, of_edges, notes = read_edges(folder, name, list(paths.values()), old[np.argsort(new)])
+    ends, of_edges, notes = read_edges(folder, name, list(paths.values()), old[np.argsort(new)], schema)
     put_edges(tables, ends, of_edges, kinds, first, schema, notes)
     return save_tables(tables, unpacked), notes
 
@@ -135,6 +136,44 @@ def named(ranges: Mapping[str, Any] | None, count: int, usual: str) -> list[str]
     return names[:count]
 
 
+def check_nodes(read: Mapping[pathlib.Path, tuple[np.ndarray, np.ndarray]], schema: Mapping[str, Any]) -> None:
+    """Raise FileFormatError for the file of a part without nodes, or whose rows have another width, a type or an id
+    that there is not. read: numbers [n, F] and attributes [n, A], by file."""
+    num_types = len(schema["nid"]) if schema else sum(len(numbers) for numbers, _ in read.values())
+    first, (usual, _) = next(iter(read.items()))
+    for path, (numbers, _) in read.items():
+        if not len(numbers):
+            raise FileFormatError(f"{path}: no nodes: pm_dglpart leaves no part empty; copy the file again")
+        if numbers.shape[1] != usual.shape[1]:
+            raise FileFormatError(
+                f"{path}: row 1 has {numbers.shape[1]} fields, but {first.name} has {usual.shape[1]}; without a file "
+                "*_stats.txt there are no attributes"
+            )
+        refuse_outside(path, "type", numbers[:, 1], num_types)
+        refuse_outside(path, "id within its type", numbers[:, -1], None)
+    refuse_widths({path: attributes for path, (_, attributes) in read.items()})
+
+
+def refuse_outside(path: pathlib.Path, what: str, values: np.ndarray, count: int | None) -> None:
+    """Raise FileFormatError for the first value [n] that is negative, or not below ``count`` if there is one."""
+    wrong = np.flatnonzero((values < 0) | (count is not None and values >= count))
+    if len(wrong):
+        expected = "at least 0" if count is None else f"0 to {count - 1}"
+        raise FileFormatError(f"{path}: row {wrong[0] + 1}: {what} {values[wrong[0]]}, expected {expected}")
+
+
+def refuse_widths(attributes: Mapping[pathlib.Path, np.ndarray]) -> None:
+    """Raise FileFormatError unless the rows [n, A] of all files have attributes of one width A."""
+    widths = {path: values.shape[1] for path, values in attributes.items() if len(values)}
+    usual = max(widths.values(), key=list(widths.values()).count, default=0)
+    for path, width in widths.items():
+        if width != usual:
+            raise FileFormatError(
+                f"{path}: row 1 has {width} attribute{'s' * (width != 1)}, but the others have {usual}: all files must "
+                "be of one run"
+            )
+
+
 def check_numbers(new, old, counts, row, kind, name: str) -> None:
     """Raise FileFormatError unless new ids, and ids within each type, are 0, 1, ... in some order."""
     if not np.array_equal(np.sort(new), np.arange(len(new))):
@@ -144,14 +183,20 @@ def check_numbers(new, old, counts, row, kind, name: str) -> None:
 
 
 def read_edges(
-    folder: pathlib.Path, name: str, node_files: list[pathlib.Path], old: np.ndarray
+    folder: pathlib.Path, name: str, node_files: list[pathlib.Path], old: np.ndarray, schema: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Read the edges of all parts, and the edges that were removed before: old ids of source and destination, id within
     the relation, relation, [E, 4] int64; attributes [E, A] float32; notes. old: old ids [N] in order of new ids."""
     pieces, attributes, notes = [], [], []
-    for path in node_files:
-        path = path.with_name(path.name.replace("_nodes.txt", "_edges.txt"))
-        numbers, further = read_rows(path, EDGE_FIELDS)
+    paths = [path.with_name(path.name.replace("_nodes.txt", "_edges.txt")) for path in node_files]
+    removed = folder / f"{name}_removed_edges.txt"
+    apart = {removed: read_rows(removed, EDGE_FIELDS - 2)} if removed.is_file() else {}
+    read = {path: read_rows(path, EDGE_FIELDS) for path in paths}
+    num_relations = len(schema["eid"]) if schema else sum(len(numbers) for numbers, _ in (read | apart).values())
+    for path, (numbers, _) in (read | apart).items():
+        refuse_outside(path, "relation", numbers[:, -1], num_relations)
+    refuse_widths({path: further for path, (_, further) in read.items()})
+    for path, (numbers, further) in read.items():
         ends = numbers[:, :2]
         if len(ends) and not 0 <= ends.min() <= ends.max() < len(old):
             raise FileFormatError(f"{path}: an edge has the end {ends.max()}, but there are {len(old)} nodes")
@@ -164,8 +209,7 @@ def read_edges(
         pieces.append(numbers[:, 2:])
         attributes.append(further)
     width = max(piece.shape[1] for piece in attributes)
-    if (removed := folder / f"{name}_removed_edges.txt").is_file():
-        numbers, _ = read_rows(removed, 4)
+    for numbers, _ in apart.values():
         if len(numbers) and width:
             notes.append(f"{removed}: edges without attributes, for which 0 is stored")
         pieces.append(numbers)

@@ -30,7 +30,7 @@ from data_tools.source.systems.content import FolderContent
 from hpcgnn.graph.files import FileFormatError, relation_name
 
 KEYS = ("pkey_col", "fkey_col_to_pkey_table", "time_col")
-SETTINGS = ("folder", "fill")
+SETTINGS = ("folder", "fill", "missing_ids")
 BATCH_ROWS = 1 << 18
 NO_TIME = np.iinfo(np.int64).min  # stored where a row has no time
 LISTED = 8  # columns that a note names
@@ -53,8 +53,9 @@ class SourceTable:
 
 
 def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
-    """Make the spec of a database; ``assigned``: folder, and fill, which is stored for missing numbers (default 0).
-    Arrays are written to the folder ``unpacked``. Raises ValueError naming table, column, row and remedy."""
+    """Make the spec of a database; ``assigned``: folder; fill, which is stored for missing numbers (default 0); and
+    missing_ids, which is drop to leave out rows without a primary key (default error). Arrays are written to the folder
+    ``unpacked``. Raises ValueError naming table, column, row and remedy."""
     for name in assigned:
         one_of("--set", name, SETTINGS)
     if "folder" not in assigned:
@@ -65,6 +66,8 @@ def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Folder
         raise ValueError(f"--set fill={assigned['fill']}: not a number") from None
     if not np.isfinite(fill):
         raise ValueError(f"--set fill={assigned['fill']}: features are finite numbers")
+    missing_ids = assigned.get("missing_ids", "error")
+    one_of("--set missing_ids", missing_ids, ("error", "drop"))
     tables = read_tables(pathlib.Path(assigned["folder"]))
     writer = Chunks(unpacked)
     for table in tables.values():
@@ -76,7 +79,7 @@ def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Folder
         if table.key is not None:
             writer.files[f"keys.{name}"] = {"path": str(table.path.resolve()), "format": "parquet"}
             ids = "string" if table.text_key else "int"
-            entry = {"type": name, "ids": ids, "id": table.key, "file": f"keys.{name}"}
+            entry = {"type": name, "ids": ids, "id": table.key, "file": f"keys.{name}", "missing_ids": missing_ids}
         spec["nodes"].append(entry | {"columns": writer.columns(f"nodes.{name}")})
         for column, target in table.foreign.items():
             relation = f"f2p_{local_name(column)}"
@@ -116,7 +119,14 @@ def read_table(path: pathlib.Path) -> SourceTable:
         raise FileFormatError(
             f"{path}: its metadata lacks {error}; write the tables with Database.save of RelBench"
         ) from None
-    key, foreign, time = (metadata[name] for name in KEYS)
+    key, foreign, time = metadata["pkey_col"], metadata["fkey_col_to_pkey_table"] or {}, metadata["time_col"]
+    for name in ("pkey_col", "time_col"):
+        if not isinstance(metadata[name], str | None):
+            raise FileFormatError(f"{path}: its metadata has {name} {metadata[name]!r}, expected text or null")
+    if not isinstance(foreign, dict) or not all(isinstance(target, str) for target in foreign.values()):
+        raise FileFormatError(
+            f"{path}: its metadata has fkey_col_to_pkey_table {foreign!r}, expected tables by column, or null"
+        )
     for column in [*foreign, *(name for name in (key, time) if name is not None)]:
         if column not in schema.names:
             raise FileFormatError(f"{path}: its metadata names a column {column!r}, which it lacks")
@@ -153,12 +163,15 @@ def unpack_table(table: SourceTable, tables: Mapping[str, SourceTable], writer: 
             src: Any = pa.array(np.arange(first_row, first_row + batch.num_rows))
             if table.key is not None:
                 src = as_ids(table, table.key, batch, table.text_key)
+            keyed = pc.is_valid(src).to_numpy(zero_copy_only=False)
             for column, target in table.foreign.items():
                 dst = as_ids(table, column, batch, tables[target].text_key)
                 there = pc.is_valid(dst).to_numpy(zero_copy_only=False)
                 table.missing[column] = table.missing.get(column, 0) + int((~there).sum())
-                ends = {"src": numpy_of(src)[there], "dst": numpy_of(dst.filter(pa.array(there)))}
-                writer.add_arrays(f"edges.{name}.f2p_{local_name(column)}", ends)
+                there &= keyed  # rows without a primary key are refused or left out as nodes
+                if there.any():
+                    ends = {"src": numpy_of(src.filter(there)), "dst": numpy_of(dst.filter(there))}
+                    writer.add_arrays(f"edges.{name}.f2p_{local_name(column)}", ends)
             first_row += batch.num_rows
 
 
@@ -209,8 +222,10 @@ def as_ids(table: SourceTable, column: str, batch: pa.RecordBatch, text: bool) -
     values = batch.column(column)
     if pa.types.is_floating(values.type):  # integers of which some are missing, as pandas stores them
         values = pc.if_else(pc.is_nan(values), None, values)
+    if values.null_count == len(values):  # pandas stores them in a column of another type
+        return pa.nulls(len(values), pa.large_string() if text else pa.int64())
     try:
-        if text == is_text(values.type) or pa.types.is_null(values.type):
+        if text == is_text(values.type):
             return values.cast(pa.large_string() if text else pa.int64())
     except pa.ArrowInvalid as error:
         raise FileFormatError(f"{table.path}: column {column!r}: {error}") from None
@@ -241,7 +256,7 @@ def describe(table: SourceTable, fill: float) -> list[str]:
             continue
         what = f"stored as {fill:g}"
         if column in table.foreign:
-            what = "no edge"
+            what = "no edge" + ", so it makes no relation" * (count == table.num_rows)
         elif column == table.time:
             what = f"stored as {NO_TIME}"
         notes.append(f"{table.name}: column {column}: {count:,} missing value{'s' * (count > 1)}: {what}")

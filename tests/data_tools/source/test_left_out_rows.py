@@ -1,5 +1,7 @@
 """Rows without an id are refused or left out and counted; weights of duplicate edges are added up."""
 
+import contextlib
+
 import h5py
 import numpy as np
 import pandas as pd
@@ -74,8 +76,11 @@ def test_a_batch_without_any_id(tmp_path, capsys):
     table.to_parquet(tmp_path / "e.parquet", row_group_size=1)
     options = ["--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.parquet'}"]
     message = refused(tmp_path, capsys, *options)
-    remedy = "leave out rows without an id: missing_ids: drop in a spec, --set missing_ids=drop with csv presets"
-    assert f"e.parquet: column 'src', row 1: the id is missing; mend the row, or {remedy}" in message
+    remedy = "missing_ids: drop in a spec, --set missing_ids=drop with csv presets and relbench"
+    assert (
+        f"e.parquet: column 'src', row 1: the id is missing; mend the row, or leave out rows without an id: {remedy}"
+        in message
+    )
     assert main([*options, "--set", "missing_ids=drop", str(tmp_path / "g.h5")]) == 0
     assert "2 rows without an id dropped" in capsys.readouterr().out
     with h5py.File(tmp_path / "g.h5") as file:
@@ -131,6 +136,32 @@ def test_sums_of_many_random_edges(tmp_path, num_buckets):
     found = pd.DataFrame(edges).set_index(["src", "dst", "rel", "time"])["weight"].sort_index()
     expected = table.groupby(["src", "dst", "kind", "time"])["weight"].sum()
     assert found.to_dict() == expected.to_dict()
+
+
+@pytest.mark.parametrize("num_buckets", [0, 3])
+@pytest.mark.parametrize(
+    ("undirected", "column", "values", "message"),
+    [
+        (False, "split", [0, 0, 1, 0, 0], "edges.csv: row 3: repeats row 1, but its split is another"),
+        (True, "split", [0, 2, 0, 0, 0], "edges.csv: row 2: repeats row 1, but its split is another"),
+        (False, "split", [0, 2, 0, 1, 1], ""),
+        (False, "label", [4.5, 0, 5, 0, 0], "edges.csv: row 3: repeats row 1, but its label is another"),
+        (False, "label", ["nan", 0, "nan", 7, 7], ""),
+    ],
+)
+def test_sums_of_edges_of_two_sets(tmp_path, undirected, column, values, message, num_buckets):
+    """A held-out copy would add its weight to an edge of training."""
+    numbers = {"split": {"column": "kind"}, "label": {"column": "kind", "dtype": "float32", "fill": float("nan")}}
+    columns = {"weight": "weight", column: numbers[column]}
+    path = write(tmp_path, people=False, duplicates="sum", columns=columns, undirected=undirected)
+    ends = ["0,2", "2,0", "0,2", "1,0", "1,0"]
+    rows = [f"{pair},1,{value}" for pair, value in zip(ends, values, strict=True)]
+    (tmp_path / "edges.csv").write_text("\n".join(["src,dst,weight,kind", *rows]))
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+        convert(load_spec(path, {}), tmp_path / "g.h5", num_buckets)
+    if not message:
+        with h5py.File(tmp_path / "g.h5") as file:
+            assert file["edges/node.to.node/weight"][:].tolist() == [2, 1, 2]
 
 
 def test_sums_need_a_weight(tmp_path, capsys):

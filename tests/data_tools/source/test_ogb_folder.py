@@ -255,6 +255,21 @@ def test_processed_files_of_one_type(tmp_path):
         assert found["nodes/node/split"]["values"][1] == WANTED
 
 
+@pytest.mark.parametrize(
+    ("label", "stored"),
+    [([0.7, 1.9, np.nan, 0, 1, 2], "<f8"), ([1.5, 2, 3, 4, 5, 6], "<f8"), ([3.0, np.nan, 0, 1, 1, 0], "<i8")],
+)
+def test_numbers_to_predict_are_no_classes(tmp_path, label, stored):
+    graph, folder = random_graph(), tmp_path / "ogb"
+    write_split(folder)
+    (folder / "processed").mkdir()
+    content = {"edge_index": graph["edges"].T, "node_feat": graph["feat"], "num_nodes": 6}
+    torch.save({"graph": content, "labels": np.array(label)[:, None]}, folder / "processed" / "data_processed")
+    dtype, values = converted(folder, "ogb-nodeprop")["nodes/node/label"]["values"]
+    assert dtype == stored
+    assert np.array_equal(values, label if stored == "<f8" else np.nan_to_num(label, nan=-1), equal_nan=True)
+
+
 def test_processed_files_of_several_types(tmp_path):
     graph = random_graph()
     key = ("author", "writes", "paper")
@@ -338,9 +353,8 @@ def test_negative_links_of_a_set_are_kept(tmp_path, capsys, undirected):
     assert "node.to.node/val/pairs 2, node.to.node/test/pairs 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("undirected", [False, True])
-def test_negatives_of_a_link_name_its_row(tmp_path, undirected):
-    """Behind three links of training, one a loop; with both directions a link has two rows, a loop one."""
+def test_negatives_of_a_link_name_its_row(tmp_path, capsys):
+    """Behind three links of training. The reverse of a link would have no list, so both directions are refused."""
     write_csv(tmp_path / "ogb", random_graph())
     ends = {"train": [[0, 1], [2, 2], [3, 4]], "valid": [[1, 1], [0, 5]], "test": [[4, 5]]}
     sets = {
@@ -349,7 +363,10 @@ def test_negatives_of_a_link_name_its_row(tmp_path, undirected):
     sets["valid"]["target_node_neg"] = np.array([[0, 1, 2], [3, 4, 5]])
     sets["test"]["target_node_neg"] = np.array([[2, 2, 2]])
     write_links(tmp_path / "ogb", sets)
-    graph = converted(tmp_path / "ogb", "ogb-linkprop", undirected=str(undirected).lower())
+    arguments = ["--preset", "ogb-linkprop", *assignments({"folder": tmp_path / "ogb", "undirected": "true"})]
+    message = refused(tmp_path, capsys, *arguments)
+    assert "valid.pt: target_node_neg are negatives of each link in one direction: --set undirected=false" in message
+    graph = converted(tmp_path / "ogb", "ogb-linkprop")
     src = np.array(graph["edges/node.to.node/src"]["values"][1])
     dst = np.array(graph["edges/node.to.node/dst"]["values"][1])
     found = negatives(tmp_path / "ogb.negatives.h5")

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import h5py
@@ -280,6 +281,33 @@ def test_refused_parts_of_graphlearn(tmp_path, capsys):
     assert "part1/node_feat: ids in 2 pieces, feats in 0: a file is cut short" in message
 
 
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("part0", "part0: no such folder, but nodes or edges are in part 0"),
+        ("part1", "part1: no such folder, but nodes or edges are in part 1"),
+        ("part1/graph", "no part has it for id"),
+        ("edge_pb", "edge_pb"),
+    ],
+)
+def test_graphlearn_lacks_a_part(tmp_path, capsys, typed, gone, message):
+    """No features that would be missing, too."""
+    rng = np.random.default_rng(11)
+    key, counts = (KEY, {"user": 5, "item": 7}) if typed else (ONLY, {"node": 6})
+    ends = torch.from_numpy(random_edges(rng, 20, counts[key[0]], counts[key[2]]))
+    nodes = {kind: tensors(rng, count, 2) for kind, count in counts.items()}
+    write_graphlearn(folder := tmp_path / "parts", nodes, {key: (ends, None, None)})
+    for part in range(2):
+        shutil.rmtree(folder / f"part{part}" / "node_feat")
+    assert len(converted(folder)[f"edges/{'.'.join(key)}/src"]) == 20
+    if (path := folder / gone).is_dir():
+        shutil.rmtree(path)
+    else:
+        path.with_suffix(".pt").unlink()
+    assert message in refused(tmp_path, capsys, "--chunks", str(folder))
+
+
 # ------------------------------------------------------------------------------------------------------------ ParMETIS
 
 
@@ -394,6 +422,26 @@ def test_parts_of_parmetis_are_taken_over(tmp_path):
         ("p001-g_edges.txt", None, "p001-g_edges.txt: no such file"),
         ("p000-g_nodes.txt", None, "part 0 of 2 is missing"),
         ("p000-h_nodes.txt", lambda text: text, "parts of 2 graphs, g, h: keep one"),
+        ("p001-g_nodes.txt", lambda text: "", "p001-g_nodes.txt: no nodes"),
+        ("p001-g_nodes.txt", lambda text: "2 -1 1 2\n", "p001-g_nodes.txt: row 1: type -1, expected 0 to"),
+        (
+            "p000-g_nodes.txt",
+            lambda text: text.replace("1 0 1 1", f"1 {10**15} 1 1"),
+            f"row 2: type {10**15}, expected",
+        ),
+        ("p001-g_nodes.txt", lambda text: "2 0 1 -1\n", "p001-g_nodes.txt: row 1: id within its type -1, expected"),
+        ("p001-g_nodes.txt", lambda text: "2 0 1 2 8.5\n", "p001-g_nodes.txt: row 1 has 1 attribute, but the others"),
+        ("p000-g_edges.txt", lambda text: text.replace(" 0\n", " -1\n", 1), "p000-g_edges.txt: row 1: relation -1"),
+        (
+            "p000-g_edges.txt",
+            lambda text: text.replace(" 0\n", f" {10**15}\n", 1),
+            f"row 1: relation {10**15}, expected",
+        ),
+        (
+            "p000-g_edges.txt",
+            lambda text: text.replace(" 0\n", " 0 .5\n"),
+            "p001-g_edges.txt: row 1 has 0 attributes, but",
+        ),
     ],
 )
 def test_refused_parts_of_parmetis(tmp_path, capsys, name, change, message):
@@ -405,6 +453,14 @@ def test_refused_parts_of_parmetis(tmp_path, capsys, name, change, message):
     else:
         path.write_text(change(path.read_text() if path.is_file() else ""))
     assert message in refused(tmp_path, capsys, "--chunks", str(folder))
+
+
+def test_widths_of_parts_of_parmetis_without_stats(tmp_path, capsys):
+    write_parmetis(folder := tmp_path / "parts", [3], {0: (0, 0, np.array([[0], [1]]))}, np.array([0, 0, 1]), False, 1)
+    (folder / "g_stats.txt").unlink()
+    (folder / "p001-g_nodes.txt").write_text("2 0 1 1 2\n")
+    message = refused(tmp_path, capsys, "--chunks", str(folder))
+    assert "p001-g_nodes.txt: row 1 has 5 fields, but p000-g_nodes.txt has 4" in message
 
 
 @pytest.mark.parametrize(

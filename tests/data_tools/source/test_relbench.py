@@ -126,6 +126,39 @@ def test_a_table_without_rows(tmp_path, capsys):
     assert "c: no rows, so its foreign keys make no relations" in capsys.readouterr().out
 
 
+def test_a_foreign_key_that_is_missing_everywhere(tmp_path, capsys):
+    """Its column is of nulls, or of NaN, and metadata may have null in place of no keys."""
+    save(folder := tmp_path / "db", "a", pd.DataFrame({"x": ["u", "v"], "y": [1, 2]}), "x")
+    frame = pd.DataFrame({"none": [None, None], "nan": [np.nan, np.nan], "x": ["v", None]})
+    save(folder, "b", frame, None, dict.fromkeys(frame, "a"))
+    metadata = {name.encode(): b"null" for name in relbench.KEYS}
+    pq.write_table(pa.table({"y": [3]}).replace_schema_metadata(metadata), folder / "c.parquet")
+    with converted(folder) as file:
+        assert sorted(file["edges"]) == ["a.rev_f2p_x.b", "b.f2p_x.a"]
+        assert columns(file, "b.f2p_x.a") == [(0, file["nodes/a/id"][:].tolist().index(b"v"))]
+        assert file["nodes/c/feat"][:].tolist() == [[3]]
+    said = capsys.readouterr().out
+    for name in ("none", "nan"):
+        assert f"b: column {name}: 2 missing values: no edge, so it makes no relation" in said
+    assert "b: column x: 1 missing value: no edge\n" in said
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_missing_primary_keys(tmp_path, capsys, text):
+    save(folder := tmp_path / "db", "a", pd.DataFrame({"x": [1, 2]}), "x")
+    key = pd.array(["p", None, "r"], "string") if text else pd.array([7, None, 9], "Int64")
+    save(folder, "b", pd.DataFrame({"k": key, "x": [1, 2, 2], "v": [3, 4, 5]}), "k", {"x": "a"})
+    arguments = ["--preset", "relbench", "--set", f"folder={folder}"]
+    message = refused(tmp_path, capsys, *arguments)
+    assert "b.parquet: column 'k', row 2: the id is missing" in message
+    assert "--set missing_ids=drop with csv presets and relbench" in message
+    assert "--set missing_ids" in refused(tmp_path, capsys, *arguments, "--set", "missing_ids=leave")
+    with converted(folder, missing_ids="drop") as file:
+        assert file["nodes/b/feat"][:].tolist() == [[3], [5]]
+        assert columns(file, "b.f2p_x.a") == [(0, 0), (1, 1)]
+    assert "b: 1 row without an id dropped" in capsys.readouterr().out
+
+
 def one(frame: dict, **metadata) -> dict:
     return {"frame": pd.DataFrame(frame), **metadata}
 
@@ -146,6 +179,10 @@ KEYED = one({"x": [1]}, key="x")
         ({"a": KEYED, "b": one({"y": ["1"]}, foreign={"y": "a"})}, "but the primary keys it holds are integers"),
         ({"a": one({"x": [1, 2], "v": [1.0, 1e39]}, key="x")}, "column 'v', row 2: 1e+39 is no number that float32"),
         ({"a": one({"x": [1], "t": ["now"]}, time="t")}, "the time 't' is"),
+        ({"a": one({"x": [1]}, key=["x"])}, "a.parquet: its metadata has pkey_col ['x'], expected text or null"),
+        ({"a": one({"x": [1]}, time=3)}, "a.parquet: its metadata has time_col 3, expected text or null"),
+        ({"a": one({"x": [1]}, foreign=["x"])}, "fkey_col_to_pkey_table ['x'], expected tables by column, or null"),
+        ({"a": one({"x": [1]}, foreign={"x": None})}, "{'x': None}, expected tables by column, or null"),
     ],
 )
 def test_refused_databases(tmp_path, capsys, tables, message):
