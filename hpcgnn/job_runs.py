@@ -91,8 +91,9 @@ def newest_checkpoint(run: Path) -> str:
 
 def put_aside(run: Path) -> str:
     """Rename a folder without checkpoint, which a start left that ended too early, as by the loss of a machine: the
-    program refuses a folder that holds a run. Returns what is to be said about it, empty where there is no folder."""
-    if not run.exists():
+    program refuses a folder that holds a run. A folder stays where runs below it have checkpoints, whole or not.
+    Returns the note about it, empty where nothing is renamed."""
+    if not run.exists() or any(run.glob("*/checkpoints")):
         return ""
     kept = run.rename(f"{run}.lost-{time.strftime('%Y%m%d-%H%M%S')}")
     return f"{run} has no checkpoint: kept as {kept}, starting anew"

@@ -225,7 +225,10 @@ def _plan(argv: list[str]) -> Sweep | Start:
     if has_each and resume is not None:
         raise ValueError(f"{EACH} starts new runs, and --resume {resume} continues one: leave out one of them")
     if has_each:
-        return new_sweep(argv, _configure, _folder_of)
+        sweep = new_sweep(argv, _configure, _folder_of)
+        for start in sweep.starts:  # all of them, before anything is written
+            _refuse_old_run(start.folder)
+        return sweep
     if take_options(argv, GROUPS)[0]:
         raise ValueError(f"{GROUPS} is for several runs, which {EACH} KEY=VALUE,VALUE starts")
     return Start(*_parse(argv))

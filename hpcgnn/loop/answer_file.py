@@ -125,23 +125,39 @@ def write_answers(path: str, answers: AnswerColumns, world: World, provenance: d
     (.npz), or a table with a column for each entry of a vector (.csv, .parquet). All ranks turn their shares into text;
     rank 0 writes, under a temporary name first, and never holds more than a slab. provenance: where the answers come
     from, None: nothing is written about it. Parquet files keep it in their metadata, of other formats it is a JSON file
-    beside the answers, named as they are with ``.json`` behind."""
+    beside the answers, named as they are with ``.json`` behind.
+
+    Raises DistributedError where this JSON file would replace one of another program."""
     temporary, beside = Path(path + ".tmp"), Path(f"{path}.json")
+    writer = WRITERS[Path(path).suffix]
+    writes_beside = bool(provenance) and writer is not _write_parquet
+    with together(world, f"write {path}"):
+        if world.rank == 0 and writes_beside and beside.exists() and not _is_provenance(beside):
+            raise ValueError(f"{beside}: not written by hpcgnn, and --out {path} would replace it: choose another name")
     try:
         metadata = {METADATA: json.dumps(provenance)} if provenance else {}
-        writer = WRITERS[Path(path).suffix]
         writer(temporary, answers, world, metadata)
         with together(world, f"write {path}"):
             if world.rank == 0:
-                beside.unlink(missing_ok=True)  # of older answers
+                if _is_provenance(beside):  # of older answers
+                    beside.unlink()
                 durable.commit(temporary, Path(path))
-                if provenance and writer is not _write_parquet:
+                if writes_beside:
                     durable.write_text(beside, json.dumps(provenance, indent=1) + "\n")
     except DistributedError:
         if world.rank == 0:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         raise
+
+
+def _is_provenance(path: Path) -> bool:
+    """Say whether a file holds the provenance of answers."""
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(known, dict) and {"hpcgnn", "run", "graph"} <= known.keys()
 
 
 def _write_csv(path: Path, answers: AnswerColumns, world: World, _: dict[str, str]) -> None:

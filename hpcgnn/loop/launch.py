@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -132,7 +133,7 @@ SHARE = 0.1  # of the time that is left at the start, which a run does not give 
 
 class StopRequest:
     """Remembers that USR1, TERM or INT (Ctrl-C) arrived, for the run loop to ask; a second INT is not waited for. A
-    context manager that restores the old handlers."""
+    context manager that restores the old handlers. Outside of the main thread, signals stay as they are."""
 
     def __init__(self):
         self._signalled, self._deadline = False, float("inf")
@@ -168,6 +169,8 @@ class StopRequest:
         return f"{left / 60:.0f} minutes left; the run leaves {early:.0f} s before the end with a checkpoint"
 
     def __enter__(self) -> StopRequest:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python lets no other thread handle signals
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._old_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
@@ -177,10 +180,12 @@ class StopRequest:
         return self
 
     def __exit__(self, *_) -> None:
+        if self._pipe is None:
+            return
         for number, handler in self._old.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup)
-        for end in self._pipe or ():
+        for end in self._pipe:
             os.close(end)
         self._pipe = None
 

@@ -35,6 +35,7 @@ def make(run: Path, *names: str) -> str:
         (["config.yaml", "metrics.jsonl"], "--output.dir", False),
         (["config.yaml", "lock.json"], "--resume", True),
         (["log/rank-0.log", "lock.json"], "--output.dir", True),
+        (["seed=1/checkpoints/step-1/state"], "--output.dir", True),
     ],
 )
 @pytest.mark.parametrize("name", ["run", "a run [1] *", "-run"])

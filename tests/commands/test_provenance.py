@@ -83,16 +83,26 @@ def test_sources_lead_from_convert_to_answers(comm, mpi_tmp_path, capsys):
 
 @pytest.mark.serial
 def test_answers_leave_no_origin_of_older_ones(tmp_path):
-    """A parquet file has it within; a damaged record of a run is named."""
+    """A parquet file has it within, and a file of another program stays; a damaged record of a run is named."""
     make_graph(tmp_path, "one", 1)
     parts, run_folder = f"{tmp_path / 'parts'}", tmp_path / "run"
     assert run([["partition", f"{tmp_path / 'one.h5'}", parts, "--parts=4"]]) == 0
     assert run([["train", f"--data.path={parts}", *SMALL, f"--output.dir={run_folder}"]]) == 0
     (tmp_path / "pairs.csv").write_text("src,dst\nu1,i2\n")
-    (tmp_path / "s.parquet.json").write_text("old")
+    beside = tmp_path / "s.parquet.json"
     command = ["predict", str(run_folder), f"--pairs={tmp_path / 'pairs.csv'}", f"--out={tmp_path / 's.parquet'}"]
+    for others in ("old", "[1]", '{"hpcgnn": "a note"}'):
+        beside.write_text(others)
+        assert run([command]) == 0
+        assert beside.read_text() == others
+        (tmp_path / "s.csv.json").write_text(others)
+        ended = run_caught(*command[:-1], f"--out={tmp_path / 's.csv'}")
+        assert ended.returncode == launch.EXIT_USER
+        assert f"{tmp_path / 's.csv.json'}: not written by hpcgnn" in ended.stderr
+        assert ((tmp_path / "s.csv.json").read_text(), (tmp_path / "s.csv").exists()) == (others, False)
+    beside.write_text(json.dumps(read_answers(tmp_path / "s.parquet")))
     assert run([command]) == 0
-    assert not (tmp_path / "s.parquet.json").exists()
+    assert not beside.exists()
     for text in ("{", "{}", "[1]"):
         (run_folder / "sources.json").write_text(text)
         for words in (command, ["info", str(run_folder)]):

@@ -224,6 +224,17 @@ def test_folders_with_runs_are_kept(root, tmp_path, capsys):
     assert "leave out --each" in capsys.readouterr().err
     assert run([["evaluate", str(folder)]]) == launch.EXIT_USER
     assert f"{folder} has several runs: name one, such as {folder}/seed=0" in capsys.readouterr().err
+    old = tmp_path / "other" / "seed=1"
+    old.mkdir(parents=True)
+    for name in ("metrics.jsonl", "config.yaml", "finished"):
+        (old / name).write_text("old")
+    words = ["train", f"--data.path={root / 'parts'}", *SMALL, "--each=train.seed=0,1", f"--output.dir={old.parent}"]
+    assert run([words]) == launch.EXIT_USER
+    assert f"{old} holds a run already: continue it with --resume {old}" in capsys.readouterr().err
+    assert [path.name for path in old.parent.iterdir()] == ["seed=1"]
+    assert {path.name: path.read_text() for path in old.iterdir()} == dict.fromkeys(
+        ("metrics.jsonl", "config.yaml", "finished"), "old"
+    )
     (folder / "sweep.yaml").write_text("groups: 1\nruns: {../other: {}}\n")
     assert run([["train", f"--resume={folder}"]]) == launch.EXIT_USER
     assert "sweep.yaml: damaged, or not written by hpcgnn" in capsys.readouterr().err

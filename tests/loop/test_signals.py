@@ -74,6 +74,22 @@ def test_a_signal_is_known_before_the_main_thread_looks():
         assert not stop.requested
 
 
+@pytest.mark.serial
+def test_another_thread_trains_without_signals():
+    """Python lets no other thread than the main one handle them."""
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def enter() -> None:
+        with StopRequest() as stop:
+            seen.append((stop.requested, stop.is_leaving()))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [(False, False)]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def heed_interrupts() -> None:
     """Tests may run in the background, where SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
