@@ -42,7 +42,8 @@ BELOW_EDGEBANK = ["apan", "tgat"]
 # epoch of a whole graph is one step.
 UNSUMMED = "--features.normalize=false"
 CHANGES = {
-    "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED], "gcn_full": [UNSUMMED, "--train.epochs=60"],
+    "apan": ["--train.epochs=8"], "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED],
+    "gcn_full": [UNSUMMED, "--train.epochs=60"],
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],
