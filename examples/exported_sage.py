@@ -4,7 +4,8 @@
     python examples/exported_sage.py exported/ features.npy edges.npy outputs.npy
 
 features [N, F]: a row for each node; edges [2, E]: sources and destinations. For runs with `model.kind: sage`, the mean
-aggregator, one node type and one relation, without `model.residual` and `model.norm`.
+aggregator, one node type and one relation. Features are standardized if the run did so. Runs with other keys than
+`COMPUTED` has are refused.
 """
 
 import json
@@ -15,10 +16,24 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+COMPUTED = {
+    "model.class_path": "",
+    "model.kind": "sage",
+    "model.aggregator": "mean",
+    "model.activation": "relu",
+    "model.norm": "none",
+    "model.residual": False,
+    "model.edge_features": False,
+    "model.edge_weights": False,
+    "features.normalize": False,
+}
+
 
 def forward(weights: dict, rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     """Compute the outputs [N, C] of all nodes."""
     source, destination = edges
+    if "input.mean_0" in weights:  # features.standardize
+        rows = (rows - weights["input.mean_0"]) / weights["input.deviation_0"]
     layers = sum(name.endswith("product.weight") for name in weights)
     degree = torch.bincount(destination, minlength=len(rows)).clamp(min=1).unsqueeze(1)
     for number in range(layers):
@@ -32,9 +47,11 @@ def forward(weights: dict, rows: torch.Tensor, edges: torch.Tensor) -> torch.Ten
 
 def main(folder: str, features: str, edges: str, out: str) -> None:
     """Read an exported model and a graph, and write the outputs."""
-    model = json.loads((Path(folder) / "config.json").read_text())["config"]["model"]
-    if (model["kind"], model["aggregator"], model["activation"]) != ("sage", "mean", "relu"):
-        raise SystemExit("this example computes model.kind sage with aggregator mean and activation relu")
+    config = json.loads((Path(folder) / "config.json").read_text())["config"]
+    for key, computed in COMPUTED.items():
+        section, name = key.split(".")
+        if config[section][name] != computed:
+            raise SystemExit(f"this run has {key} {config[section][name]}: this example computes {computed!r} alone")
     weights = load_file(Path(folder) / "model.safetensors")
     rows = torch.from_numpy(np.load(features)).to(weights["layers.0.product.weight"].dtype)
     np.save(out, forward(weights, rows, torch.from_numpy(np.load(edges))).numpy())

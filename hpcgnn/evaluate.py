@@ -2,7 +2,8 @@
 
 The protocol is the protocol of the run. On temporal graphs `--eval tgb`, short for `--eval.protocol tgb`, chooses
 another one, and `--baseline.kind` scores a rule in place of the model. On static and snapshot graphs `--eval.exact`,
-`--eval.ranking` and `--eval.negatives` do. The run itself stays as it is.
+`--eval.ranking` and `--eval.negatives` do. `--eval.negatives_file` names other given negatives. The run itself
+stays as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import jsonargparse
 
 from hpcgnn.comm.world import World
+from hpcgnn.graph.negative_file import sha256_of
 from hpcgnn.kinds import KINDS, kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
@@ -45,8 +47,11 @@ def evaluate(world: World, argv: list[str]) -> dict:
             arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind, values
         )
 
+    file = arguments.eval.negatives_file
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
-        return _evaluate(session, arguments.run) | session.goal.protocol() | changes
+        sha256 = launch.on_first_rank(session.world, "read the negatives", lambda: sha256_of(file))
+        given = {"negatives_file": file, "negatives_sha256": sha256} if file else {}
+        return _evaluate(session, arguments.run) | session.goal.protocol() | changes | given
 
 
 def make_parser() -> jsonargparse.ArgumentParser:
@@ -56,7 +61,10 @@ def make_parser() -> jsonargparse.ArgumentParser:
     baselines = [word for kind in KINDS.values() for word in kind.baselines]
     text = "evaluation protocol or kind of negatives; short form: --eval; empty: the run's"
     parser.add_argument("--eval.protocol", choices=("", *protocols), default="", help=text)
-    text = "file of fixed negatives, for --eval file and --eval tgb; empty: the run's"
+    text = (
+        "file of fixed negatives: on temporal graphs for --eval file and --eval tgb, on static graphs for "
+        "--eval.ranking pooled and listed; empty: the run's"
+    )
     parser.add_argument("--eval.negatives_file", type=str, default="", help=text)
     for name, (kind, help) in EVAL_OPTIONS.items():
         parser.add_argument(f"--eval.{name}", type=kind, default=None, help=f"{help}; null: as in the run")

@@ -239,8 +239,10 @@ class Sections:
     ) -> Sections:  # fmt: skip
         """Return the configuration with another protocol of evaluation; changes: other values of keys of ``eval``.
         Raises ValueError where the kind has no such key, or the key has no effect."""
-        if protocol or negatives_file or baseline:
-            raise ValueError("--eval, --eval.negatives_file and --baseline.kind are for runs on temporal graphs")
+        options = {"--eval": protocol, "--eval.negatives_file": negatives_file, "--baseline.kind": baseline}
+        given = " and ".join(name for name, value in options.items() if value)
+        if given:
+            raise ValueError(f"{given}: not for runs on {self.KIND} graphs: leave out")
         if not changes:
             return self
         names = [field.name for field in dataclasses.fields(self.eval)]

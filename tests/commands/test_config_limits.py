@@ -90,10 +90,16 @@ def test_values_out_of_range_are_refused(section, keys, message):
 def test_other_kinds_have_no_protocols(config):
     """``--eval`` and its like are refused where no run has another protocol."""
     assert config().evaluated_by("", "", "") == config()
-    with pytest.raises(
-        ValueError, match=r"--eval\.negatives_file and --baseline\.kind are for runs on temporal graphs"
-    ):
-        config().evaluated_by("", "", "unlimited")
+    for given, named in ((("", "", "unlimited"), "--baseline.kind"), (("tgb", "", ""), "--eval"),
+                         (("tgb", "", "unlimited"), "--eval and --baseline.kind")):  # fmt: skip
+        with pytest.raises(ValueError) as caught:
+            config().evaluated_by(*given)
+        assert str(caught.value) == f"{named}: not for runs on {config.KIND} graphs: leave out"
+
+
+def test_snapshots_read_no_file_of_negatives():
+    with pytest.raises(ValueError, match=r"^--eval\.negatives_file: not for runs on snapshots graphs: leave out$"):
+        snapshots.SnapshotConfig().evaluated_by("", "negatives.npz", "")
 
 
 def test_servers_of_features_do_not_hinder_another_protocol():

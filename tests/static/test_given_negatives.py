@@ -3,6 +3,7 @@ graph benchmark, 2020) over dense matrices, in NumPy and plain torch, on any num
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import h5py
@@ -206,7 +207,16 @@ def test_commands_read_the_file_and_notice_another_one(comm, mpi_tmp_path):
             reported = json.loads(ended.stdout.splitlines()[-1])
             final = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
             assert reported["test_hits@20"] == final["test_hits@20"]
+            assert "negatives_file" not in reported
     on_rank_0(comm, lambda: write_pairs(path, "val"))
+    ended = run_caught("evaluate", str(run), "--eval.ranking=pooled", f"--eval.negatives_file={path}")
+    if ended is not None:
+        assert ended.returncode == 0, ended.stderr
+        reported = json.loads(ended.stdout.splitlines()[-1])
+        assert reported["negatives_file"] == str(path)
+        assert reported["negatives_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    help = run_caught("evaluate", "--help")
+    assert help is None or "--eval.ranking pooled" in " ".join(help.stdout.split())
     ended = run_caught("evaluate", str(run))
     assert ended is None or ended.returncode == 2
     assert ended is None or "is not what it was when the run began" in ended.stderr

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from places import REPOSITORY
 from random_graphs import write_graph
 from run_commands import run_caught
 from safetensors.torch import load_file
-from static_runs import make_static_parts
+from static_runs import make_static_parts, static_config
 from training_runs import on_rank_0
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "exported_sage.py"
+EXAMPLE = REPOSITORY / "examples" / "exported_sage.py"
 NODES, WIDTH = 60, 5
 
 
@@ -69,19 +69,35 @@ def rgcn(nn, weights, number):
 LAYERS = {"sage": sage, "gcn": gcn, "gat": gat, "rgcn": rgcn}
 
 
+def train_and_export(comm, folder, relations: int, precision: str, *model: str):
+    """Collective. Train, export the weights, and predict all nodes."""
+    run = folder / "run"
+    parts = make_static_parts(comm, lambda path: graph(path, relations), folder)
+    train = ["--kind=static", "--train.epochs=1", "--model.layers=2", "--sampling.fanouts=[3,3]", "--model.hidden=8",
+             f"--train.precision={precision}", "--comm.threads=1", f"--data.path={parts}",
+             f"--output.dir={run}", *model]  # fmt: skip
+    predict = ["predict", str(run), f"--out={folder / 'nodes.npz'}"]
+    for command in (["train", *train], ["export_model", str(run), str(folder / "exported")], predict):
+        ended = run_caught(*command)
+        assert ended is None or ended.returncode == 0, ended.stderr
+
+
+def run_example(folder, feat, index):
+    """Outputs of the example, and of predict."""
+    np.save(folder / "feat.npy", feat)
+    np.save(folder / "edges.npy", index)
+    names = [str(folder / "exported"), *(str(folder / f"{name}.npy") for name in ("feat", "edges", "out"))]
+    runpy.run_path(str(EXAMPLE))["main"](*names)
+    with np.load(folder / "nodes.npz") as file:
+        return np.load(names[-1]), file["output"]
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_of_pyg_give_what_predict_writes(comm, mpi_tmp_path, kind, precision):
     nn = pytest.importorskip("torch_geometric.nn")
-    relations, run, out = 2 if kind == "rgcn" else 1, mpi_tmp_path / "run", mpi_tmp_path / "exported"
-    parts = make_static_parts(comm, lambda path: graph(path, relations), mpi_tmp_path)
-    train = ["--kind=static", "--train.epochs=1", "--model.layers=2", "--sampling.fanouts=[3,3]", "--model.hidden=8",
-             f"--model.kind={kind}", "--model.heads=2", f"--train.precision={precision}", "--comm.threads=1",
-             f"--data.path={parts}", f"--output.dir={run}"]  # fmt: skip
-    predict = ["predict", str(run), f"--out={mpi_tmp_path / 'nodes.npz'}"]
-    for command in (["train", *train], ["export_model", str(run), str(out)], predict):
-        ended = run_caught(*command)
-        assert ended is None or ended.returncode == 0, ended.stderr
+    relations, out = 2 if kind == "rgcn" else 1, mpi_tmp_path / "exported"
+    train_and_export(comm, mpi_tmp_path, relations, precision, f"--model.kind={kind}", "--model.heads=2")
     if comm.rank:
         return
     weights, described = load_file(out / "model.safetensors"), json.loads((out / "config.json").read_text())
@@ -101,11 +117,32 @@ def test_layers_of_pyg_give_what_predict_writes(comm, mpi_tmp_path, kind, precis
     tolerance = 1e-6 if precision == "float32" else 1e-9
     np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
     if kind == "sage":
-        np.save(mpi_tmp_path / "feat.npy", feat)
-        np.save(mpi_tmp_path / "edges.npy", index.numpy())
-        names = [str(out), *(str(mpi_tmp_path / f"{name}.npy") for name in ("feat", "edges", "out"))]
-        runpy.run_path(str(EXAMPLE))["main"](*names)
-        np.testing.assert_allclose(np.load(names[-1]), expected, rtol=tolerance, atol=tolerance)
+        found, expected = run_example(mpi_tmp_path, feat, index.numpy())
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_example_standardizes_as_the_run_did(comm, mpi_tmp_path):
+    train_and_export(comm, mpi_tmp_path, 1, "float64", "--model.kind=sage", "--features.standardize=true")
+    if comm.rank == 0:
+        feat, ends = graph(mpi_tmp_path / "again.h5", 1)
+        found, expected = run_example(mpi_tmp_path, feat, ends[0])
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("features.normalize", True), ("model.residual", True), ("model.norm", "layer"), ("model.edge_features", True),
+     ("model.edge_weights", True), ("model.aggregator", "sum"), ("model.kind", "gat")],
+)  # fmt: skip
+def test_the_example_refuses_other_models_by_name(tmp_path, key, value):
+    """Before it reads weights."""
+    config = static_config(model__kind="sage").to_dict()
+    section, name = key.split(".")
+    config[section][name] = value
+    (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    with pytest.raises(SystemExit, match=rf"^this run has {key} {value}: "):
+        runpy.run_path(str(EXAMPLE))["main"](str(tmp_path), "none.npy", "none.npy", "none.npy")
 
 
 def test_a_run_without_a_best_epoch_is_refused(comm, mpi_tmp_path):
