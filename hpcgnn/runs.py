@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,9 +27,9 @@ import numpy as np
 from hpcgnn import config as configuration
 from hpcgnn import evaluate, predict, train
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.loop.launch import EXIT_DONE, SWITCH_SECONDS
+from hpcgnn.loop.launch import EXIT_DONE, EXIT_FAILURE, EXIT_REQUEUE, SWITCH_SECONDS
 from hpcgnn.loop.settings import Sections
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def fit(
     ``Run.resume`` then continues.
     """
     argv = ["--recipe", recipe] if recipe else []
+    _check_keys(config)
     if data:
         path, found = _on_ranks(lambda world: partition_set(Path(data), world))
         argv += ["--kind", found, "--data.path", str(path)]
@@ -114,6 +116,7 @@ class Run:
         ``new_only=True``, ``probabilities=True``. Raises DistributedError.
         """
         asked = {"pairs": pairs, "nodes": nodes, "sources": sources, "destinations": destinations}
+        asked = {name: _table_of(name, table) for name, table in asked.items() if table is not None}
         pandas = _pandas()
         return self._answer(".parquet", asked, options | {"data.path": data}, pandas.read_parquet)
 
@@ -122,7 +125,8 @@ class Run:
         other ranks: arrays ``node`` [N], ``type`` [N] if the graph has several types, and ``embedding`` [N, F]. Raises
         DistributedError."""
         options = {"embeddings": True, "data.path": data}
-        return self._answer(".npz", {"nodes": nodes}, options, _arrays_of)
+        asked = {} if nodes is None else {"nodes": _table_of("nodes", nodes)}
+        return self._answer(".npz", asked, options, _arrays_of)
 
     def _answer(self, suffix: str, asked: Values, options: Values, read: Callable[[Path], Any]) -> Any:
         """Collective. Run ``hpcgnn predict`` with questions from memory, and read its answer file on rank 0."""
@@ -133,8 +137,7 @@ class Run:
                 argv = [str(self.folder), "--out", str(out)]
                 with together(world, "write the questions"):
                     for name, table in asked.items():
-                        if table is not None:
-                            argv += [f"--{name}", str(_as_file(table, place / f"{name}.csv", world.rank == 0))]
+                        argv += [f"--{name}", str(_as_file(table, place / f"{name}.csv", world.rank == 0))]
                 with contextlib.redirect_stdout(io.StringIO()):  # a line that names the file, which is removed
                     predict.main(world, [*argv, *_options(options)])
                 result = None
@@ -144,6 +147,13 @@ class Run:
                 return result
 
         return _on_ranks(answer)
+
+
+def _check_keys(config: Values | None) -> None:
+    """Raise ValueError for names that are options of the command line, but no keys of the configuration."""
+    for key, value in (config or {}).items():
+        if "." not in key and not isinstance(value, Mapping):
+            raise ValueError(f"config: {key!r} is no key of the configuration, such as 'train.epochs'")
 
 
 def words(values: Values | None) -> list[str]:
@@ -205,33 +215,49 @@ def _partition_once(graph: Path) -> Path:
 
 
 def _train(argv: list[str], quiet: bool) -> Run:
-    def run(world: World) -> Run:
+    def run(world: World) -> tuple[int, Path]:
         with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-            code, folder = train.train(world, argv)
-        if code != EXIT_DONE:
-            raise KeyboardInterrupt(f"the run was asked to stop; hpcgnn.load_run({str(folder)!r}).resume() continues")
-        return Run(folder)
+            return train.train(world, argv)
 
-    return _on_ranks(run)
+    code, folder = _on_ranks(run)
+    if code == EXIT_REQUEUE:
+        raise KeyboardInterrupt(f"the run was asked to stop; hpcgnn.load_run({str(folder)!r}).resume() continues")
+    if code != EXIT_DONE:
+        raise DistributedError(f"{folder}: not all is done; the log there has the reason", user_error=False)
+    return Run(folder)
 
 
 def _on_ranks(function: Callable[[World], Result]) -> Result:
     """Collective. Call a function as a command is called: with all ranks, on the CPU until it has read its options."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
+    world = World(CommConfig(device="cpu"), compares=False)
     try:
-        world = World(CommConfig(device="cpu"), compares=False)
         result = function(world)
-        world.close()
-        return result
+    except DistributedError:  # raised by all ranks
+        raise
+    except Exception as error:
+        if world.size == 1:
+            raise
+        _abort(world, error)  # the other ranks would wait for this one
+        raise
     finally:
         sys.setswitchinterval(interval)
+    world.close()
+    return result
 
 
 def _options(options: Values) -> list[str]:
     """Write options of predict: flags have no value, and what is empty is left out."""
     flags = [f"--{name}" for name, value in options.items() if value is True]
     return flags + words({name: value for name, value in options.items() if value and value is not True})
+
+
+def _abort(world: World, error: Exception) -> None:
+    """Print an unexpected error, and end all ranks."""
+    traceback.print_exception(error)
+    print(f"hpcgnn: rank {world.rank} of {world.size} on {world.host} ends the job", file=sys.stderr, flush=True)
+    world.abort(EXIT_FAILURE)
 
 
 def _path_of(data: str | os.PathLike) -> list[str]:
@@ -253,17 +279,28 @@ def _shared_folder(run: Path, world: World) -> Iterator[Path]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _as_file(table: Any, path: Path, writes: bool) -> Path:
-    """Return the file of a table: the one that it names, or ``path``, into which ``writes`` writes it."""
+def _table_of(name: str, table: Any) -> Any:
+    """Return a table of Arrow made of a data frame or a mapping, or the path of a file. Raises ValueError for anything
+    else."""
     if isinstance(table, (str, os.PathLike)):
         return Path(table)
+    import pyarrow as pa
+
+    try:
+        is_frame = hasattr(table, "itertuples")
+        return pa.Table.from_pandas(table, preserve_index=False) if is_frame else pa.table(table)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise ValueError(f"{name}: expected a file, a data frame, or arrays by name: {error}") from error
+
+
+def _as_file(table: Any, path: Path, writes: bool) -> Path:
+    """Return the file of a table: the one that it names, or ``path``, into which ``writes`` writes it."""
+    if isinstance(table, Path):
+        return table
     if writes:
-        import pyarrow as pa
         from pyarrow import csv
 
-        is_frame = hasattr(table, "itertuples")
-        rows = pa.Table.from_pandas(table, preserve_index=False) if is_frame else pa.table(table)
-        csv.write_csv(rows, path)
+        csv.write_csv(table, path)
     return path
 
 

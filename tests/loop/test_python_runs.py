@@ -130,6 +130,7 @@ def test_a_graph_file_is_partitioned_once(comm, mpi_tmp_path, graph):
 @pytest.mark.parametrize(("data", "config", "reason"), [
     ("nothing", {}, "nothing is no partition set and no graph file"),
     ("", {"train.epoch": 1}, "no option --train.epoch; did you mean --train.epochs"),
+    ("", {"each": "train.seed=0,1"}, "config: 'each' is no key of the configuration, such as 'train.epochs'"),
     ("", {"train.epochs": object()}, "train.epochs: .* is of type object; expected text, a number, a list or a class"),
 ])  # fmt: skip
 def test_wrong_values_are_named(mpi_tmp_path, data, config, reason):
@@ -153,3 +154,8 @@ def test_values_become_a_command_line():
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"config.yaml: no such file; is .* a run folder"):
         hpcgnn.load_run(tmp_path)
+
+
+def test_questions_that_are_no_tables_are_refused_on_all_ranks(mpi_tmp_path):
+    with pytest.raises(ValueError, match="nodes: expected a file, a data frame, or arrays by name"):
+        hpcgnn.Run(mpi_tmp_path).predict(nodes=5)
