@@ -68,13 +68,17 @@ def is_beside_graph(path: str) -> bool:
         return file.attrs.get("format") == files.NEGATIVES
 
 
+class Unlisted(ValueError):
+    """Raised for a file that lacks the negatives of a relation and split."""
+
+
 def _given(file: h5py.File, relation: str, split: str, name: str) -> h5py.Group:
     """Return the group of a relation's split that has a dataset. Raises ValueError."""
     group = file.get(f"edges/{relation}/{split}", {})
     if name not in group:
-        raise ValueError(f"no negatives of {relation} in {split} that are called {name!r}: choose another eval.ranking")
+        raise Unlisted(f"no negatives of {relation} in {split} that are called {name!r}: choose another eval.ranking")
     if "source_negatives" in group:
-        raise ValueError(f"the negatives of {relation} also replace sources, which eval.ranking listed does not")
+        raise Unlisted(f"the negatives of {relation} also replace sources, which eval.ranking listed does not")
     return group
 
 
@@ -92,6 +96,8 @@ def read_pairs(path: str, relation: str, split: str) -> np.ndarray:
             if is_beside_graph(path):
                 return _given(file, relation, split, "pairs")["pairs"][()]
             src, dst = (np.asarray(file[name][()]) for name in ("src", "dst"))
+    except Unlisted as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'src' [m] and 'dst' [m] ({' '.join(str(error).split())}); write both as plain arrays"
@@ -117,6 +123,8 @@ def open_negatives(path: str, relation: str = "", split: str = "") -> NegativeFi
         raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
     try:
         row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path, relation, split)
+    except Unlisted as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'row' [m] and 'negatives' [m, k] ({' '.join(str(error).split())}); write both as "
@@ -155,6 +163,8 @@ def _check(path: str, row: np.ndarray, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{path}: 'row' must be a vector of integers, got {row.dtype} of shape {row.shape}")
     if len(shape) != 2 or shape[0] != len(row):
         raise ValueError(f"{path}: 'negatives' must be [{len(row)}, k], one line for every entry of 'row', got {shape}")
+    if len(row) == 0:
+        raise ValueError(f"{path}: 'row' is empty: list at least one event or edge")
     if shape[1] == 0:
         raise ValueError(f"{path}: 'negatives' has no columns; give at least one negative an event")
     unique, count = np.unique(row, return_counts=True)

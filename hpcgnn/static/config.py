@@ -487,6 +487,10 @@ class StaticConfig(Sections):
             "sampling.edge_columns": self.sampling.edge_columns, "model.edge_weights": self.model.edge_weights,
             "model.edge_features": self.model.edge_features,
         }  # fmt: skip
+        if self.task.of_edges and (answers := [n for n in ("label", "split") if n in self.sampling.edge_columns]):
+            raise ValueError(
+                f"sampling.edge_columns: {answers[0]} is no input of task.kind {self.task.kind}: leave it out"
+            )
         if self.comm.sampling_servers and (used := _used(edges)):
             raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
         if self.train.cuda_graphs and (used := _used(edges)):

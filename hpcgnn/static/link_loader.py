@@ -5,6 +5,7 @@ s seeds of this rank, k negatives a seed, U nodes of a type in a batch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.comm.same import same_everywhere
 from hpcgnn.comm.together import together
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Stream
@@ -80,6 +82,7 @@ class LinkNeighborLoader(BatchLoader):
             graph, pool = graph.over(seeds.partition, (self.relation, reverse)), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         elif _are_pairs(edges):
+            _check_same(graph, edges[1], edge_label)
             pool, left_out = _given_pairs(graph, self.relation, np.asarray(edges[1]), edge_label), {}
         else:
             pool, left_out = _chosen_edges(graph, self.relation, rows, np.asarray(edges[1]), reverse, exclude_seeds)
@@ -137,6 +140,13 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
     relation, hint = graph.partition.relation_of(name), f"graph.edges({name!r}) lists the rows of a rank's edges"
     num_edges = graph.partition.relations[relation].num_edges
     return relation, own_rows(graph.edges(name), np.asarray(chosen), num_edges, "edges", name, hint), ""
+
+
+def _check_same(graph: StaticGraph, pairs: Nodes, label: Nodes | None) -> None:
+    """Collective. Raise DistributedError unless all ranks give the same pairs and labels."""
+    content = [np.ascontiguousarray(values).tobytes() for values in (pairs, label) if values is not None]
+    facts = {"given pairs": (np.shape(pairs)[1], hashlib.sha256(b"".join(content)).hexdigest()[:12])}
+    same_everywhere(graph.world, facts, "give the same pairs and edge_label on every rank; the loader divides them")
 
 
 def _checked_pairs(graph: StaticGraph, name: str, pairs: np.ndarray) -> int:

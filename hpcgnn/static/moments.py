@@ -23,7 +23,10 @@ def moments(graph: StaticGraph, kind: int) -> tuple[torch.Tensor, torch.Tensor] 
     partition, table = graph.partition, graph.rows[kind].tables[FEATURE]
     split, nodes = partition.columns[kind].get("split"), partition.of_type(kind)
     chosen = np.arange(nodes.stop - nodes.start) if split is None else np.flatnonzero(split == TRAIN)
-    count = max(1, graph.world.total(len(chosen)))
+    count = graph.world.total(len(chosen))
+    if count == 0:  # a split of other nodes, as where a graph has none to train on
+        chosen = np.arange(nodes.stop - nodes.start)
+        count = max(1, graph.world.total(len(chosen)))
 
     def mean_of(values: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         total = torch.zeros(graph.widths[kind], dtype=torch.float64)

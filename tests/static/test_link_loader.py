@@ -207,6 +207,16 @@ def test_pairs_and_labels_of_ones_own(comm, mpi_tmp_path):
     assert sorted(place for places in comm.allgather(seen) for place in places) == list(range(37))
 
 
+def test_pairs_that_differ_between_ranks_are_refused(comm, mpi_tmp_path):
+    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    pairs = np.zeros((2, 3 + (comm.rank > 0)), np.int64)
+    if comm.size == 1:
+        assert len(LinkNeighborLoader(graph, (BUYS, pairs), FANOUTS, 8)) == 1
+        return
+    with pytest.raises(DistributedError, match="all ranks must have the same given pairs: rank 1"):
+        LinkNeighborLoader(graph, (BUYS, pairs), FANOUTS, 8)
+
+
 @pytest.mark.parametrize("given", ["train", "mask"])
 def test_strict_negatives_are_no_edges(comm, mpi_tmp_path, given):
     """Without it some are; with a split, edges are those of training."""
