@@ -82,7 +82,7 @@ class LinkNeighborLoader(BatchLoader):
             graph, pool = graph.over(seeds.partition, (self.relation, reverse)), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         elif _are_pairs(edges):
-            _check_same(graph, edges[1], edge_label)
+            _check_same(graph, np.asarray(edges[1]), edge_label)
             pool, left_out = _given_pairs(graph, self.relation, np.asarray(edges[1]), edge_label), {}
         else:
             pool, left_out = _chosen_edges(graph, self.relation, rows, np.asarray(edges[1]), reverse, exclude_seeds)
