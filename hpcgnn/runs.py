@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +28,8 @@ from hpcgnn import evaluate, predict, train
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
-from hpcgnn.loop.launch import EXIT_DONE, EXIT_FAILURE, EXIT_REQUEUE, SWITCH_SECONDS
+from hpcgnn.loop.launch import EXIT_DONE, EXIT_FAILURE, EXIT_REQUEUE, SWITCH_SECONDS, Answered, abort
+from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.settings import Sections
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 Result = TypeVar("Result")
-TABLES = ("pairs", "nodes", "sources", "destinations")  # options of predict that name files
 
 
 def fit(
@@ -49,16 +48,20 @@ def fit(
     data: folder of a partition set; or a graph file, which is partitioned first, into the folder GRAPH-parts beside it,
     unless that folder has its partition set already; empty: a built-in graph. recipe: name of a recipe. config: values
     of configuration keys, such as ``{"train.epochs": 10, "sampling.fanouts": [10, 5]}``; a class is taken for its path.
-    kind: of a built-in graph; otherwise the data decides. folder: the run folder; empty: a new one below ``runs/``.
-    quiet: print nothing; the log is in the run folder.
+    kind: of a built-in graph; the data decides where there is some. folder: the run folder; empty: a new one below
+    ``runs/``. quiet: print nothing; the log is in the run folder.
 
-    Raises DistributedError for wrong data or values, and KeyboardInterrupt after a request to stop, such as Ctrl-C:
-    ``Run.resume`` then continues.
+    Raises ValueError and DistributedError for wrong data or values, and KeyboardInterrupt after a request to stop, such
+    as Ctrl-C: ``Run.resume`` then continues.
     """
     argv = ["--recipe", recipe] if recipe else []
     _check_keys(config)
     if data:
         path, found = _on_ranks(lambda world: partition_set(Path(data), world))
+        wanted = kind or (configuration.kind_of(argv) if recipe else found)
+        if wanted != found:
+            source = f"kind {kind!r}" if kind else f"recipe {recipe!r}"
+            raise ValueError(f"{source} is for {wanted} graphs, and {os.fspath(data)} is a {found} graph")
         argv += ["--kind", found, "--data.path", str(path)]
     elif kind:
         argv += ["--kind", kind]
@@ -87,9 +90,9 @@ class Run:
         return configuration.load(self.folder / "config.yaml")
 
     def metrics(self) -> pd.DataFrame:
-        """Return the lines of metrics.jsonl as a data frame: one row per epoch and, at the end, one for the test."""
-        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        return _pandas().DataFrame([json.loads(line) for line in lines])
+        """Return the lines of metrics.jsonl as a data frame: one row per epoch and, at the end, one for the test.
+        Before the first epoch there is no row. Raises ValueError for a damaged file."""
+        return _pandas().DataFrame(read_lines(self.folder / "metrics.jsonl"))
 
     def resume(self, config: Values | None = None, *, quiet: bool = False) -> Run:
         """Continue the run after a stop, or with more epochs, as ``hpcgnn train --resume`` does. config: keys that may
@@ -171,14 +174,24 @@ def _flat(values: Values, above: str = "") -> dict[str, Any]:
 
 
 def _word(key: str, value: Any) -> str:
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, (str, os.PathLike)):
+    plain = _plain(key, value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Return a value as JSON has it: arrays as lists, classes and functions as their paths. Raises ValueError."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, (np.integer, np.floating, np.bool_)):
-        value = value.item()
-    if isinstance(value, (bool, int, float, list, tuple, Mapping)):
-        return json.dumps(value)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(key, entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(key, entry) for entry in value]
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
     raise ValueError(f"{key}: {value!r} is of type {type(value).__name__}; expected text, a number, a list or a class")
 
 
@@ -234,12 +247,13 @@ def _on_ranks(function: Callable[[World], Result]) -> Result:
     world = World(CommConfig(device="cpu"), compares=False)
     try:
         result = function(world)
+    except Answered as error:
+        raise ValueError("a command line would print a text and end here: leave out the option for it") from error
     except DistributedError:  # raised by all ranks
         raise
     except Exception as error:
-        if world.size == 1:
-            raise
-        _abort(world, error)  # the other ranks would wait for this one
+        if world.size > 1:
+            abort(world, EXIT_FAILURE, error)  # the other ranks would wait for this one
         raise
     finally:
         sys.setswitchinterval(interval)
@@ -251,13 +265,6 @@ def _options(options: Values) -> list[str]:
     """Write options of predict: flags have no value, and what is empty is left out."""
     flags = [f"--{name}" for name, value in options.items() if value is True]
     return flags + words({name: value for name, value in options.items() if value and value is not True})
-
-
-def _abort(world: World, error: Exception) -> None:
-    """Print an unexpected error, and end all ranks."""
-    traceback.print_exception(error)
-    print(f"hpcgnn: rank {world.rank} of {world.size} on {world.host} ends the job", file=sys.stderr, flush=True)
-    world.abort(EXIT_FAILURE)
 
 
 def _path_of(data: str | os.PathLike) -> list[str]:

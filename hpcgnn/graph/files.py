@@ -24,6 +24,7 @@ and ``splits`` (JSON: first and last snapshot of train, val, test) where the sou
 negatives of links, beside the graph file of a source that gives any, ``format="hpcgnn-negatives"``; attribute
 ``source_name``: of the graph file. Nodes and edges are row ids of the graph file::
 
+    /edges/<src>.<rel>.<dst>        attribute sizes: source nodes, destination nodes and edges of the relation
     /edges/<src>.<rel>.<dst>/<train, val or test>
         row?                        [m] edges of the set, increasing
         negatives?                  [m, k] nodes of type dst to rank against the destination of each edge; -1 stands

@@ -27,6 +27,8 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.unpickle import PickledArray, load_pickle
 
 SUFFIXES = (".npz", ".h5", ".pkl")
+KEY = ("source", "destination", "time")  # of an event in a pickle
+MOST_FILLED = 16  # entries of a table for each negative that a file lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +63,53 @@ def sha256_of(path: str) -> str:
 
 
 def is_beside_graph(path: str) -> bool:
-    """Say whether a file is one that ``hpcgnn convert`` wrote beside a graph file: its nodes are rows."""
+    """Say whether a file is one that ``hpcgnn convert`` wrote beside a graph file: its nodes are rows. Raises
+    Unlisted for one of another version."""
     if Path(path).suffix != ".h5" or not h5py.is_hdf5(path):
         return False
     with h5py.File(path, "r", locking=False) as file:
-        return file.attrs.get("format") == files.NEGATIVES
+        if file.attrs.get("format") != files.NEGATIVES:
+            return False
+    try:
+        files.open_checked(path, files.NEGATIVES).close()
+    except files.FileFormatError as error:
+        raise Unlisted(str(error)) from error
+    return True
 
 
 class Unlisted(ValueError):
     """Raised for a file that lacks the negatives of a relation and split."""
 
 
-def _given(file: h5py.File, relation: str, split: str, name: str) -> h5py.Group:
-    """Return the group of a relation's split that has a dataset. Raises ValueError."""
-    group = file.get(f"edges/{relation}/{split}", {})
-    if name not in group:
-        raise Unlisted(f"no negatives of {relation} in {split} that are called {name!r}: choose another eval.ranking")
-    if "source_negatives" in group:
-        raise Unlisted(f"the negatives of {relation} also replace sources, which eval.ranking listed does not")
-    return group
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The negatives that are wanted of a file beside a graph file: of a relation's split. sizes: numbers of source
+    nodes, destination nodes and edges of the relation in the graph at hand."""
+
+    relation: str
+    split: str
+    sizes: tuple[int, int, int]
+
+    def group(self, file: h5py.File, name: str) -> h5py.Group:
+        """Return the group that has a dataset. Raises Unlisted for a file without it, or of another graph."""
+        relation = file.get(f"edges/{self.relation}", {})
+        if name not in relation.get(self.split, {}):
+            raise Unlisted(
+                f"no negatives of {self.relation} in {self.split} that are called {name!r}: choose another eval.ranking"
+            )
+        if (sizes := tuple(relation.attrs["sizes"].tolist())) != self.sizes:
+            raise Unlisted(
+                f"written beside another graph: its {self.relation} has {sizes} sources, destinations and edges, this "
+                f"one {self.sizes}: convert again, and give the file that was written with this graph"
+            )
+        if "source_negatives" in relation[self.split]:
+            raise Unlisted(f"the negatives of {self.relation} also replace sources, which eval.ranking listed does not")
+        return relation[self.split]
 
 
-def read_pairs(path: str, relation: str, split: str) -> np.ndarray:
-    """Read the pairs of a file with ``src`` and ``dst``, or those of a relation's split in a file beside a graph file:
-    ids [m, 2], int64 or bytes. Raises ValueError naming file and row for anything else."""
+def read_pairs(path: str, wanted: Wanted) -> np.ndarray:
+    """Read the pairs of a file with ``src`` and ``dst``, or the wanted ones of a file beside a graph file: ids [m, 2],
+    int64 or bytes. Raises ValueError naming file and row for anything else."""
     if not Path(path).is_file() or Path(path).suffix not in SUFFIXES[:2]:
         raise ValueError(f"{path}: no such file of pairs; give a path ending in {' or '.join(SUFFIXES[:2])}")
     try:
@@ -94,7 +119,7 @@ def read_pairs(path: str, relation: str, split: str) -> np.ndarray:
             if not is_npz:
                 files.check_objects(file)
             if is_beside_graph(path):
-                return _given(file, relation, split, "pairs")["pairs"][()]
+                return wanted.group(file, "pairs")["pairs"][()]
             src, dst = (np.asarray(file[name][()]) for name in ("src", "dst"))
     except Unlisted as error:
         raise ValueError(f"{path}: {error}") from error
@@ -107,8 +132,8 @@ def read_pairs(path: str, relation: str, split: str) -> np.ndarray:
     return np.column_stack([_as_ids(column[:, None], path, 0)[:, 0] for column in (src, dst)])
 
 
-def open_negatives(path: str, relation: str = "", split: str = "") -> NegativeFile:
-    """Open and check a file of negatives; relation, split: those of a file beside a graph file to read.
+def open_negatives(path: str, wanted: Wanted | None = None) -> NegativeFile:
+    """Open and check a file of negatives; wanted: of a file beside a graph file.
 
     Raises ValueError naming file, row and remedy: unknown suffix, not readable, wrong shape or type, a row twice.
     """
@@ -122,7 +147,7 @@ def open_negatives(path: str, relation: str = "", split: str = "") -> NegativeFi
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
     try:
-        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path, relation, split)
+        row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path, wanted)
     except Unlisted as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
@@ -140,12 +165,12 @@ def _open_npz(path: str):
     return row, negatives.shape, lambda start, stop: negatives[start:stop]
 
 
-def _open_h5(path: str, relation: str, split: str):
+def _open_h5(path: str, wanted: Wanted | None):
     place = "/"
     with h5py.File(path, "r", locking=False) as file:
         files.check_objects(file)
-        if is_beside_graph(path):
-            place = _given(file, relation, split, "negatives").name
+        if wanted and is_beside_graph(path):
+            place = wanted.group(file, "negatives").name
         row, shape = file[place]["row"][()], file[place]["negatives"].shape
 
     def read(start: int, stop: int) -> np.ndarray:
@@ -248,14 +273,8 @@ def _open_pickle(path: str) -> NegativeFile:
     negatives = _as_ids(_as_table(lines, path), path, 0)
     columns = zip(KEY, zip(*content, strict=True), strict=True)
     source, destination, time = (_key_column(path, name, column) for name, column in columns)
-    return NegativeFile(
-        path,
-        len(lines),
-        negatives.shape[1],
-        lambda start, stop: negatives[start:stop],
-        None,
-        (source, destination, time),
-    )
+    keys = source, destination, time
+    return NegativeFile(path, len(lines), negatives.shape[1], lambda start, stop: negatives[start:stop], None, keys)
 
 
 def _as_table(lines: list[np.ndarray], path: str) -> np.ndarray:
@@ -272,10 +291,6 @@ def _as_table(lines: list[np.ndarray], path: str) -> np.ndarray:
     table = np.full((len(lines), size), -1 if negatives.dtype.kind in "if" else "", negatives.dtype)
     table[np.arange(size) < counts[:, None]] = negatives
     return table
-
-
-KEY = ("source", "destination", "time")
-MOST_FILLED = 16  # entries of a table for each negative that a file lists
 
 
 def _key_column(path: str, name: str, values: tuple) -> np.ndarray:

@@ -18,7 +18,7 @@ class OriginalIds:
         starts = book.of_type(book.node_types.index(node_type)).starts
         order = np.argsort(ids, kind="stable")
         self._ids, self._global_ids = ids[order], starts[world.rank] + order
-        self._world = world
+        self._world, self.node_type = world, node_type
 
     @property
     def are_integers(self) -> bool:

@@ -54,7 +54,7 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
         if world is None:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return EXIT_USER
-        return _abort(world, EXIT_FAILURE, error)
+        return abort(world, EXIT_FAILURE, error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         if world is not None and world.size > 1:
@@ -63,7 +63,7 @@ def run(main: Callable[[World, list[str]], int], argv: list[str] | None = None) 
     except BaseException as error:
         if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout) and (world is None or world.size == 1):
             return EXIT_UNREAD
-        return _abort(world, EXIT_FAILURE, error)
+        return abort(world, EXIT_FAILURE, error)
     finally:
         _drop_unread(sys.stdout)
 
@@ -94,7 +94,9 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _abort(world: World | None, code: int, error: BaseException) -> int:
+def abort(world: World | None, code: int, error: BaseException) -> int:
+    """Print an error that nothing expects, which is being handled, and end all ranks; returns the code if there is no
+    other rank."""
     place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
     if stage := getattr(error, "stage", ""):
         place += f", {stage}"

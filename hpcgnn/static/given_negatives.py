@@ -12,7 +12,15 @@ import numpy as np
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.negative_file import NegativeFile, file_of, is_beside_graph, is_none, open_negatives, read_pairs
+from hpcgnn.graph.negative_file import (
+    NegativeFile,
+    Wanted,
+    file_of,
+    is_beside_graph,
+    is_none,
+    open_negatives,
+    read_pairs,
+)
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.static.sampling.seeds import SeedPool
@@ -37,10 +45,10 @@ class NegativePairs:
         """Raises DistributedError, on all ranks, for a file that cannot be used."""
         path, found = file_of(path, split), []
         with together(world, "read the negatives"):
-            pairs = read_pairs(path, relation.name, split) if world.rank == 0 else None
+            pairs = read_pairs(path, _wanted(relation, split, partition)) if world.rank == 0 else None
         for place, kind in enumerate((relation.src_type, relation.dst_type)):
             names = None if pairs is None else pairs[:, place]
-            found.append(_find(path, names, kind, partition, world))
+            found.append(_find(path, names, _names_in(path, kind, partition, world), world))
         first, last = (rank * len(found[0]) // world.size for rank in (world.rank, world.rank + 1))
         self.src, self.dst = (ids[first:last] for ids in found)
 
@@ -57,8 +65,9 @@ def listed_negatives(
     lines = np.empty(0, np.int64)
     with together(world, "read the negatives"):
         if world.rank == 0:
-            file = open_negatives(path, relation.name, pool.name)
+            file = open_negatives(path, _wanted(relation, pool.name, partition))
             lines = _lines_of(file, rows[np.argsort(places)], relation)
+    ids = _names_in(path, relation.dst_type, partition, world)
     width, listed = world.broadcast(None if file is None else (file.per_event, file.num_listed))
     negatives, size = np.empty((len(pool.place), width), np.int64), max(1, AT_ONCE // width)
     for first in range(0, pool.total, size):
@@ -67,9 +76,9 @@ def listed_negatives(
         with together(world, "read the negatives"):
             if file is not None:
                 names = _read(file, lines[first : first + size])
-        ids = _find(path, None if names is None else names.ravel(), relation.dst_type, partition, world)
+        found = _find(path, None if names is None else names.ravel(), ids, world)
         own = (pool.place >= first) & (pool.place < first + size)
-        negatives[own] = ids.reshape(-1, width)[pool.place[own] - first]
+        negatives[own] = found.reshape(-1, width)[pool.place[own] - first]
     return negatives, listed - pool.total
 
 
@@ -99,18 +108,25 @@ def _read(file: NegativeFile, lines: np.ndarray) -> np.ndarray:
     return names
 
 
-def _find(
-    path: str, names: np.ndarray | None, kind: int, partition: GraphPartition, world: World
-) -> np.ndarray:  # fmt: skip
-    """Collective. Find the global ids of the original ids that rank 0 gives; all ranks get them. Raises
-    DistributedError for an unknown id."""
+def _wanted(relation: Relation, split: str, partition: GraphPartition) -> Wanted:
+    src, dst = np.diff(partition.book.type_base())[[relation.src_type, relation.dst_type]].tolist()
+    return Wanted(relation.name, split, (src, dst, relation.num_edges))
+
+
+def _names_in(path: str, kind: int, partition: GraphPartition, world: World) -> OriginalIds:
+    """Collective. Find how a file names the nodes of a type: by original ids, or by rows beside a graph file."""
     by_row = world.broadcast(world.rank == 0 and is_beside_graph(path))
     known = rows_of(partition, kind) if by_row else original_ids(partition, kind)
-    ids = OriginalIds(partition.book, partition.types[kind], known, world)
+    return OriginalIds(partition.book, partition.types[kind], known, world)
+
+
+def _find(path: str, names: np.ndarray | None, ids: OriginalIds, world: World) -> np.ndarray:
+    """Collective. Find the global ids of the names that rank 0 gives; all ranks get them. Raises DistributedError for
+    an unknown name."""
     found = ids.find_for_first(names)
     with together(world, "look up the negatives"):
         if names is not None and (found < 0).any():
             unknown = names[np.flatnonzero(found < 0)[0]]
             name = unknown.decode() if isinstance(unknown, bytes) else unknown
-            raise ValueError(f"{path}: {name!s} is no {partition.types[kind]} of this graph: write ids of its source")
+            raise ValueError(f"{path}: {name!s} is no {ids.node_type} of this graph: write ids of its source")
     return world.broadcast(found)

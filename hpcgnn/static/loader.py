@@ -27,7 +27,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
-from hpcgnn.static.config import AUTO, GraphSamplingConfig, Strategy, Topology
+from hpcgnn.static.config import AUTO, GraphSamplingConfig, StaticConfig, Strategy, Topology, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
@@ -184,6 +184,15 @@ class SeedLoader:
     def channels(self) -> list[Channel]:
         """List the channels that planning goes through, one for each plan in flight."""
         return self._channels
+
+
+def options_of(config: StaticConfig) -> dict[str, Any]:
+    """Return the options of the loaders of a run that decide what blocks hold."""
+    columns = message_columns(config)
+    return {
+        "sampling": replace(config.sampling, edge_columns=columns), "seed": config.train.seed,
+        "with_edges": bool(columns) or config.model.edge_weights, "node_columns": config.model.node_columns,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

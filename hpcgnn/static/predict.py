@@ -13,7 +13,6 @@ from itertools import chain
 import numpy as np
 import torch
 
-from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
@@ -24,6 +23,7 @@ from hpcgnn.loop.session import Session
 from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
+from hpcgnn.static.goals import pull_outputs
 from hpcgnn.static.inference import last_rows
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
@@ -88,12 +88,13 @@ def predict_nodes(
     nodes, base, asked = partition.of_type(kind), partition.book.type_base(), None
     if path:
         asked = read_questions(path, {"node": _named(session, kind)}, session.world)
-    tables = [sampled.outputs(session)[nodes]]
-    tables += [last_rows(session, hops=embedding_hops(session))[nodes]] * embeddings
-    if asked is not None:
-        ids, place = np.unique(asked.node["node"], return_inverse=True)
-        route = Route.plan(partition.book.of_type(kind), ids, session.graph.channel).to(session.world.device)
-        tables = [rows[torch.from_numpy(place)] for rows in route.pull(*tables)]
+    tables = [sampled.outputs(session)]
+    if embeddings:
+        tables.append(last_rows(session, hops=embedding_hops(session)))
+    if asked is None:
+        tables = [rows[nodes] for rows in tables]
+    else:
+        tables = [pull_outputs(rows, [asked.node["node"]], session.graph)[0] for rows in tables]
     output = tables[0].cpu().numpy()
     if session.config.task.kind == REGRESSION:
         answers = {"output": output[:, 0]}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,10 +14,9 @@ import torch
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.session import Session
-from hpcgnn.static.config import message_columns
 from hpcgnn.static.goals import NodeGoal
 from hpcgnn.static.inference import infer, why_not_by_layers
-from hpcgnn.static.loader import SeedLoader, Seeds
+from hpcgnn.static.loader import SeedLoader, Seeds, options_of
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.sampling.seeds import make_pool, type_directory
 
@@ -63,13 +61,9 @@ def sampled_outputs(session: Session) -> torch.Tensor:
 
 def _loader(session: Session, seeds: Seeds) -> SeedLoader:
     """Collective. Make a loader that samples as evaluation does."""
-    config, columns = session.config, message_columns(session.config)
-    sampling = replace(config.sampling, edge_columns=columns)
+    config = session.config
     size = config.eval.batch_size or config.train.batch_size
-    return SeedLoader(
-        session.graph, seeds, sampling, size, config.train.seed, with_edges=bool(columns) or config.model.edge_weights,
-        node_columns=config.model.node_columns,
-    )  # fmt: skip
+    return SeedLoader(session.graph, seeds, batch_size=size, **options_of(config))
 
 
 def _keep(

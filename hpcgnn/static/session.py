@@ -29,7 +29,7 @@ from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
-from hpcgnn.static.loader import SeedLoader, Seeds
+from hpcgnn.static.loader import SeedLoader, Seeds, options_of
 from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
@@ -129,14 +129,12 @@ def _make_loaders(
     config: StaticConfig, graph: StaticGraph, goal: StaticGoal, timers: Any, samplers: Samplers | None
 ) -> dict[str, SeedLoader]:
     """Collective. Make loaders by split, which plan with the same samplers."""
-    columns, train = message_columns(config), config.train
-    sampling = replace(config.sampling, edge_columns=columns)
+    train = config.train
     seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
     graph.tables.learn(_learned_types(config, graph.partition))
     loader = SeedLoader(
-        graph, seeds, sampling, train.batch_size, train.seed, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        with_edges=bool(columns) or config.model.edge_weights, timers=timers,
-        node_columns=config.model.node_columns, pad=pad_graph_plan if train.cuda_graphs else None,
+        graph, seeds, batch_size=train.batch_size, shuffle=True, drop_last=train.drop_last, remote=samplers,
+        timers=timers, pad=pad_graph_plan if train.cuda_graphs else None, **options_of(config),
     )  # fmt: skip
     if train.cuda_graphs:
         with together(graph.world, "prepare CUDA graphs"):

@@ -131,7 +131,7 @@ def test_a_graph_file_is_partitioned_once(comm, mpi_tmp_path, graph):
     ("nothing", {}, "nothing is no partition set and no graph file"),
     ("", {"train.epoch": 1}, "no option --train.epoch; did you mean --train.epochs"),
     ("", {"each": "train.seed=0,1"}, "config: 'each' is no key of the configuration, such as 'train.epochs'"),
-    ("", {"train.epochs": object()}, "train.epochs: .* is of type object; expected text, a number, a list or a class"),
+    ("", {"train.epochs": [object()]}, "train.epochs: .* is of type object; expected text, a number, a list or"),
 ])  # fmt: skip
 def test_wrong_values_are_named(mpi_tmp_path, data, config, reason):
     with pytest.raises((DistributedError, ValueError), match=reason):
@@ -148,6 +148,19 @@ def test_values_become_a_command_line():
         "--train.lr=0.1", "--train.resume=false", "--sampling.fanouts=[10, -1]", "--data.path=parts",
         '--sampling.relation_fanouts={"a.b.c": [1]}', "--model.class_path=pandas.DataFrame", "--train.seed=3",
     ]  # fmt: skip
+    nested = {"train.metrics": [words], "sampling.fanouts": np.array([3, 4]), "sampling": {"a": [np.int64(5)]}}
+    assert words(nested) == [
+        '--train.metrics=["hpcgnn.runs.words"]', "--sampling.fanouts=[3, 4]", "--sampling.a=[5]",
+    ]  # fmt: skip
+
+
+def test_a_kind_that_the_data_has_not_is_refused(mpi_tmp_path, graph):
+    for given, reason in (
+        ({"recipe": "tgn"}, "recipe 'tgn' is for temporal graphs"),
+        ({"kind": "snapshots"}, "kind 'sn"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            hpcgnn.fit(graph, **given)
 
 
 @pytest.mark.serial

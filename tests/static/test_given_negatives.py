@@ -64,7 +64,26 @@ def write_beside(path, edges: dict) -> str:
             group = file.create_group(f"edges/{BUYS}/{split}")
             group["row"], group["negatives"] = lines_of(edges, split)
             group["pairs"] = np.column_stack(pairs_of(split))
+        file[f"edges/{BUYS}"].attrs["sizes"] = [USERS, ITEMS, len(edges["src"])]
     return str(path)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda file: file[f"edges/{BUYS}"].attrs.modify("sizes", [1, 2, 3]), r"beside another graph: .*\(1, 2, 3\)"),
+    (lambda file: file.attrs.modify("format_version", 99), "version 99"),
+])  # fmt: skip
+def test_negatives_of_another_graph_or_version_are_refused(comm, mpi_tmp_path, change, reason):
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+
+    def make() -> str:
+        given = write_beside(mpi_tmp_path / "graph.negatives.h5", relation_rows(parts, BUYS))
+        with h5py.File(given, "r+") as file:
+            change(file)
+        return given
+
+    config = link_config(eval__ranking="pooled", eval__negatives_file=on_rank_0(comm, make), task__relation=BUYS)
+    with pytest.raises(DistributedError, match=reason):
+        open_graph_session(comm, parts, config)
 
 
 def embeddings(session) -> tuple[torch.Tensor, torch.Tensor]:

@@ -138,6 +138,10 @@ def write_negatives(split: pathlib.Path, names: Names, graph: pathlib.Path) -> s
         for name, array in arrays.items():
             check_nodes(name, array, file)
             write_array(output, name, array)
+        for name, group in output["edges"].items():
+            source, _, destination = split_relation(name)
+            counts = [int(file[f"nodes/{kind}"].attrs["num_nodes"]) for kind in (source, destination)]
+            group.attrs["sizes"] = [*counts, len(file[f"edges/{name}/src"])]
     sizes = ", ".join(f"{name.removeprefix('edges/')} {len(array):,}" for name, array in arrays.items())
     return f"{path}: the negatives of the split ({sizes}); static graphs read them by eval.negatives_file"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from random_graphs import write_graph
-from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, reference_run, static_config
+from static_runs import make_static_parts, open_graph_session, plain, static_config
 from test_edge_weights import outputs
+from test_graph_training import run_both
 from torch import nn
-from training_runs import on_rank_0
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.static.model.blocks import rows_of
@@ -161,15 +161,7 @@ def test_training_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, case):
     """And learns labels that only features of edges decide."""
     changes = (MODELS | TYPED)[case]
     parts = make_static_parts(comm, lambda path: featured(path, (WIDTH, 0)[: 1 + (case == "rgat")]), mpi_tmp_path)
-    config = static_config(model__edge_features=True, **changes)
-    on_rank_0(comm, lambda: [(mpi_tmp_path / name).mkdir() for name in ("run", "alone-0")] and None)
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path / "run", config)
-    trainer.start()
-    trainer.run()
-    found = trainer.flat.parameter.detach().clone()
-    if comm.rank == 0:
-        alone = reference_run(parts, mpi_tmp_path, config)
-        torch.testing.assert_close(found, alone.flat.parameter.detach(), rtol=1e-9, atol=1e-11)
+    run_both(comm, parts, mpi_tmp_path, static_config(model__edge_features=True, **changes))
 
 
 class EdgeRows(GraphModel):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from random_graphs import write_graph
-from static_runs import make_static_parts, open_graph_session, open_graph_trainer, reference_run, static_config
-from training_runs import on_rank_0
+from static_runs import make_static_parts, open_graph_session, static_config
+from test_graph_training import run_both
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.static.inference import infer
@@ -92,15 +92,7 @@ def test_outputs_are_those_of_pyg(comm, mpi_tmp_path, graph, case, full_graph):
 def test_training_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, case):
     relations, changes = (3, {"model__kind": "rgcn"}) if case == "rgcn" else (1, MODELS[case])
     parts = make_static_parts(comm, lambda path: weighted(path, relations), mpi_tmp_path)
-    config = static_config(model__edge_weights=True, **changes)
-    on_rank_0(comm, lambda: [(mpi_tmp_path / name).mkdir() for name in ("run", "alone-0")] and None)
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path / "run", config)
-    trainer.start()
-    trainer.run()
-    found = trainer.flat.parameter.detach().clone()
-    if comm.rank == 0:
-        alone = reference_run(parts, mpi_tmp_path, config)
-        torch.testing.assert_close(found, alone.flat.parameter.detach(), rtol=1e-9, atol=1e-11)
+    run_both(comm, parts, mpi_tmp_path, static_config(model__edge_weights=True, **changes))
 
 
 def test_all_neighbors_as_a_sample_give_the_exact_outputs(comm, mpi_tmp_path):
