@@ -284,6 +284,7 @@ def _shared_folder(run: Path, world: World) -> Iterator[Path]:
     finally:
         if world.rank == 0:
             shutil.rmtree(place, ignore_errors=True)
+    world.barrier()  # it is gone for all ranks
 
 
 def _table_of(name: str, table: Any) -> Any:
