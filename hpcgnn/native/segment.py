@@ -64,11 +64,12 @@ class EdgeLists:
 
 class _SegmentSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows, weight, lists):
-        ctx.lists, ctx.with_weight = lists, weight is not None
+    def forward(ctx, rows, weight, lists, own):
+        ctx.lists, ctx.own = lists, None if own is None else own.unsqueeze(1)
         rows, weight = rows.contiguous(), None if weight is None else weight.contiguous()
         ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, weight)
-        return _sum(lists.indptr, lists.source, None, rows, weight)
+        out = _sum(lists.indptr, lists.source, None, rows, weight)
+        return out if own is None else out.addcmul_(rows[: len(lists)], ctx.own)
 
     @staticmethod
     @once_differentiable
@@ -78,9 +79,11 @@ class _SegmentSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             back = lists.transposed
             grad_rows = _sum(back.indptr, back.destination, back.edge, gradient, weight)
+            if ctx.own is not None:
+                grad_rows[: len(lists)].addcmul_(gradient, ctx.own)
         if ctx.needs_input_grad[1]:
             grad_weight = _products(lists, gradient, rows, weight.shape[1])
-        return grad_rows, grad_weight, None
+        return grad_rows, grad_weight, None, None
 
 
 def _sum(indptr, row, edge, rows, weight):
@@ -98,10 +101,14 @@ def _products(lists, segment_rows, rows, heads):
     return product
 
 
-def segment_sum(rows: torch.Tensor, lists: EdgeLists, weight: torch.Tensor | None = None) -> torch.Tensor:
+def segment_sum(
+    rows: torch.Tensor, lists: EdgeLists, weight: torch.Tensor | None = None, own: torch.Tensor | None = None
+) -> torch.Tensor:
     """Sum of the sources' rows [S, W] of every destination [D, W], each times its edge's weight [E, H] if given. An
-    edge has one weight for each of H equal shares of the columns. Zeros for a destination without edges."""
-    return _SegmentSum.apply(rows, weight, lists)
+    edge has one weight for each of H equal shares of the columns. Zeros for a destination without edges. own [D]:
+    factors of the first D sources, which are added to the sums as if every destination had a last edge from itself;
+    they get no gradient."""
+    return _SegmentSum.apply(rows, weight, lists, own)
 
 
 class _SegmentMax(torch.autograd.Function):

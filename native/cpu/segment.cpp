@@ -45,12 +45,20 @@ void segment_sum(const EdgeLists &lists, const Real *rows, int64_t width, const 
                  int threads) {
   const int64_t last = lists.indptr[lists.segments] - 1;
   each_segment(lists, width, threads, [&](int64_t segment) {
-    if (weights.weight != nullptr) {
-      weighted_sum(lists, segment, rows, width, weights, out + segment * width);
+    const Range entries{lists.indptr[segment], lists.indptr[segment + 1]};
+    const auto row = [&](int64_t entry) { return rows + lists.row[entry] * width; };
+    if (weights.weight == nullptr && width == 1) { // numbers of the edges themselves: nothing lies ahead
+      out[segment] = 0;
+      for (int64_t entry = entries.begin; entry < entries.end; ++entry) {
+        out[segment] += rows[lists.row[entry]];
+      }
+    } else if (weights.weight == nullptr) {
+      sum_of_rows<Real>(entries, last, width, row, out + segment * width);
+    } else if (weights.heads == 1) {
+      const auto weigh = [&](int64_t entry, auto part) { return part * weights.weight[lists.edge_of(entry)]; };
+      sum_of_rows<Real>(entries, last, width, row, out + segment * width, false, weigh);
     } else {
-      sum_of_rows<Real>(
-          {lists.indptr[segment], lists.indptr[segment + 1]}, last, width,
-          [&](int64_t entry) { return rows + lists.row[entry] * width; }, out + segment * width);
+      weighted_sum(lists, segment, rows, width, weights, out + segment * width);
     }
   });
 }

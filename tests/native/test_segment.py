@@ -103,6 +103,16 @@ def test_max_of_a_nan_is_one(dtype, tolerance, device):
     device.assert_same([found.detach().nan_to_num(9.0), got_there], [ours.detach().nan_to_num(9.0), got])
 
 
+@PRECISIONS
+def test_own_rows_are_added_like_a_last_edge(dtype, tolerance):
+    lists, rows, _ = sum_case((300, 500, 6, 64, 1), dtype)
+    weight, own = torch.rand(len(lists.source), 1, dtype=dtype), torch.rand(len(lists), dtype=dtype)
+    ours = native.segment_sum(rows, lists, weight, own)
+    theirs = plain_sum(rows, lists, weight) + rows[: len(lists)] * own.unsqueeze(1)
+    assert_alike([ours], [theirs], tolerance)
+    assert_alike(gradients(ours, [rows]), gradients(theirs, [rows]), tolerance)
+
+
 def test_weights_are_those_of_the_edges():
     lists, rows, weight = sum_case((30, 20, 4, 8, 2), torch.float32)
     for wrong in (weight[:-1], torch.cat([weight, weight])):

@@ -22,7 +22,7 @@ from hpcgnn.choices import Part, has_kernel
 from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
-from hpcgnn.nn.aggregation import attend, edge_factors, glorot, product, score_columns
+from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
 from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, rows_of
 
 
@@ -106,35 +106,40 @@ class GcnConv(nn.Module):
     def __init__(self, in_width: int, out_width: int, self_loop: bool):
         super().__init__()
         self.self_loop, self.product = self_loop, nn.Linear(in_width, out_width)
-        self.first = out_width < in_width  # the narrower rows are added up
         with torch.no_grad():
             self.product.weight.copy_(glorot(out_width, in_width))
             self.product.bias.zero_()
 
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
-        lists, edge_weight = self._edges(block, degree, self.product.weight.dtype)
-        if self.first:
-            out = native.segment_sum(product(rows, self.product.weight.t()), lists, edge_weight) + self.product.bias
+        weight, bias = self.product.weight, self.product.bias
+        if self._multiplies_first(block):
+            out = self._around(block, product(rows, weight.t()), degree) + bias
         else:
-            out = linear(native.segment_sum(rows, lists, edge_weight), self.product.weight, self.product.bias)
+            out = linear(self._around(block, rows, degree), weight, bias)
         return torch.relu(out) if rectify else out
 
-    def _edges(self, block: Block, degree, dtype) -> tuple[EdgeLists, torch.Tensor]:
-        """Return the edges with their factors [E, 1], self loops among them."""
-        lists, degree = block.lists, degree.to(dtype)
-        weight = None if block.weight is None else block.weight.to(dtype)
+    def _multiplies_first(self, block: Block) -> bool:
+        """Whether the product with the rows of all sources, which makes them narrower, costs less than it saves: a
+        number of a gathered row costs as much as some 8 multiplications."""
+        (out_width, in_width), lists = self.product.weight.shape, block.lists
+        further = (lists.num_sources - len(lists)) * in_width * out_width
+        return further < 8 * len(lists.source) * (in_width - out_width)
+
+    def _around(self, block: Block, rows: torch.Tensor, degree) -> torch.Tensor:
+        """Sum the rows of the neighbors and of the node itself, each times its factor: [D, W]."""
+        lists, degree = block.lists, degree.to(rows.dtype)
+        weight = None if block.weight is None else block.weight.to(rows.dtype)
         if weight is None:
             scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-            share = degree[: len(lists)] / lists.degree.to(dtype).clamp(min=1)
+            share = degree[: len(lists)] / lists.degree.to(rows.dtype).clamp(min=1)
         else:
             whole, sampled = degree + self.self_loop, sums_of(weight, lists)
-            scale = torch.where(whole > 0, whole, 1.0).rsqrt() * (whole > 0)
-            share = degree[: len(lists)] * (sampled > 0) / torch.where(sampled > 0, sampled, 1.0)
-        own_scale = scale[: len(lists)]
-        target = own_scale * share
-        if not self.self_loop:
-            return lists, edge_factors(lists, target, scale, weight)
-        return block.looped, edge_factors(block.looped, target, scale, weight, own_scale**2)
+            scale = torch.where(whole > 0, whole.rsqrt(), 0.0)
+            share = torch.where(sampled > 0, degree[: len(lists)] / sampled, 0.0)
+        own_scale, factors = scale[: len(lists)], scale.index_select(0, lists.source)
+        factors = factors if weight is None else factors * weight
+        factors = factors * (own_scale * share).repeat_interleave(lists.degree, output_size=len(factors))
+        return native.segment_sum(rows, lists, factors.unsqueeze(1), own_scale.square() if self.self_loop else None)
 
 
 class GatConv(nn.Module):
@@ -170,9 +175,9 @@ class GatConv(nn.Module):
             return scores
         lists, looped = block.lists, block.looped
         loops = aggregate(scores, each_edge(lists), None, "mean")
-        everyone = torch.arange(len(lists), device=lists.indptr.device)
-        place = torch.arange(len(scores), device=everyone.device) + lists.destination
-        return torch.cat([scores, loops]).index_select(0, torch.argsort(torch.cat([place, looped.indptr[1:] - 1])))
+        place = torch.arange(len(scores), device=scores.device) + lists.destination
+        both = scores.new_zeros((len(looped.source), self.heads))
+        return both.index_copy(0, place, scores).index_copy(0, looped.indptr[1:] - 1, loops)
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:

@@ -106,21 +106,29 @@ class EdgeTables(EdgeColumns):
     def _attach_relation(self, relation: int, blocks: tuple[Block, ...], channel: Channel) -> list[Adjacency]:
         """Collective. Attach rows and columns to a relation's adjacencies, in the order of the blocks that have one."""
         adjacencies: list[Any] = [part for block in blocks for part in block.relations if part.relation == relation]
-        positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu()
         if not self._tables[relation]:
             return [replace(adjacency, edge=None) for adjacency in adjacencies]
-        names, tables = zip(*self._tables[relation].items(), strict=True)
         if channel.size == 1:
-            rows = [upload(table[positions], self._device) for table in tables]
-        else:
-            unique, inverse = np.unique(positions.numpy(), return_inverse=True)
-            pulled = Route.plan(self._owners[relation], unique, channel).pull(*tables)
-            rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in pulled]
+            return [self._local(adjacency) for adjacency in adjacencies]
+        names, tables = zip(*self._tables[relation].items(), strict=True)
+        positions = torch.cat([adjacency.edge for adjacency in adjacencies]).cpu()
+        unique, inverse = np.unique(positions.numpy(), return_inverse=True)
+        pulled = Route.plan(self._owners[relation], unique, channel).pull(*tables)
+        rows = [upload(table[torch.from_numpy(inverse)], self._device) for table in pulled]
         pieces = zip(*(row.split([len(adjacency.edge) for adjacency in adjacencies]) for row in rows), strict=True)
         return [
             self._filled(adjacency, dict(zip(names, piece, strict=True)))
             for adjacency, piece in zip(adjacencies, pieces, strict=True)
         ]
+
+    def _local(self, edges: Adjacency) -> Adjacency:
+        """Attach rows and columns of this rank's edges, which are all edges."""
+        assert edges.edge is not None
+        positions = edges.edge.cpu()  # by index_select they are taken in half the time of an index
+        tables = self._tables[edges.relation].items()
+        return self._filled(
+            edges, {name: upload(table.index_select(0, positions), self._device) for name, table in tables}
+        )
 
 
 def check_columns(partition: GraphPartition, columns: Sequence[str], key: str = "") -> None:
