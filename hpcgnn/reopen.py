@@ -98,7 +98,7 @@ def open_session(
     with Watchdog(world, CommConfig.watchdog_seconds) as watchdog:
         watchdog.at("open the run")
         config, trained = on_first_rank(world, "open the run", read)
-    world = World(comm)
+    world = World(comm, world.mpi)
     with Watchdog(world, comm.watchdog_seconds) as watchdog:
         opened = path or data_path(config, Path(folder))
         session = kinds.open_session(config, opened, world, watchdog, trained=trained)

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import h5py
 import numpy as np
+import torch
 
 from hpcgnn import config as configuration
 from hpcgnn import evaluate, predict, train
+from hpcgnn.comm.ledger import Ledger
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
@@ -242,23 +244,48 @@ def _train(argv: list[str], quiet: bool) -> Run:
 
 def _on_ranks(function: Callable[[World], Result]) -> Result:
     """Collective. Call a function as a command is called: with all ranks, on the CPU until it has read its options."""
-    interval = sys.getswitchinterval()
+    World.check_singleton()
+    ledger = Ledger()
+    with _callers_settings():
+        world = World(CommConfig(device="cpu"), ledger, compares=False)
+        try:
+            result = function(world)
+        except Answered as error:
+            ledger.free()
+            raise ValueError("a command line would print a text and end here: leave out the option for it") from error
+        except DistributedError:  # raised by all ranks
+            ledger.free()
+            raise
+        except Exception as error:
+            if world.size > 1:
+                abort(world, EXIT_FAILURE, error)  # the other ranks would wait for this one
+            ledger.free(windows=False)  # a thread that plans ahead may still read them
+            raise
+        ledger.free()
+    return result
+
+
+@contextlib.contextmanager
+def _callers_settings() -> Iterator[None]:
+    """Restore the settings of the process that runs have for themselves: how threads take turns, and of torch the
+    random generators, the number of threads, and how float32 is multiplied."""
+    interval, threads, state = sys.getswitchinterval(), torch.get_num_threads(), torch.get_rng_state()
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    precision, products = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
+    reduced = products.allow_bf16_reduced_precision_reduction
     sys.setswitchinterval(SWITCH_SECONDS)
-    world = World(CommConfig(device="cpu"), compares=False)
     try:
-        result = function(world)
-    except Answered as error:
-        raise ValueError("a command line would print a text and end here: leave out the option for it") from error
-    except DistributedError:  # raised by all ranks
-        raise
-    except Exception as error:
-        if world.size > 1:
-            abort(world, EXIT_FAILURE, error)  # the other ranks would wait for this one
-        raise
+        yield
     finally:
         sys.setswitchinterval(interval)
-    world.close()
-    return result
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+        if on_devices:
+            torch.cuda.set_rng_state_all(on_devices)
+        elif torch.cuda.is_initialized():  # since then
+            torch.cuda.manual_seed_all(torch.initial_seed())  # as torch does for the seed that the caller gave
+        torch.set_float32_matmul_precision(precision)
+        products.allow_bf16_reduced_precision_reduction = reduced
 
 
 def _options(options: Values) -> list[str]:

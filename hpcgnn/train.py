@@ -63,7 +63,7 @@ def train(world: World, argv: list[str]) -> tuple[int, Path]:
             plan = launch.on_first_rank(world, "configuration", lambda: _plan(argv))
         if isinstance(plan, Sweep) and not plan.starts:
             return _say_done(plan, world), plan.folder
-        world = World(plan.comm)
+        world = World(plan.comm, world.mpi)
         is_staged = _option(argv, "--data.stage_to") is not None
 
         def run_one(start: Start, part: World, watchdog: Watchdog) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.group import MAX_BYTES, DistributedError
+from hpcgnn.comm.ledger import Ledger
 from hpcgnn.comm.memory import free_bytes
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.world import World
@@ -54,6 +55,8 @@ class MachineMemory:
         buffer, _ = self._window.Shared_query(0)
         self.bytes = np.frombuffer(buffer, np.uint8)[:num_bytes]  # type: ignore[call-overload]
         self._window.Lock_all(MPI.MODE_NOCHECK)  # Sync needs an access epoch: one, as long as the memory lasts
+        if isinstance(machine, Ledger):
+            machine.remember_window(self._window)
 
     def meet(self) -> None:
         """Collective. Make what ranks of the machine have written visible to its other ranks."""

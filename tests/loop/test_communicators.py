@@ -7,11 +7,13 @@ import itertools
 import pytest
 from mpi4py import MPI
 
+import hpcgnn
 from hpcgnn import kinds
 from hpcgnn.bench import command
 from hpcgnn.comm import exchange
+from hpcgnn.comm.ledger import Ledger
 from hpcgnn.comm.watchdog import Watchdog
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import TemporalConfig
@@ -92,3 +94,37 @@ def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_conf
         del group
         assert Counted.live == 0
         monkeypatch.setattr(Counted, "live", 0)
+
+
+def fails(scores):
+    """A metric that cannot be computed."""
+    raise ArithmeticError
+
+
+def test_calls_from_python_free_what_they_made(mpi_tmp_path, monkeypatch):
+    """The watchdogs' communicators, too, and after errors: before there is a session, and in the midst of a run."""
+    live, remember = [0], Ledger._remember
+
+    def count(self, made):
+        live[0] += made != MPI.COMM_NULL
+        return remember(self, made)
+
+    def free(self):
+        live[0] -= 1
+        MPI.Intracomm.Free(self)
+
+    monkeypatch.setattr(Ledger, "_remember", count)
+    monkeypatch.setattr(Ledger, "Free", free)
+    config = {"comm.device": "cpu", "train.epochs": 1, "data.synthetic_nodes": 200, "model.hidden": 8}
+    parts = mpi_tmp_path / "run" / "data" / "parts"
+    run = hpcgnn.fit(kind="static", config=config, folder=mpi_tmp_path / "run", quiet=True)
+    run.evaluate()
+    assert live == [0]
+    for act in (
+        lambda: run.evaluate({"eval.none": 1}),
+        lambda: run.predict(nodes={"node": ["no such node"]}),
+        lambda: hpcgnn.fit(parts, config=config | {"train.metrics": [fails]}, folder=mpi_tmp_path / "two", quiet=True),
+    ):
+        with pytest.raises(DistributedError):
+            act()
+        assert live == [0]

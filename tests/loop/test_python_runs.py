@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from static_runs import plain
 from training_runs import homogeneous, on_rank_0
 
@@ -100,6 +101,29 @@ def test_questions_in_memory(comm, mpi_tmp_path):
             pd.testing.assert_frame_equal(answer, expected, check_dtype=False, rtol=1e-12)
         assert list(best["src"]) == [1003, 1003]
         assert list(best["place"]) == [1, 2]
+
+
+@pytest.mark.serial
+def test_the_callers_settings_stay(mpi_tmp_path, graph):
+    """Random numbers of a notebook are the same with and without calls in between, errors included."""
+    torch.manual_seed(5)
+    expected = [torch.rand(3) for _ in range(4)]
+    torch.manual_seed(5)
+    torch.set_num_threads(2)
+    precision = torch.get_float32_matmul_precision()
+    found = [torch.rand(3)]
+    config = {**SMALL, "train": {"epochs": 1, "matmul": "float32"}, "comm.threads": 1}
+    run = hpcgnn.fit(graph, "sage", config, folder=mpi_tmp_path / "run", quiet=True)
+    found.append(torch.rand(3))
+    run.evaluate()
+    with pytest.raises(DistributedError, match="no option"):
+        run.evaluate({"eval.none": 1})
+    found.append(torch.rand(3))
+    run.predict()
+    found.append(torch.rand(3))
+    assert all(map(torch.equal, found, expected))
+    assert torch.get_num_threads() == 2
+    assert torch.get_float32_matmul_precision() == precision
 
 
 def test_a_run_goes_on(comm, mpi_tmp_path, graph):
