@@ -62,7 +62,7 @@ def from_edges(
     by_type = nodes if is_table_of_tables(nodes) else {} if nodes is None else {next(iter(types)): nodes}
     tables = GraphTables()
     for name, table in by_relation.items():
-        columns = columns_of(table, f"edges of {name}")
+        columns = columns_of(table, f"edges of {name}", dates=time or "time")
         tables.edges[name] = renamed(columns, {src: "src", dst: "dst", **({time: "time"} if time else {})}, name)
     for kind, table in by_type.items():
         columns = columns_of(table, f"nodes of {kind}")

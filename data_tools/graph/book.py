@@ -130,7 +130,8 @@ def outline_of(path: pathlib.Path, file: h5py.File) -> SetBook:
         source, _, destination = files.split_relation(name)
         columns = tuple(column.decode() for column in group["columns"][:])
         count, scale = checked_edges(path, group, sizes), group.attrs.get("time_scale")
-        relations.append(EdgeType(name, count, types[source], types[destination], columns, scale))
+        zone = group.attrs.get("zone")
+        relations.append(EdgeType(name, count, types[source], types[destination], columns, scale, zone))
     facts = read_facts(file)
     if (count := int(facts.get("num_snapshots", 1))) < 1:
         raise files.FileFormatError(f"{path}: num_snapshots is {count}; run hpcgnn partition again")

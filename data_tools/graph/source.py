@@ -50,7 +50,8 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeType:
-    """A relation between two node types; columns: all columns except src and dst."""
+    """A relation between two node types; columns: all columns except src and dst; zone: of dates without one, where
+    times come from dates."""
 
     name: str
     num_edges: int
@@ -58,6 +59,7 @@ class EdgeType:
     dst_type: NodeType
     columns: tuple[str, ...]
     time_scale: np.generic | None = None
+    zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ def read_relation(file: h5py.File, name: str, types: dict[str, NodeType], kind: 
             )
     count = checked_count(group, "num_edges")
     columns = tuple(column for column in sorted(group) if column not in ("src", "dst"))
-    return EdgeType(name, count, types[src], types[dst], columns, time_scale(group))
+    return EdgeType(name, count, types[src], types[dst], columns, time_scale(group), group.attrs.get("zone"))
 
 
 def time_scale(group: h5py.Group) -> np.generic | None:

@@ -195,4 +195,6 @@ def write_outline(book: h5py.File, source: Source, layout: PartLayout) -> None:
         group.attrs["num_edges"], group.attrs["relation_id"] = relation.num_edges, relation_id
         if relation.time_scale is not None:
             group.attrs["time_scale"] = relation.time_scale
+        if relation.zone is not None:
+            group.attrs["zone"] = relation.zone
         group["columns"] = np.array([name.encode() for name in relation.columns], "S")

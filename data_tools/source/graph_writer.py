@@ -221,6 +221,7 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
         group.attrs["time_scale"] = edge.spec.time_scale
         if edge.are_dates:
             group.attrs["dates"] = True
+            group.attrs["zone"] = edge.spec.zone
         write_chosen(group, "time", edge.time, chosen)
     for name, column in edge.columns.items():
         write_chosen(group, name, column, chosen)

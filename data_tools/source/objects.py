@@ -50,9 +50,10 @@ def renamed(columns: dict[str, np.ndarray], names: dict[str, str], relation: str
     return {names.get(name, name): values for name, values in columns.items()}
 
 
-def columns_of(table: Any, what: str) -> dict[str, np.ndarray]:
+def columns_of(table: Any, what: str, dates: str = "") -> dict[str, np.ndarray]:
     """Read the columns of a pandas or Arrow table, or of a mapping. Times of dates become seconds since 1970. Raises
-    ValueError that begins with ``what`` for anything else, and for columns that differ in length."""
+    ValueError that begins with ``what`` for anything else, and for columns that differ in length. dates: name of the
+    column whose dates stay dates, of whole seconds."""
     if hasattr(table, "column_names"):  # Arrow
         columns = {name: table[name].to_pandas().to_numpy() for name in table.column_names}
     elif hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas
@@ -64,22 +65,25 @@ def columns_of(table: Any, what: str) -> dict[str, np.ndarray]:
     sizes = {name: len(values) for name, values in columns.items()}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"{what}: columns must have one length, got {sizes or 'no column'}")
-    return {name: _plain(values, f"{what}: column {name}") for name, values in columns.items()}
+    columns = {name: _plain(values, f"{what}: column {name}") for name, values in columns.items()}
+    is_left = {name: values.dtype.kind == "M" and name != dates for name, values in columns.items()}
+    return {name: values.astype(np.int64) if is_left[name] else values for name, values in columns.items()}
 
 
 def _plain(values: np.ndarray, what: str) -> np.ndarray:
-    """Make a column numbers or text. Raises ValueError for dates that are missing, and for other objects."""
+    """Make a column numbers, text, or dates to the second. Raises ValueError for dates that are missing, or have parts
+    of seconds, and for other objects."""
     if values.dtype.kind == "M":
         if np.isnat(values).any():
             raise ValueError(f"{what}, row {int(np.flatnonzero(np.isnat(values))[0]) + 1}: no date")
         seconds = values.astype("datetime64[ns]").astype(np.int64)
         if (seconds % 10**9).any():
             raise ValueError(f"{what}: dates have parts of seconds: round them, or give integers of a smaller unit")
-        return seconds // 10**9
+        return (seconds // 10**9).astype("datetime64[s]")
     if values.dtype.kind != "O":
         return values
     if len(values) and all(hasattr(value, "timestamp") for value in values):
-        return np.array([value.timestamp() for value in values]).astype(np.int64)
+        return np.array([value.timestamp() for value in values]).astype("datetime64[s]")
     if all(isinstance(value, str) for value in values):
         return values.astype(str)
     refused = ValueError(f"{what}: values are neither numbers nor words nor vectors of one length")

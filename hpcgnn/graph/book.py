@@ -171,13 +171,15 @@ def check_same_set(path: str | os.PathLike, world: Group) -> None:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A relation: src_type and dst_type are numbers of the book's node types; num_edges: in the whole graph;
-    time_scale: times of the graph / times of its source."""
+    time_scale: times of the graph / times of its source; zone: of dates without one, where times come from dates, empty
+    where that is not known."""
 
     name: str
     src_type: int
     dst_type: int
     num_edges: int
     time_scale: float = 1
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +243,9 @@ def _read_relations(book: h5py.File, types: tuple[str, ...]) -> tuple[Relation, 
     for name in files.relations(book):
         src, _, dst = files.split_relation(name)
         attributes = book["edges"][name].attrs
-        scale = float(attributes.get("time_scale", 1))
-        relations.append(Relation(name, types.index(src), types.index(dst), int(attributes["num_edges"]), scale))
+        scale, zone = float(attributes.get("time_scale", 1)), str(attributes.get("zone", ""))
+        ends, count = (types.index(src), types.index(dst)), int(attributes["num_edges"])
+        relations.append(Relation(name, *ends, count, scale, zone))
     return tuple(relations)
 
 

@@ -12,7 +12,7 @@ and ``splits`` (JSON: first and last snapshot of train, val, test) where the sou
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
         feat?, label?, split?, ...  [N, ...] any further column, first dimension N
     /edges/<src>.<rel>.<dst>        attributes: num_edges, relation_id (0, 1, ... without gaps); dates? (true: times /
-                                    time_scale are seconds since 1970)
+                                    time_scale are seconds since 1970), zone? (of dates that named none)
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
         feat?, label?, weight?, split?, ...  [E, ...]
@@ -41,7 +41,7 @@ partition set, a folder; every file carries the same ``set_id``::
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
-        /edges/<src>.<rel>.<dst>    attributes: num_edges, relation_id, time_scale?
+        /edges/<src>.<rel>.<dst>    attributes: num_edges, relation_id, time_scale?, zone? as in the graph file
             columns                 [C] names of the columns besides src and dst, UTF-8 bytes of fixed width
         /parts/hash                 [P] sha256 of every part file, hex, dtype S64
         /parts/bytes                [P]

@@ -8,8 +8,11 @@ rank.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ CSV_BYTES, ROWS = 1 << 22, 1 << 18  # of a CSV, and of a Parquet file, that rank
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # that files begin with
 INTEGRAL, CANONICAL = r"^(?:\+|(-))?(\d+)(?:\.0*)?$", r"^(0|-?[1-9]\d{0,18})$"
 
+OFFSET = re.compile(r"([+-]\d\d)(\d\d)$")  # of a time zone, as Arrow writes and does not read it
 Block = Mapping[str, "pa.Array"]  # columns of text, by name
 Parse = Callable[[str, int, Block], dict[str, np.ndarray]]
 
@@ -159,6 +163,22 @@ def each_value(path: str, first: int, text: pa.Array, value_of: Callable[[str], 
     if len(wrong):
         raise ValueError(f"{path}: row {first + wrong[0]}: {values[number[wrong[0]]]}")
     return np.array(values, dtype)[number]
+
+
+def date_seconds(text: str, zone: str = "") -> Decimal | None:
+    """Read a date in ISO 8601, to the nanosecond, as seconds since 1970 in UTC; None for anything else. zone: of a date
+    that names none, by default UTC; of an hour that occurs twice it is the earlier one, as for ``hpcgnn convert``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    word = pa.scalar(OFFSET.sub(r"\1:\2", text))
+    for named in (False, True):
+        with suppress(pa.ArrowInvalid):
+            date = word.cast(pa.timestamp("ns", "UTC" if named else None))
+            if not named:
+                date = pc.assume_timezone(date, zone or "UTC", ambiguous="earliest", nonexistent="raise")
+            return Decimal(date.value) / 10**9
+    return None
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ class TemporalPartition:
     None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
     features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
     unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
-    source; classes: words that the events' labels were made from."""
+    source; classes: words that the events' labels were made from; zone: of dates, as in ``Relation``."""
 
     book: Book
     graph_hash: str
@@ -135,6 +135,7 @@ class TemporalPartition:
     time_scale: float = 1
     classes: tuple[str, ...] = ()
     features: Any = None
+    zone: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -195,7 +196,7 @@ def open_partition(
             book, opened.graph_hash, relation.name, relation.num_edges, opened.flat_row,
             _node_feature(path, parts, types), node_ids, _merge_history(parts, len(types)),
             _merge_events([p.own for p in parts]), _join_features(path, parts), parts[0].unread,
-            parts[0].unread_of_nodes, relation.time_scale, parts[0].classes,
+            parts[0].unread_of_nodes, relation.time_scale, parts[0].classes, zone=relation.zone,
         )  # fmt: skip
 
 

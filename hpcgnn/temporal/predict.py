@@ -26,6 +26,7 @@ from hpcgnn.loop.question_file import (
     Block,
     Named,
     Questions,
+    date_seconds,
     each_value,
     finite_numbers,
     numbers_of,
@@ -38,7 +39,7 @@ from hpcgnn.task.metrics import check_finite
 from hpcgnn.task.ranking import BEST
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import TemporalConfig
-from hpcgnn.temporal.graph import FEATURE, Events
+from hpcgnn.temporal.graph import FEATURE, Events, TemporalPartition
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.schema import CLASSES
@@ -55,16 +56,19 @@ def source_times(times: Any, scale: float) -> Any:
     return times if scale == 1 else times / scale
 
 
-def read_times(path: str, first: int, text: pa.Array, after: int, scale: float = 1) -> np.ndarray:
+def read_times(
+    path: str, first: int, text: pa.Array, after: int, scale: float = 1, zone: str = ""
+) -> np.ndarray:  # fmt: skip
     """Read times [b] of the graph's source, from row ``first`` of a file on, as times int64 of the graph, which are
-    ``scale`` times as large; ``after`` + 1 where there is none.
+    ``scale`` times as large; ``after`` + 1 where there is none. zone: of dates without one; empty: the graph's times do
+    not come from dates.
 
     Raises ValueError naming file and row for a bad time, or one that is no whole number in the graph.
     """
-    return each_value(path, first, text, lambda word: _time(word, after, scale), np.int64)
+    return each_value(path, first, text, lambda word: _time(word, after, scale, zone), np.int64)
 
 
-def _time(text: str, after: int, scale: float) -> int | str:
+def _time(text: str, after: int, scale: float, zone: str) -> int | str:
     """Read a time, or say what is wrong with it."""
     if not text:
         return after + 1
@@ -72,7 +76,15 @@ def _time(text: str, after: int, scale: float) -> int | str:
     try:
         time = Decimal(text) * Decimal(repr(scale))
     except ArithmeticError:
-        return f"time {text!r} is not {needed}"
+        date = date_seconds(text, zone)
+        if date is None:
+            return f"time {text!r} is not {needed}" + (", and no date in ISO 8601" if zone else "")
+        if not zone:
+            return (
+                f"time {text!r} is a date, and the times of this graph are not known to come from dates: give numbers "
+                "in the unit of its source, or convert and partition the source's dates again"
+            )
+        time, needed = date * Decimal(repr(scale)), f"a time of the graph, whose unit is {1 / scale:g} s"
     if time.is_finite() and abs(time) > np.iinfo(np.int64).max:
         return f"time {text} does not fit 64 bits"
     if not time.is_finite() or abs(time - time.to_integral_value()) > TOLERANCE:
@@ -96,7 +108,7 @@ def read_nodes(session: Session, path: str) -> Questions:
         kinds = numbers_of(path, first, text["type"], numbers, refuse) if "type" in text else None
         return {
             "type": np.zeros(len(text["node"]), np.int64) if kinds is None else kinds,
-            "time": _times_of(path, first, text, "node", after, partition.time_scale),
+            "time": _times_of(path, first, text, "node", after, partition),
         }
 
     named = {"node": Named(types, partial(partition.original_ids, world=session.world), "type")}
@@ -118,7 +130,7 @@ def read_pairs(session: Session, path: str) -> Questions:
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
         numbers = [finite_numbers(path, first, name, text[name]).astype(np.float32) for name in features]
         feature = {"feature": np.column_stack(numbers)} if numbers else {}
-        return {"time": _times_of(path, first, text, "src", after, partition.time_scale), **feature}
+        return {"time": _times_of(path, first, text, "src", after, partition), **feature}
 
     source, _, destination = files.split_relation(partition.relation)
     ids_of = partial(partition.original_ids, world=world)
@@ -126,11 +138,13 @@ def read_pairs(session: Session, path: str) -> Questions:
     return read_questions(path, named, world, features, ["time"], parse)
 
 
-def _times_of(path: str, first: int, text: Block, names: str, after: int, scale: float) -> np.ndarray:
+def _times_of(
+    path: str, first: int, text: Block, names: str, after: int, partition: TemporalPartition
+) -> np.ndarray:  # fmt: skip
     """Read the times of a block, where it has them."""
     if "time" not in text:
         return np.full(len(text[names]), after + 1)
-    return read_times(path, first, text["time"], after, scale)
+    return read_times(path, first, text["time"], after, partition.time_scale, partition.zone)
 
 
 def queries_at(

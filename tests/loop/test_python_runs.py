@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from static_runs import plain
@@ -124,6 +125,27 @@ def test_the_callers_settings_stay(mpi_tmp_path, graph):
     assert all(map(torch.equal, found, expected))
     assert torch.get_num_threads() == 2
     assert torch.get_float32_matmul_precision() == precision
+
+
+@pytest.mark.parametrize("zone", [None, "America/New_York"])
+def test_times_of_questions_are_dates_as_in_the_graph(comm, mpi_tmp_path, zone):
+    """Of pandas and Arrow, with a time zone or not, and as text; the same as the seconds that the graph has."""
+    days = pd.date_range("2024-01-01", periods=200, freq="D", tz=zone)
+    rng = np.random.default_rng(2)
+    events = pd.DataFrame({"src": rng.integers(0, 9, 200), "dst": rng.integers(10, 19, 200), "when": days})
+    on_rank_0(comm, lambda: hpcgnn.from_edges(events, mpi_tmp_path / "events.h5", time="when") and None)
+    config = {"train.epochs": 1, "train.precision": "float64", "memory.dim": 8, "model.hidden": 8, "comm.device": "cpu"}
+    run = hpcgnn.fit(mpi_tmp_path / "events.h5", "tgn", config, folder=mpi_tmp_path / "run", quiet=True)
+    asked = events.iloc[[120, 190, 150]].rename(columns={"when": "time"})
+    seconds = [int(day.timestamp()) for day in asked["time"]]
+    text = mpi_tmp_path / "pairs.csv"
+    on_rank_0(comm, lambda: asked.to_csv(text, index=False))
+    arrow = pa.table({name: pa.array(asked[name]) for name in asked})
+    answers = [run.predict(pairs=table) for table in (asked.assign(time=seconds), asked, arrow, text)]
+    if comm.rank == 0:
+        assert answers[0]["time"].tolist() == seconds
+        for answer in answers[1:]:
+            pd.testing.assert_frame_equal(answer, answers[0], check_dtype=False, rtol=1e-12)
 
 
 def test_a_run_goes_on(comm, mpi_tmp_path, graph):

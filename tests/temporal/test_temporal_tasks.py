@@ -502,6 +502,23 @@ def test_times_between_those_of_the_graph_are_refused(time, scale, message):
         read_times("pairs.csv", 2, pa.array(["5", time, time]), 17, scale)
 
 
+@pytest.mark.parametrize(
+    ("word", "zone", "scale", "expected"),
+    [("2024-01-01", "UTC", 1, 1704067200), ("2024-01-01 01:00:00.5+0100", "UTC", 1000.0, 1704067200500),
+     ("2024-07-01T00:00", "Europe/Berlin", 1, 1719784800), ("2024-07-01T00:00Z", "Europe/Berlin", 1, 1719792000),
+     ("2024-01-01", "", 1, "is a date, and the times of this graph are not known to come from dates: give numbers"),
+     ("2024-01-01T00:00:00.5", "UTC", 1, "is not a time of the graph, whose unit is 1 s"),
+     ("2024-13-01", "UTC", 1, "is not an integer, and no date in ISO 8601"),
+     ("2024-03-31T02:30", "Europe/Berlin", 1, "no date in ISO 8601")],
+)  # fmt: skip
+def test_dates_are_times_where_the_graph_has_dates(word, zone, scale, expected):
+    if isinstance(expected, int):
+        assert read_times("pairs.csv", 1, pa.array([word, "5"]), 0, scale, zone).tolist() == [expected, 5 * scale]
+        return
+    with pytest.raises(ValueError, match=rf"pairs.csv: row 2: time '{word}' {expected}|{expected}"):
+        read_times("pairs.csv", 1, pa.array(["5", word]), 0, scale, zone)
+
+
 def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_path):
     """With the scores of the graph of the same stored times."""
 
