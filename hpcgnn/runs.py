@@ -30,6 +30,7 @@ from hpcgnn.comm.ledger import Ledger
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
+from hpcgnn.loop.answer_file import METADATA
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_FAILURE, EXIT_REQUEUE, SWITCH_SECONDS, Answered, abort
 from hpcgnn.loop.logs import read_lines
 from hpcgnn.loop.settings import Sections
@@ -48,16 +49,21 @@ def fit(
     """Collective. Train as ``hpcgnn train`` does, and return the run.
 
     data: folder of a partition set; or a graph file, which is partitioned first, into the folder GRAPH-parts beside it,
-    unless that folder has its partition set already; empty: a built-in graph. recipe: name of a recipe. config: values
-    of configuration keys, such as ``{"train.epochs": 10, "sampling.fanouts": [10, 5]}``; a class is taken for its path.
-    kind: of a built-in graph; the data decides where there is some. folder: the run folder; empty: a new one below
-    ``runs/``. quiet: print nothing; the log is in the run folder.
+    unless that folder has its partition set already; empty: the ``data.path`` of ``config``, or a built-in graph.
+    recipe: name of a recipe. config: values of configuration keys, such as ``{"train.epochs": 10, "sampling.fanouts":
+    [10, 5]}``; a class is taken for its path. kind: of a built-in graph; the data decides where there is some. folder:
+    the run folder; empty: a new one below ``runs/``. quiet: print nothing; the log is in the run folder.
 
     Raises ValueError and DistributedError for wrong data or values, and KeyboardInterrupt after a request to stop, such
     as Ctrl-C: ``Run.resume`` then continues.
     """
     argv = ["--recipe", recipe] if recipe else []
     _check_keys(config)
+    values = _flat(config or {})
+    path_of_config = values.pop("data.path", "")
+    if data and path_of_config:
+        raise ValueError(f"data is {os.fspath(data)}, and data.path of config {path_of_config}: leave out one of them")
+    data = data or path_of_config
     if data:
         path, found = _on_ranks(lambda world: partition_set(Path(data), world))
         wanted = kind or (configuration.kind_of(argv) if recipe else found)
@@ -67,7 +73,7 @@ def fit(
         argv += ["--kind", found, "--data.path", str(path)]
     elif kind:
         argv += ["--kind", kind]
-    return _train([*argv, *words(config), *(["--output.dir", os.fspath(folder)] if folder else [])], quiet)
+    return _train([*argv, *words(values), *(["--output.dir", os.fspath(folder)] if folder else [])], quiet)
 
 
 def load_run(folder: str | os.PathLike) -> Run:
@@ -118,12 +124,13 @@ class Run:
 
         pairs, nodes, sources, destinations: the questions, as a file, a data frame, or a mapping of columns to arrays.
         data: another partition set; empty: the run's. options: further options of the command, such as ``top_k=10``,
-        ``new_only=True``, ``probabilities=True``. Raises DistributedError.
+        ``new_only=True``, ``probabilities=True``. ``attrs["hpcgnn"]`` of the data frame has where the answers come
+        from, as files of answers do. Raises DistributedError.
         """
         asked = {"pairs": pairs, "nodes": nodes, "sources": sources, "destinations": destinations}
         asked = {name: _table_of(name, table) for name, table in asked.items() if table is not None}
-        pandas = _pandas()
-        return self._answer(".parquet", asked, options | {"data.path": data}, pandas.read_parquet)
+        _pandas()
+        return self._answer(".parquet", asked, options | {"data.path": data}, _frame_of)
 
     def embeddings(self, nodes: Any = None, *, data: str | os.PathLike = "") -> dict[str, np.ndarray] | None:
         """Return the embeddings of all nodes, or of the ones in ``nodes`` (as for ``predict``), on rank 0, None on
@@ -143,7 +150,10 @@ class Run:
                 with together(world, "write the questions"):
                     for name, table in asked.items():
                         argv += [f"--{name}", str(_as_file(table, place / f"{name}.csv", world.rank == 0))]
-                with contextlib.redirect_stdout(io.StringIO()):  # a line that names the file, which is removed
+                with (
+                    contextlib.redirect_stdout(io.StringIO()),  # a line that names the file, which is removed
+                    _naming_arguments(place, asked),
+                ):
                     predict.main(world, [*argv, *_options(options)])
                 result = None
                 with together(world, "read the answers"):
@@ -337,6 +347,28 @@ def _as_file(table: Any, path: Path, writes: bool) -> Path:
 
         csv.write_csv(table, path)
     return path
+
+
+@contextlib.contextmanager
+def _naming_arguments(place: Path, asked: Values) -> Iterator[None]:
+    """Name the arguments in errors, in place of the files that they were written into."""
+    try:
+        yield
+    except DistributedError as error:
+        message = str(error)
+        for name in asked:
+            message = message.replace(str(place / f"{name}.csv"), name)
+        raise DistributedError(message, error.user_error) from error
+
+
+def _frame_of(path: Path) -> pd.DataFrame:
+    """Read a Parquet file of answers, with where they come from."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    frame = table.to_pandas()
+    frame.attrs[METADATA] = json.loads(table.schema.metadata[METADATA.encode()])
+    return frame
 
 
 def _arrays_of(path: Path) -> dict[str, np.ndarray]:

@@ -80,6 +80,7 @@ def test_answers_are_the_commands_answers(comm, mpi_tmp_path, graph):
     else:
         expected = pd.read_csv(out)
         pd.testing.assert_frame_equal(answers, expected, check_dtype=False, rtol=1e-12)
+        assert answers.attrs["hpcgnn"] == json.loads((mpi_tmp_path / "answers.csv.json").read_text())
         assert embedded["embedding"].shape == (len(expected), 16)
         assert list(embedded["node"]) == list(expected["node"])
     assert not list(run.folder.glob(".answers-*"))
@@ -198,6 +199,20 @@ def test_values_become_a_command_line():
     assert words(nested) == [
         '--train.metrics=["hpcgnn.runs.words"]', "--sampling.fanouts=[3, 4]", "--sampling.a=[5]",
     ]  # fmt: skip
+
+
+def test_data_path_of_config_is_data(mpi_tmp_path, graph):
+    """The graph has the kind, and a graph file is partitioned."""
+    config = {**SMALL, "train": {"epochs": 1}}
+    run = hpcgnn.fit(config={**config, "data": {"path": graph}}, folder=mpi_tmp_path / "run", quiet=True)
+    assert run.config.KIND == "static"
+    assert run.config.data.path == str(graph.with_name("papers-parts"))
+    with pytest.raises(ValueError, match="recipe 'tgn' is for temporal graphs"):
+        hpcgnn.fit(recipe="tgn", config={"data.path": graph})
+    with pytest.raises(ValueError, match="leave out one of them"):
+        hpcgnn.fit(graph, config={"data.path": graph})
+    with pytest.raises(DistributedError, match=r"^nodes: row 2: node 'x' is no node of this graph"):
+        run.predict(nodes={"node": ["node 1", "x"]})
 
 
 def test_a_kind_that_the_data_has_not_is_refused(mpi_tmp_path, graph):
