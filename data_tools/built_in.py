@@ -3,6 +3,7 @@ graphs."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from data_tools.derive import DeriveOptions, derive
@@ -35,9 +36,10 @@ def make_synthetic_snapshots(parts: Path, num_nodes: int, num_snapshots: int) ->
     partition(graph, parts, min(PARTS, num_nodes // 4), method="metis")
 
 
-def make_synthetic_graph(parts: Path, num_nodes: int, links: bool = False) -> None:
+def make_synthetic_graph(parts: str | os.PathLike, num_nodes: int, links: bool = False) -> None:
     """Make a graph with a power law of degrees, features and labels, written beside ``parts`` and partitioned into it.
     For ``links``, it is a graph of users and items, which joins items that have users in common."""
+    parts = Path(parts)
     graph = parts.parent / "synthetic.h5"
     if links:
         bare = parts.parent / "synthetic-links.h5"

@@ -24,6 +24,7 @@ LONG = (
     "measurements/snapshots.md", "measurements/static.md", "measurements/temporal.md", "models.md", "own_data.md",
     "partition.md", "performance.md", "recipes.md", "runs.md", "scaling.md", "slurm.md", "snapshots.md", "static.md",
     "static_sampling.md", "tutorials/classify_papers.md", "tutorials/forecast_sensors.md",
+    "tutorials/further.md", "tutorials/knowledge_graph.md", "tutorials/next_week.md", "tutorials/recommend_items.md",
     "tutorials/tgn_on_events.md",
 )  # fmt: skip
 MOST_HINTS = 40

@@ -140,7 +140,8 @@ def test_quoted_files_are_shown(site):
     """All files of examples/ stand on some page, except the programs that make the data of tutorials."""
     pages = [path.read_text() for path in (REPOSITORY / "docs").rglob("*.md")]
     names = re.findall(r"^<!-- file: examples/(\S+) -->$", "\n".join(pages), re.MULTILINE)
-    files = {path.name for path in (REPOSITORY / "examples").iterdir() if path.is_file()}
+    folder = REPOSITORY / "examples"
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*") if "__pycache__" not in path.parts}
     assert {name for name in files if not name.endswith("_data.py")} <= set(names) <= files
     library = (site / "library.html").read_text()
     assert "NeighborLoader" in library

@@ -17,9 +17,9 @@ RANKS = pytest.mark.parametrize("ranks", [1, 2])
 pytestmark = pytest.mark.launcher
 
 
-def run_script(name: str, folder: Path, ranks: int) -> str:
-    """What a script of a tutorial prints when it runs as its page says."""
-    environment = clean_environment() | {
+def environment_of(ranks: int) -> dict[str, str]:
+    """What an activated environment sets; on as many ranks, also where there are fewer cores."""
+    return clean_environment() | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "RANKS": str(ranks),
         "OMP_NUM_THREADS": "1",
@@ -31,8 +31,12 @@ def run_script(name: str, folder: Path, ranks: int) -> str:
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
+
+
+def run_script(name: str, folder: Path, ranks: int) -> str:
+    """What a script of a tutorial prints when it runs as its page says."""
     command = ["bash", str(EXAMPLES / name), str(folder)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    ended = subprocess.run(command, env=environment_of(ranks), capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
 
