@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import importlib
 import json
 import re
 import subprocess
@@ -20,6 +21,9 @@ from test_docs_commands import COMMANDS, LONG
 from test_examples import EXAMPLES, environment_of, run_script
 
 import hpcgnn
+from data_tools.convert import main as convert
+from data_tools.derive import main as derive_main
+from data_tools.split import main as split_main
 
 pytestmark = pytest.mark.launcher
 HERE = Path(__file__).parent
@@ -51,6 +55,11 @@ BLOCKS = {
     "predictions on another graph": ("use_a_model.md", "Another graph"),
     "training continued on another graph": ("use_a_model.md", "Continue training on another graph"),
     "a loop with many ranks in Python": ("python.md", "Under mpirun"),
+    "Reddit of PyTorch Geometric": ("ports.md", "PyTorch Geometric: Reddit"),
+    "Taobao of PyTorch Geometric": ("ports.md", "PyTorch Geometric: Taobao"),
+    "GraphSAGE of DGL": ("ports.md", "DGL: GraphSAGE with a custom sampler"),
+    "graphlearn's modes": ("ports.md", "graphlearn-for-pytorch: three modes"),
+    "RGCN of DGL on ogbn-mag": ("ports.md", "DGL: RGCN on ogbn-mag"),
 }
 MOST_COMMANDS, MOST_LINES = 5, 15
 
@@ -275,3 +284,29 @@ def test_jobs_without_a_batch_system(tmp_path):
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
     (finished,) = tmp_path.glob("runs/*/finished")
     assert lines_of(finished.parent / "metrics.jsonl")[-1]["kind"] == "test"
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "chance"), [("products", "own_sampler", 0.2), ("taobao", "taobao", 0.5)], ids=["DGL", "PyG"]
+)
+def test_loops_of_ports(tmp_path, monkeypatch, data, name, chance):
+    """Losses fall, and test scores are better than chance."""
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+    folder = EXAMPLES / "ports"
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(tmp_path)
+    options = {
+        "products": ["ogb-node", "folder=products", "split=sales_ranking"],
+        "taobao": ["taobao", "behavior=UserBehavior.csv"],
+    }
+    subprocess.run([sys.executable, str(folder / "ports_data.py"), data], check=True)
+    preset, *sets = options[data]
+    assert convert([f"--preset={preset}", *(f"--set={value}" for value in sets), "graph.h5"]) == 0
+    if data == "taobao":
+        assert split_main(["graph.h5", "graph.h5", "--relation", "user.to.item"]) == 0
+        assert derive_main(["graph.h5", "graph.h5", "--relation", "user.to.item"]) == 0
+    hpcgnn.partition(tmp_path / "graph.h5", tmp_path / "parts", 4)
+    losses, share = importlib.import_module(name).train(tmp_path / "parts")
+    third = len(losses) // 3
+    assert np.mean(losses[-third:]) < np.mean(losses[:third])
+    assert share > chance + 0.15
