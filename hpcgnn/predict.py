@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jsonargparse
 
+from hpcgnn.choices import check_choice
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
@@ -30,6 +31,10 @@ from hpcgnn.reopen import command_parser, open_run, parse, provenance
 def make_parser() -> jsonargparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = command_parser("hpcgnn predict", __doc__)
+    parser.add_argument(
+        "--task", type=str, default="",
+        help="task of a run with several, by its name in task.more, that answers; empty: the main one",
+    )  # fmt: skip
     parser.add_argument(
         "--pairs", type=str, default="", help="file of pairs to score: columns src, dst, and time or rel"
     )
@@ -73,6 +78,8 @@ def main(world: World, argv: list[str]) -> int:
 
     def change(config: Sections) -> Sections:
         check_suffix(arguments.out)
+        if arguments.task:
+            check_choice("--task", arguments.task, ("", *config.task.further))
         return kind_of(config).check(arguments, config)
 
     with open_run(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as (session, done):

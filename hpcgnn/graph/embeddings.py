@@ -6,6 +6,7 @@ n nodes at this rank, D width. Rows are drawn by flat row id, so that every part
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,7 +76,13 @@ class SparseEmbedding:
     def apply(self, route: Route, gradient: torch.Tensor) -> None:
         """Collective. Send gradients [W, D] of the route's rows to the owners, who add them up and update each row
         once."""
-        total, rows = route.push_sum(gradient.contiguous()), route.served
+        self.apply_all([(route, gradient)])
+
+    def apply_all(self, pushed: Sequence[tuple[Route, torch.Tensor]]) -> None:
+        """Collective. Do what ``apply`` does for several routes and their gradients; owners update a row of several
+        routes once, too."""
+        totals = [route.push_sum(gradient.contiguous()) for route, gradient in pushed]
+        rows, total = _sum_by_row([route.served for route, _ in pushed], totals)
         if len(rows) == 0:  # not before push_sum, which is collective
             return
         state = {name: native.gather_rows(table, rows) for name, table in self.state.items()}
@@ -107,6 +114,17 @@ class SparseEmbedding:
         """Adagrad (Duchi, Hazan, Singer, 2011)."""
         state["sum"].addcmul_(gradient, gradient)
         return self._lr * gradient / (state["sum"].sqrt() + ADAGRAD_EPS)
+
+
+def _sum_by_row(rows: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add up lists of values [k, D] by their rows [k], which are unique within a list. Returns rows and sums."""
+    if len(rows) == 1:
+        return rows[0], values[0]
+    unique, place = torch.unique(torch.cat(rows), return_inverse=True)
+    total = values[0].new_zeros((len(unique), values[0].shape[1]))
+    for at, of_list in zip(place.split([len(each) for each in rows]), values, strict=True):
+        total[at] += of_list  # list after list: the order, and so the rounding, is always the same
+    return unique, total
 
 
 def _draw(flat_row: np.ndarray, width: int, scale: float, seed: int) -> torch.Tensor:

@@ -31,10 +31,10 @@ def own_functions(paths: Sequence[str], taken: Sequence[str] = ()) -> dict[str, 
 
 def own_metrics(paths: Sequence[str], scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
     """Collective. Compute the metrics from the scores of all ranks by name, [n, ...], which rank 0 gathers in the order
-    of ranks. Raises DistributedError, on all ranks, for an exception in a function, and for a value that is no
-    number."""
-    if not paths:
-        return {}
+    of ranks; NaN where there are none. Raises DistributedError, on all ranks, for an exception in a function, and for a
+    value that is no number."""
+    if not paths or not scores:
+        return dict.fromkeys(own_functions(paths), float("nan"))
     gathered = {name: world.gather_rows(scores[name]) for name in sorted(scores)}
     metrics: dict[str, float] = {}
     with together(world, f"compute {KEY}"):

@@ -256,11 +256,16 @@ class Sections:
         changed.check_evaluation(changes)
         return changed
 
+    @property
+    def learns_links(self) -> bool:
+        """Whether the task is link prediction."""
+        return self.task.kind == "link"
+
     def check_evaluation(self, changes: dict[str, Any]) -> None:
         """Raise ValueError for changed keys of ``eval`` that have no effect on this run."""
         if "negatives" not in changes:
             return
-        if self.task.kind != "link":
+        if not self.learns_links:
             raise ValueError(f"--eval.negatives is for task.kind link, this run has {self.task.kind}: leave it out")
         if self.eval.ranking:
             raise ValueError(

@@ -28,7 +28,6 @@ from hpcgnn.loop.same_model import check_model, generator_states, refuse_draws
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.task.goal import TrainScores
-from hpcgnn.task.metrics import is_lower_better
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
@@ -299,7 +298,7 @@ class Trainer:
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if trained is not None:
             name = self._monitored
-            value = -metrics[name] if is_lower_better(name) else metrics[name]
+            value = -metrics[name] if self.session.goal.wants_lowest(name) else metrics[name]
             if progress.best_epoch < 0 and np.isnan(value):
                 self.log(f"validation has no {name}: the newest epoch is kept as the best")
             value = float(np.nan_to_num(value, nan=WORST))
@@ -328,7 +327,7 @@ class Trainer:
             for split, scores in (("val", val), ("test", test))
             for name, value in scores.items()
         }
-        best = "lowest" if is_lower_better(self._monitored) else "highest"
+        best = "lowest" if self.session.goal.wants_lowest(self._monitored) else "highest"
         self._write("test", epoch=self.progress.best_epoch, monitor=self._monitored, best=best, **values)
         self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import os
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
 
 from hpcgnn.choices import check_choices
-from hpcgnn.comm.world import CommConfig
+from hpcgnn.comm.world import CommConfig, DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.graph.negative_file import sha256_of
 from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
@@ -303,13 +307,14 @@ NODE, REGRESSION, LINK = "node", "regression", "link"
 EDGE_CLASSES, EDGE_REGRESSION = "edge", "edge_regression"
 OF_EDGES = (LINK, EDGE_CLASSES, EDGE_REGRESSION)
 OR_EDGES = " or ".join(OF_EDGES)
+STORED: Final = "stored"
 EDGE, BATCH, SHARED = "edge", "batch", "shared"
 ONE_END, BOTH_ENDS, PAIR = "destination", "both", "pair"
 
 
 @dataclass
-class GraphTaskConfig(TaskConfig):
-    """The task on the graph.
+class OneTaskConfig(TaskConfig):
+    """A task on the graph.
 
     Attributes:
         kind: Task: classification of a "node" or an "edge" by the column ``label``. With "regression" and
@@ -376,6 +381,16 @@ class GraphTaskConfig(TaskConfig):
         return self.kind in OF_EDGES
 
     @property
+    def hides_edges(self) -> bool:
+        """Whether held-out edges of the learned relation carry no messages."""
+        return self.of_edges and self.message_splits == TRAINING
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether other tasks have the same layers, so that heads make the outputs of all."""
+        return bool(self.further)
+
+    @property
     def is_typed(self) -> bool:
         """Whether the decoder of links has weights by edge type."""
         return self.kind == LINK and super().is_typed
@@ -392,6 +407,79 @@ class GraphTaskConfig(TaskConfig):
             raise ValueError(f"task.{key} is for task.kind {EDGE_CLASSES} or {EDGE_REGRESSION}: leave it out")
         if answers := [name for name in ("label", "split") if name in self.edge_columns]:
             raise ValueError(f"task.edge_columns: {answers[0]} is no input: leave it out")
+
+
+@dataclass
+class FurtherTaskConfig(OneTaskConfig):
+    """A task that is learned together with the main one.
+
+    Attributes:
+        weight: Factor of the task's loss in the sum of the losses; 0: it is evaluated and not learned.
+        batch_size: Number of the task's seeds in a step, over all ranks together; 0: train.batch_size.
+    """
+
+    weight: float = 1.0
+    batch_size: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.weight < math.inf:
+            raise ValueError(f"weight must be at least 0, got {self.weight}")
+        if self.batch_size < 0:
+            raise ValueError(f"batch_size must be at least 0, got {self.batch_size}")
+
+    @property
+    def shares_model(self) -> bool:
+        return True
+
+
+@dataclass
+class GraphTaskConfig(OneTaskConfig):
+    """The task on the graph.
+
+    Attributes:
+        more: Further tasks that the same layers learn, by name (multi-task learning). Each has the keys of task, and
+            weight (1.0), the factor of its loss, and batch_size (0: train.batch_size). Its metrics have its name and _
+            before theirs.
+    """
+
+    more: dict[str, FurtherTaskConfig] = field(default_factory=dict)
+
+    def __post_init__(self):
+        super().__post_init__()
+        tasks: dict[str, Any] = dict(self.more)  # mappings, as files have them, or sections
+        for name, keys in tasks.items():
+            if not re.fullmatch(r"\w+", str(name), re.ASCII):
+                raise ValueError(f"task.more: {name!r} is no name of a task: use letters, digits and _ alone")
+            with of_task(name):
+                tasks[name] = keys if isinstance(keys, FurtherTaskConfig) else _further_task(keys)
+        self.more = tasks
+
+    @property
+    def further(self) -> dict[str, FurtherTaskConfig]:
+        return self.more
+
+
+def _further_task(keys: Any) -> FurtherTaskConfig:
+    """Make the section of a further task. Raises ValueError."""
+    if not isinstance(keys, dict):
+        raise ValueError(f"expected a section with keys of task below it, got {keys!r}")
+    try:
+        return FurtherTaskConfig(**keys)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+@contextlib.contextmanager
+def of_task(name: str) -> Iterator[None]:
+    """Let errors name the further task that they are about; empty: the main task."""
+    begin = f"task.more.{name}: " if name else ""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{begin}{error}") from error
+    except DistributedError as error:
+        raise DistributedError(f"{begin}{error}", error.user_error) from error
 
 
 WIRES = {"": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -457,7 +545,7 @@ class StaticConfig(Sections):
     KIND = "static"
 
     data: GraphDataConfig = field(default_factory=GraphDataConfig)
-    task: GraphTaskConfig = field(default_factory=GraphTaskConfig)
+    task: OneTaskConfig = field(default_factory=GraphTaskConfig)
     sampling: GraphSamplingConfig = field(default_factory=GraphSamplingConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     node_embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -470,11 +558,12 @@ class StaticConfig(Sections):
     def __post_init__(self):
         check_time_groups(self.comm)
         check_parallel_epochs(self.train)
-        if self.eval.ranking and self.task.kind != "link":
+        tasks: list[OneTaskConfig] = [self.task, *self.task.further.values()]
+        if self.eval.ranking and not self.learns_links:
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")
         if self.eval.ranking == POOLED and self.task.is_typed:
             raise ValueError(f"eval.ranking {POOLED}: given pairs have no edge type, which {self.task.decoder} reads")
-        if self.eval.message_edges != TRAINING and (not self.task.of_edges or self.task.message_splits == ALL):
+        if self.eval.message_edges != TRAINING and not any(task.hides_edges for task in tasks):
             raise ValueError(
                 f"eval.message_edges {self.eval.message_edges} is for task.kind {OR_EDGES}, with task.message_splits "
                 f"{TRAINING}: leave it out"
@@ -510,6 +599,32 @@ class StaticConfig(Sections):
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
             )
+        if self.task.further:
+            _check_tasks(self, tasks)
+
+    def of_task(self, name: str) -> StaticConfig:
+        """Return the configuration of one of several tasks, with its random numbers, batches and evaluation; empty: of
+        the main task, which is this one."""
+        if not name:
+            return self
+        task: FurtherTaskConfig = self.task.further[name]
+        evaluation = self.eval
+        if task.kind != LINK:
+            evaluation = replace(evaluation, ranking="", negatives_file="", negatives_sha256="",
+                                 exact=evaluation.scores_all)  # fmt: skip
+        if not task.hides_edges:
+            evaluation = replace(evaluation, message_edges="train")
+        number = list(self.task.further).index(name) + 1
+        train = replace(
+            self.train, seed=seed_of(self.train.seed, number), batch_size=task.batch_size or self.train.batch_size,
+            train_metrics=False,
+        )  # fmt: skip
+        return replace(self, task=task, train=train, eval=evaluation)
+
+    @property
+    def by_task(self) -> dict[str, StaticConfig]:
+        """The configurations of all tasks, the main one's first, with an empty name."""
+        return {name: self.of_task(name) for name in ("", *self.task.further)}
 
     def resolve_inputs(self) -> None:
         """Make the paths of inputs absolute, and read the sha256 of the file of negatives. Raises ValueError for one
@@ -535,6 +650,11 @@ class StaticConfig(Sections):
             )
         return super().evaluated_by(protocol, "", baseline, changes)
 
+    @property
+    def learns_links(self) -> bool:
+        """Whether any task is link prediction."""
+        return any(task.kind == LINK for task in (self.task, *self.task.further.values()))
+
     def check_evaluation(self, changes: dict[str, Any]) -> None:
         """Raise ValueError for changed keys of ``eval`` that have no effect on this run."""
         super().check_evaluation(changes)
@@ -546,6 +666,29 @@ class StaticConfig(Sections):
 def message_columns(config: StaticConfig) -> list[str]:
     """List the columns of edges that blocks have, besides weights that multiply messages."""
     return list(dict.fromkeys([*config.sampling.edge_columns, *[EDGE_FEATURE] * config.model.edge_features]))
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Derive the seed, below 2^56, of the random numbers of a further task, counted from 1: no two tasks of a run draw
+    the same."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=7).digest(), "big")
+
+
+def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
+    """Raise ValueError for settings that do not go with several tasks."""
+    settings = {
+        "train.full_graph": config.train.full_graph, "train.cuda_graphs": config.train.cuda_graphs,
+        "comm.sampling_servers": config.comm.sampling_servers > 0,
+        f"eval.ranking {config.eval.ranking} of several tasks of kind link": (
+            config.eval.ranking in GIVEN and sum(task.kind == LINK for task in tasks) > 1
+        ),
+        "task.message_edges typed and both": any(task.message_edges != STORED for task in tasks),
+    }  # fmt: skip
+    if used := _used(settings):
+        raise ValueError(f"task.more: training of several tasks does not go with {used}: leave it out, or task.more")
+    for name in config.task.further:
+        with of_task(name):
+            config.of_task(name)
 
 
 def _used(settings: dict[str, Any]) -> str:

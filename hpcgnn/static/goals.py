@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.negative_file import file_of
 from hpcgnn.graph.partition import GraphPartition, Relation
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.session import StepTask
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.static.config import (
     ALL,
@@ -57,7 +59,6 @@ from hpcgnn.static.step import (
     GraphEdgeTask,
     GraphLinkTask,
     GraphNodeTask,
-    GraphTask,
     ReplacedEnd,
     label_edges,
     score_negatives,
@@ -101,22 +102,37 @@ class StaticGoal(Goal):
     """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
     roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
     complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
-    in training."""
+    in training. head: module that scores seeds by the model's outputs, once the model was extended."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     loss: Loss
+    head: Any
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
     test_messages: GraphPartition | None = None
 
+    @property
+    def by_task(self) -> dict[str, StaticGoal]:
+        """The goals of all tasks by name, the main one's empty and first: this one."""
+        return {"": self}
+
     @abstractmethod
-    def task(self, *shared) -> GraphTask:
+    def make_head(self) -> torch.nn.Module:
+        """Make the head, and keep it."""
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Add the head to the model of this task alone."""
+        model.decoder = self.make_head()
+        return model
+
+    @abstractmethod
+    def task(self, *shared) -> StepTask:
         """Make what executes plans; shared: what GraphTask takes."""
 
     @abstractmethod
     def exact_scores(
-        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split from the model's outputs [n, C] of all local nodes of a graph. ``between`` is
         called on all ranks after every step; what it raises ends the scoring."""
@@ -133,9 +149,11 @@ class NodeGoal(StaticGoal):
             label, split = node_numbers(columns, name) if self._numbers else node_labels(columns, name, task.classes)
         self.roots, self._type_name = ((kind, "id"),), name
         self.several = label.ndim == 2
-        self.num_outputs = 1 if self._numbers else count_classes(label, task.classes, world)
+        self.classes = 0 if self._numbers else count_classes(label, task.classes, world)
+        self._is_alone, hidden = not task.shares_model, config.model.hidden
+        self.num_outputs = (self.classes or 1) if self._is_alone else hidden
         with together(world, "read task.class_weights"):
-            weights = class_weights(task.class_weights, self.num_outputs, config.train.dtype, world.device)
+            weights = class_weights(task.class_weights, self.classes, config.train.dtype, world.device)
         self.loss = make_loss(task, weights)
         self.pools, labeled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
@@ -146,11 +164,23 @@ class NodeGoal(StaticGoal):
         unknown = sum(int((~is_known(pool.columns["label"])).sum()) for pool in self.pools.values())
         self._num_unknown = int(world.total(unknown))  # of several labels a node some
 
-    def task(self, *shared) -> GraphNodeTask:
-        return GraphNodeTask(self.node_type, self.loss, *shared)
+    def make_head(self) -> torch.nn.Module:
+        self.head = torch.nn.Identity()
+        if not self._is_alone:
+            self.head = Head(self.num_outputs, self.num_outputs, self.classes or 1)
+        return self.head
 
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Leave the model as it is: its outputs are scores."""
+        self.make_head()
+        return model
+
+    def task(self, *shared) -> GraphNodeTask:
+        return GraphNodeTask(self.node_type, self.loss, self.head, *shared)
+
+    @torch.no_grad()
     def exact_scores(
-        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split's seeds at their owners."""
         pool, partition = self.pools[batches.name], graph.partition
@@ -158,7 +188,8 @@ class NodeGoal(StaticGoal):
         place = torch.from_numpy(pool.columns["id"] - first).to(outputs.device)
         label = torch.from_numpy(pool.columns["label"]).to(outputs.device)
         collected = self.collector()
-        collected.take(LabelScores(outputs[partition.of_type(self.node_type)][place], label).arrays())
+        output = self.head(outputs[partition.of_type(self.node_type)][place])
+        collected.take(LabelScores(output, label).arrays())
         return collected
 
     def collector(self) -> Collected:
@@ -167,7 +198,7 @@ class NodeGoal(StaticGoal):
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of the metrics of classes, of several labels a node, or of the errors of numbers."""
-        return regression_metric_names() if self._numbers else class_metric_names(self.num_outputs, self.several)
+        return regression_metric_names() if self._numbers else class_metric_names(self.classes, self.several)
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure training as a split is measured."""
@@ -184,7 +215,7 @@ class NodeGoal(StaticGoal):
             return f"{self._type_name} labels, a number a node"
         kinds = "classes, several a node" if self.several else "classes"
         unknown = f" ({self._num_unknown} single labels are unknown and left out)" if self._num_unknown else ""
-        return f"{self._type_name} labels, {self.num_outputs} {kinds}{unknown}"
+        return f"{self._type_name} labels, {self.classes} {kinds}{unknown}"
 
 
 def seeds_of(batches: SeedBatches, step: int) -> dict[str, np.ndarray]:
@@ -225,18 +256,17 @@ class LabeledEdgesGoal(StaticGoal):
         unlabeled = f" ({edges.num_unlabeled} edges without a label are not learned)" * (edges.num_unlabeled > 0)
         self._found = unlabeled + _describe_seeds(config, edges.seeds, partition, kind)
 
-    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Add the head that labels edges to the model."""
-        model.decoder = Head(2 * self.num_outputs + sum(self.widths), self.num_outputs, self.classes or 1)
-        return model
+    def make_head(self) -> torch.nn.Module:
+        self.head = Head(2 * self.num_outputs + sum(self.widths), self.num_outputs, self.classes or 1)
+        return self.head
 
     def task(self, *shared) -> GraphEdgeTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphEdgeTask(types, self._task.edge_columns, self.loss, *shared)
+        return GraphEdgeTask(types, self._task.edge_columns, self.loss, self.head, *shared)
 
     @torch.no_grad()
     def exact_scores(
-        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split, a batch at a time."""
         collected = self.collector()
@@ -244,7 +274,7 @@ class LabeledEdgesGoal(StaticGoal):
             seeds = seeds_of(batches, step)
             ends = pull_outputs(outputs, [seeds["src"], seeds["dst"]], graph)
             columns = [torch.from_numpy(seeds[name]).to(outputs.device) for name in self._task.edge_columns]
-            output = label_edges(model.decoder, ends, columns)
+            output = label_edges(self.head, ends, columns)
             collected.take(LabelScores(output, torch.from_numpy(seeds["label"])).arrays())
             between()
         return collected
@@ -387,26 +417,25 @@ class LinkGoal(StaticGoal):
         if unused and evaluation.negatives_file != file_of(evaluation.negatives_file, "val"):
             self._found += f", {unused} lines of eval.negatives_file are of no edge of their split"
 
-    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Add the decoder that scores links to the model."""
+    def make_head(self) -> torch.nn.Module:
         task = self._config.task
         sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature)
-        model.decoder = DECODERS[task.decoder].make(sizes)
-        return model
+        self.head = DECODERS[task.decoder].make(sizes)
+        return self.head
 
     def task(self, *shared) -> GraphLinkTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphLinkTask(types, self._replaced, self._together, self.loss, *shared)
+        return GraphLinkTask(types, self._replaced, self._together, self.loss, self.head, *shared)
 
     @torch.no_grad()
     def exact_scores(
-        self, outputs: torch.Tensor, batches: SeedBatches, model, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split, a batch at a time."""
         if self.candidates:
-            return self._rank(outputs, batches, model.decoder, graph, between)
+            return self._rank(outputs, batches, graph, between)
         if self._pairs:
-            return self._score_pool(outputs, batches, model.decoder, graph, between)
+            return self._score_pool(outputs, batches, graph, between)
         collected, is_given = self.collector(), self._config.eval.ranking == LISTED
         replaced = self._replaced[: 1 if is_given else None]
         for step in range(batches.num_steps):
@@ -415,13 +444,13 @@ class LinkGoal(StaticGoal):
             src, dst, *negatives = pull_outputs(outputs, [columns[name] for name in names], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             together = self._together and not is_given
-            scores = score_negatives(model.decoder, (src, dst), negatives, replaced, together, relation)
-            collected.take(LinkScores.of_ends(model.decoder(src, dst, relation), scores).arrays())
+            scores = score_negatives(self.head, (src, dst), negatives, replaced, together, relation)
+            collected.take(LinkScores.of_ends(self.head(src, dst, relation), scores).arrays())
             between()
         return collected
 
     def _score_pool(
-        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Score a split's seeds, and the given pairs."""
         collected, pairs = self.collector(), self._pairs[batches.name]
@@ -429,7 +458,7 @@ class LinkGoal(StaticGoal):
 
         def score(src: np.ndarray, dst: np.ndarray, relation: np.ndarray | None = None) -> np.ndarray:
             kinds = None if relation is None else torch.from_numpy(relation).to(outputs.device)
-            found = decoder(*pull_outputs(outputs, [src, dst], graph), kinds)
+            found = self.head(*pull_outputs(outputs, [src, dst], graph), kinds)
             between()
             return found.double().cpu().numpy()
 
@@ -442,7 +471,7 @@ class LinkGoal(StaticGoal):
         return collected
 
     def _rank(
-        self, outputs: torch.Tensor, batches: SeedBatches, decoder, graph: StaticGraph, between: Callable[[], None]
+        self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
         """Collective. Rank a split's seeds among all nodes."""
         partition, channel = graph.partition, graph.channel
@@ -457,7 +486,7 @@ class LinkGoal(StaticGoal):
                 ids, place = np.unique(query, return_inverse=True)
                 (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
                 embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
-                ranks = candidates.ranks(decoder, embeddings, rows, query, types, answer, self._world)
+                ranks = candidates.ranks(self.head, embeddings, rows, query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.take({"query": query[own], "rank": ranks[own]})
             between()
@@ -521,6 +550,13 @@ def make_goal(
     if not config.task.of_edges:
         return NodeGoal(config, partition, world, channel), partition
     edges = find_edges_to_learn(config, partition, world, channel, edge_types)
+    return goal_of_edges(config, edges, partition, world, channel), edges.messages
+
+
+def goal_of_edges(
+    config: StaticConfig, edges: EdgesToLearn, partition: GraphPartition, world: World, channel: Channel
+) -> StaticGoal:  # fmt: skip
+    """Collective. Make the goal of a task on edges; partition: the graph with the edges of all splits."""
     if config.task.kind == LINK:
-        return LinkGoal(config, edges, partition, world, channel), edges.messages
-    return LabeledEdgesGoal(config, edges, partition, world), edges.messages
+        return LinkGoal(config, edges, partition, world, channel)
+    return LabeledEdgesGoal(config, edges, partition, world)

@@ -70,8 +70,9 @@ def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
     weights = config.sampling.strategy == "weighted" or config.model.edge_weights
     names = [*message_columns(config), *[WEIGHT] * weights]
-    if config.task.of_edges:
-        names += ["split", "rel"] + ["label", *config.task.edge_columns] * (config.task.kind != LINK)
+    for task in (config.task, *config.task.further.values()):
+        if task.of_edges:
+            names += ["split", "rel"] + ["label", *task.edge_columns] * (task.kind != LINK)
     return ["row", *names] if names else []
 
 

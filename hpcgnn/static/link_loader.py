@@ -35,6 +35,7 @@ from hpcgnn.static.sampling.seeds import (
     make_pool,
     seed_columns,
     split_relation,
+    take_edges,
     type_directory,
 )
 from hpcgnn.task.negatives import UniformDraw
@@ -79,7 +80,8 @@ class LinkNeighborLoader(BatchLoader):
         shuffle = split == SPLITS[TRAIN] if chosen.shuffle is None else chosen.shuffle
         if split:
             seeds = make_link_seeds(graph.partition, self.relation, reverse, True, graph.world, graph.channel)
-            graph, pool = graph.over(seeds.partition, (self.relation, reverse)), seeds.pools[split]
+            messages = take_edges(graph.partition, seeds.stays)
+            graph, pool = graph.over(messages, (self.relation, reverse)), seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         elif _are_pairs(edges):
             _check_same(graph, np.asarray(edges[1]), edge_label)

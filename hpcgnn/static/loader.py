@@ -163,8 +163,9 @@ class SeedLoader:
         shared = (self._graph.world, self._graph.channel, self._drop_last)
         self.batches = make_seed_batches(self._pool, self.batch_size, shuffle, *shared)
 
-    def plans(self, epoch: int, start: int = 0) -> Prefetcher[GraphPlan]:
-        """Collective. Make the plans of the current batches from step ``start`` on, with the neighbors of an epoch."""
+    def plans(self, epoch: int, start: int = 0, stop: int | None = None) -> Prefetcher[GraphPlan]:
+        """Collective. Make the plans of the current batches from step ``start`` on, up to ``stop``, None: to the last,
+        with the neighbors of an epoch."""
         batches, stride = self.batches, len(self.samplers)
 
         def maker(sampler: GraphSampler) -> Callable[[int], GraphPlan]:
@@ -174,7 +175,8 @@ class SeedLoader:
 
             return make
 
-        return Prefetcher([maker(sampler) for sampler in self.samplers], start, batches.num_steps, self.prefetch)
+        stop = batches.num_steps if stop is None else stop
+        return Prefetcher([maker(sampler) for sampler in self.samplers], start, stop, self.prefetch)
 
     def release(self) -> None:
         """Drop samplers and channels, whose communicators ``World.free_channels`` then frees. The loader must not be

@@ -27,6 +27,7 @@ from hpcgnn.static.goals import pull_outputs
 from hpcgnn.static.inference import last_rows
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
+from hpcgnn.static.tasks import one_task
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -34,10 +35,11 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
-    kind = config.task.kind
-    if arguments.nodes and config.task.of_edges:
+    task = config.of_task(arguments.task).task
+    kind = task.kind
+    if arguments.nodes and task.of_edges:
         raise ValueError("--nodes is for runs that learned labels of nodes; this one learned edges: leave it out")
-    if not config.task.of_edges and arguments.pairs:
+    if not task.of_edges and arguments.pairs:
         raise ValueError("--pairs is for runs that learned edges; this one predicts labels of all nodes: leave it out")
     asked = [bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]
     if kind == LINK and sum(asked) != 1:
@@ -46,7 +48,7 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         )
     if kind != LINK and arguments.top_k:
         raise ValueError("--top_k is for runs that learned links; this one predicts labels: leave it out")
-    if config.task.of_edges and sum(asked) != 1:
+    if task.of_edges and sum(asked) != 1:
         raise ValueError(
             "this run learned labels of edges: give --pairs, to label pairs of nodes, or --embeddings of the nodes"
         )
@@ -62,6 +64,7 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores or labels of
     pairs, or embeddings of all nodes that the learned relation is between."""
+    session = one_task(session, arguments.task)
     config = session.config
     if arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
@@ -76,26 +79,29 @@ def answer(session: Session, arguments: Namespace) -> None:
         answer_with(arguments.out, answers, what, session)
 
 
+@torch.no_grad()
 def predict_nodes(
     session: Session, embeddings: bool = False, probabilities: bool = False, path: str = ""
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Predict, in a run on labels, all nodes of the learned type, or the ones that a file names in its
     column node. Columns are the original id (the row where the graph has none), the predicted class, and outputs [n,
-    C], or ``probabilities``, or, with ``embeddings``, the rows [n, W] before the output layer. Where labels were made
-    from words, the class is a word, and class_id its number; where a node may have several labels, or a number, there
-    is no class. Raises DistributedError for embeddings that the model does not have, and for unknown nodes."""
+    C], or ``probabilities``, or, with ``embeddings``, the rows [n, W] before the output layer or the head. Where labels
+    were made from words, the class is a word, and class_id its number; where a node may have several labels, or a
+    number, there is no class. Raises DistributedError for embeddings that the model does not have, and for unknown
+    nodes."""
     partition, kind = session.partition, session.goal.node_type
     nodes, base, asked = partition.of_type(kind), partition.book.type_base(), None
     if path:
         asked = read_questions(path, {"node": _named(session, kind)}, session.world)
     tables = [sampled.outputs(session)]
-    if embeddings:
-        tables.append(last_rows(session, hops=embedding_hops(session)))
+    if embeddings:  # of several tasks: what the heads read
+        is_shared = session.config.task.shares_model
+        tables.append(tables[0] if is_shared else last_rows(session, hops=embedding_hops(session)))
     if asked is None:
         tables = [rows[nodes] for rows in tables]
     else:
         tables = [pull_outputs(rows, [asked.node["node"]], session.graph)[0] for rows in tables]
-    output = tables[0].cpu().numpy()
+    output = session.goal.head(tables[0]).cpu().numpy()
     if session.config.task.kind == REGRESSION:
         answers = {"output": output[:, 0]}
     else:
@@ -162,7 +168,7 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
     query, answer = ends if given == "src" else ends[::-1]
     known = session.goal.candidates[DESTINATION if given == "src" else SOURCE].known if new_only else None
     return LinkEnds(
-        partition.book, query, answer, session.model.decoder, session.world, session.graph.channel,
+        partition.book, query, answer, session.goal.head, session.world, session.graph.channel,
         edge_types_of(session), known,
     )  # fmt: skip
 
@@ -188,7 +194,7 @@ def _named(session: Session, kind: int) -> Named:
 def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
     """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
     C], or its number, as exact evaluation does for edges."""
-    task, decoder, values = session.config.task, session.model.decoder, session.schema.values
+    task, decoder, values = session.config.task, session.goal.head, session.schema.values
 
     def columns_of(
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor

@@ -39,7 +39,8 @@ from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
-from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of
+from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
+from hpcgnn.static.tasks import join_loaders, make_joint_goal
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
 from hpcgnn.task.goal import Collected
 
@@ -55,15 +56,19 @@ def open_session(
     channel, whole, exact = world.channel(by_machine=True), None, config.eval.scores_all
     partition = open_partition(
         config, path, world, channel, partial(_check, config, samplers is None),
-        edges=samplers is None or exact or config.task.of_edges,
+        edges=samplers is None or exact or config.task.of_edges,  # no samplers with further tasks
     )  # fmt: skip
     describe = partial(_describe, _describe_columns(config, partition))
-    needs, edge_types = needs_of(config, partition), 0
+    needs, edge_types = needs_of(config, partition), {"": 0}
     if trained is not None:
         with together(world, "compare the graph with the model's"):
             config = adapt(config, partition, trained)
-        edge_types = trained.values.get(EDGE_TYPES, 0)
-    goal, partition = make_goal(config, partition, world, channel, edge_types)
+        edge_types = {name: values.get(EDGE_TYPES, 0) for name, values in values_by_task(trained.values).items()}
+    goal: StaticGoal
+    if config.task.further:
+        goal, partition = make_joint_goal(config, partition, world, channel, edge_types)
+    else:
+        goal, partition = make_goal(config, partition, world, channel, edge_types[""])
     schema = trained or make_schema(config, partition, goal, needs)
     edge_widths = _edge_widths(config, partition)
     if config.train.full_graph:
@@ -79,7 +84,11 @@ def open_session(
         samplers.meet()  # before any loader, which requests draws
     loaders: dict[str, Any]
     if whole is None:
-        loaders = _make_loaders(config, graph, goal, plan_timers, samplers)
+        by_task = {
+            name: _make_loaders(config.of_task(name), graph, each, plan_timers, samplers)
+            for name, each in goal.by_task.items()
+        }
+        loaders = by_task[""] if len(by_task) == 1 else join_loaders(config, by_task)
     else:
         loaders = {name: WholeLoader(graph, whole, goal, goal.pools[name]) for name in SPLITS}
     model, memory = _build_model(config, graph, goal, edge_widths)
@@ -266,7 +275,7 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
         session = replace(session, graph=session.graph.over(messages, split))
     try:
         outputs = infer(session, report_and_ask)
-        return session.goal.exact_scores(outputs, batches, session.model, session.graph, report_and_ask)
+        return session.goal.exact_scores(outputs, batches, session.graph, report_and_ask)
     except AskedToLeave:
         return None
 
@@ -298,7 +307,6 @@ def _describe(columns: list[str], session: Session) -> list[str]:
     start, sampled = "whole graph in every step", not config.train.full_graph
     if sampled:
         start = f"plans ahead: {loader.prefetch}, in flight: {len(loader.samplers)}"
-    seeds = ", ".join(f"{name} {pool.total}" for name, pool in session.goal.pools.items())
     relations, types = session.partition.relations, session.partition.types
     learned = int(world.total(sum(table.weight.numel() for table in session.memory.tables.values())))
     return [
@@ -308,11 +316,20 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
         *([f"hpcgnn predict samples neighbors for this model: {lacking}"] if lacking else []),
-        f"{session.goal.describe()}: {seeds}",
+        *_describe_tasks(session),
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learned} parameters of learnable node embeddings, at the nodes' owners"] if learned else []),
         *(_describe_samples(session) if sampled else _describe_remote_nodes(world, loader.whole)),
     ]
+
+
+def _describe_tasks(session: Session) -> list[str]:
+    lines = []
+    for name, goal in session.goal.by_task.items():
+        seeds = ", ".join(f"{split} {pool.total}" for split, pool in goal.pools.items())
+        begin = f"task {name}, weight {session.config.task.further[name].weight:g}: " if name else ""
+        lines.append(f"{begin}{goal.describe()}: {seeds}")
+    return lines
 
 
 def _describe_remote_nodes(world: World, whole: FullGraph) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
+from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
@@ -30,6 +31,7 @@ from hpcgnn.task.links import LinkScores, mean_loss
 from hpcgnn.task.losses import Loss
 
 Rows = torch.Tensor | IndexedRows
+Pushed = dict[int, tuple[Route, torch.Tensor]]  # by node type: gradients [U, D] of the rows of a route
 
 
 class GraphTask(StepTask):
@@ -57,18 +59,31 @@ class GraphTask(StepTask):
         self.model.train(training)
 
     def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, Any]:
+        loss, scores, gradients = self.learn(plan)
+        self.move_rows([gradients])
+        return loss, scores
+
+    def learn(self, plan: GraphPlan) -> tuple[torch.Tensor, Any, Pushed]:
+        """Collective. Do a step forward and backward; returns its loss, its scores (None where they are not kept), and
+        the gradients of learnable node embeddings."""
         inputs, learned = self._inputs(plan)
         with self.timers("compute"):
             for rows in learned.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learned))
+        gradients = {
+            kind: (plan.fetches[kind].route, torch.zeros_like(rows) if rows.grad is None else rows.grad)
+            for kind, rows in learned.items()
+        }
+        return loss.detach(), None if scores is None else scores.detach(), gradients
+
+    def move_rows(self, gradients: list[Pushed]) -> None:
+        """Collective. Bring the gradients of one or more ``learn`` of a step to the owners, whose optimizers move every
+        row once: on every rank, also one without seeds, since others send to it."""
         with self.timers("exchange"):
-            # To owners, whose optimizers move the rows: on every rank, also one without seeds, since others send to it.
-            for kind, rows in learned.items():
-                gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
-                self._embeddings.tables[kind].apply(plan.fetches[kind].route, gradient)
+            for kind, table in sorted(self._embeddings.tables.items()):
+                table.apply_all([of_task[kind] for of_task in gradients])
             self._embeddings.publish()
-        return loss.detach(), None if scores is None else scores.detach()
 
     def _learn(self, plan: GraphPlan, outputs: list[torch.Tensor]):
         """Compute loss and scores of a step from the model's outputs by node type, and run the backward pass to its
@@ -131,23 +146,25 @@ class ReplacedEnd:
 
 
 class GraphLinkTask(GraphTask):
-    """Scores every seed and its negatives with the model's decoder.
+    """Scores every seed and its negatives with a decoder.
 
     A plan's roots are the sources, the destinations, and then for each of ``replaced`` the negatives. Negatives are
     drawn for every seed, or are candidates of all seeds, which their owners embed and send to all ranks.
     """
 
     def __init__(
-        self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], together: bool, loss: Loss, *shared
+        self, types: tuple[int, int], replaced: tuple[ReplacedEnd, ...], together: bool, loss: Loss,
+        decoder: nn.Module, *shared,
     ):  # fmt: skip
         """types: of source and destination; together: negatives of both ends make pairs; loss: of scores [s] and [k,
         s], a sum; shared: what GraphTask takes."""
         super().__init__(*shared)
         self._types, self._replaced, self._together, self._sum = types, replaced, together, loss
+        self._decoder: Any = decoder
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LinkScores:
         """Score the seeds and the negatives that were drawn for each."""
-        decoder, relation = self.model.decoder, plan.columns.get("rel")
+        decoder, relation = self._decoder, plan.columns.get("rel")
         ends = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
         drawn = [
             embedding(roots.T, outputs[place.node_type])
@@ -212,7 +229,7 @@ class GraphLinkTask(GraphTask):
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Score the seeds of a part, whose ends these are: [s], and for each replaced end the candidates [m, s] in its
         place, -inf where they are no negatives."""
-        decoder, relation, negatives = self.model.decoder, plan.columns.get("rel"), []
+        decoder, relation, negatives = self._decoder, plan.columns.get("rel"), []
         relation = None if relation is None else relation[part]
         for place, rows in zip(self._replaced, candidates, strict=True):
             stays = ends[SOURCE if place.end == DESTINATION else DESTINATION]
@@ -256,15 +273,15 @@ def label_edges(head: nn.Module, ends: Iterable[torch.Tensor], columns: Iterable
 class GraphEdgeTask(GraphTask):
     """Scores the label of every seed, an edge."""
 
-    def __init__(self, types: tuple[int, int], columns: Sequence[str], loss: Loss, *shared):
+    def __init__(self, types: tuple[int, int], columns: Sequence[str], loss: Loss, head: nn.Module, *shared):
         """types: of source and destination; columns: of the edges, which the head reads; loss: a sum over seeds;
-        shared: what GraphTask takes. The model's decoder is a Head."""
+        shared: what GraphTask takes."""
         super().__init__(*shared)
-        self._types, self._names, self._sum = types, columns, loss
+        self._types, self._names, self._sum, self._head = types, columns, loss, head
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
         ends = (embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots, self._types, strict=True))
-        output = label_edges(self.model.decoder, ends, [plan.columns[name] for name in self._names])
+        output = label_edges(self._head, ends, [plan.columns[name] for name in self._names])
         return LabelScores(output, plan.columns["label"])
 
     def _loss(self, scores: LabelScores) -> torch.Tensor:
@@ -274,13 +291,13 @@ class GraphEdgeTask(GraphTask):
 class GraphNodeTask(GraphTask):
     """Scores the classes of every seed, a node."""
 
-    def __init__(self, seed_type: int, loss: Loss, *shared):
-        """loss: a sum over seeds; shared: what GraphTask takes."""
+    def __init__(self, seed_type: int, loss: Loss, head: nn.Module, *shared):
+        """loss: a sum over seeds; head: of the model's outputs; shared: what GraphTask takes."""
         super().__init__(*shared)
-        self._seed_type, self._sum = seed_type, loss
+        self._seed_type, self._sum, self._head = seed_type, loss, head
 
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LabelScores:
-        return LabelScores(outputs[self._seed_type][plan.roots[0]], plan.columns["label"])
+        return LabelScores(self._head(outputs[self._seed_type][plan.roots[0]]), plan.columns["label"])
 
     def _loss(self, scores: LabelScores) -> torch.Tensor:
         return self._sum(scores.output, scores.label)

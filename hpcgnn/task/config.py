@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.decoders import DECODERS
@@ -65,6 +66,11 @@ class TaskConfig:
         if self.kind == LINK:
             return LINKS
         return NUMBERS if self.kind.endswith("regression") else CLASSES
+
+    @property
+    def further(self) -> Mapping[str, Any]:
+        """The tasks that are learned together with this one, by name."""
+        return {}
 
     @property
     def is_typed(self) -> bool:

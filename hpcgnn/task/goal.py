@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
-from hpcgnn.task.metrics import Standing, class_metrics, link_metrics, ranking_metrics
+from hpcgnn.task.metrics import Standing, class_metrics, is_lower_better, link_metrics, ranking_metrics
 
 Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
@@ -67,7 +67,9 @@ class Collected:
             self._standing = None
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return all scores by name, one row a root."""
+        """Return all scores by name, one row a root; none where there was no step."""
+        if not self._steps:
+            return {}
         return {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
 
     def metrics(self, batches: Any, world: World) -> dict[str, float]:
@@ -160,6 +162,10 @@ class Goal(ABC):
     def monitored(self) -> str:
         """Name of the metric that decides which epoch is best, unless ``train.monitor`` names another."""
         return self.metric_names()[0]
+
+    def wants_lowest(self, metric: str) -> bool:
+        """Whether the lowest value of a metric is the best."""
+        return is_lower_better(metric)
 
     @abstractmethod
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:

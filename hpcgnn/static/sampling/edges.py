@@ -19,6 +19,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
+from hpcgnn.static.config import STORED
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.neighbors import HiddenEdges, edges_below
 
@@ -141,7 +142,7 @@ def check_columns(partition: GraphPartition, columns: Sequence[str], key: str = 
             raise ValueError(f"{begin}no relation has a column {name}; there are {there}")
 
 
-STORED, TYPED, BOTH = "stored", "typed", "both"
+TYPED, BOTH = "typed", "both"
 MESSAGES = (STORED, TYPED, BOTH)
 LeftOut = dict[int, HiddenEdges]  # by relation, what steps leave out
 

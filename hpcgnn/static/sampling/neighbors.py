@@ -59,6 +59,12 @@ class HiddenEdges:
         order = np.argsort(edge_group, kind="stable")
         return cls(position[order], indptr, place[is_seed], number[seed_group[is_seed]])
 
+    def among(self, stays: np.ndarray) -> HiddenEdges:
+        """Return what is left where only the edges of a mask [m] stay, which then count from 0."""
+        left = stays[self.position]
+        position = (np.cumsum(stays) - 1)[self.position[left]]
+        return HiddenEdges.of(position, self.edge_group[left], self.place, self.group)
+
     @property
     def edge_group(self) -> np.ndarray:
         """The group [x] of each edge."""

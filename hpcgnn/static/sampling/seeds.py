@@ -86,25 +86,26 @@ def make_seed_batches(
 
 
 TRAIN, VAL, NO_SPLIT, NONE = 0, 1, -1, "none"
+Masks = dict[int, np.ndarray]  # by relation, of its in-edges at this rank
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSeeds:
-    """Edges of a relation as seeds, by split in ``pools``. partition: the graph without held-out edges and their
-    reverses; edges: by relation, the edges of this graph that training steps leave out. reverses: by relation, the
-    number of edges that have a reverse in it, if any. Counts of the whole graph follow. num_left_out: edges without a
-    split, which are neither seeds nor carry messages; num_repeated: held-out edges with a copy among the training
-    edges. num_turned: training edges that carry no messages, because they are reverses of held-out edges. with_val: on
-    request, the graph of training and validation edges, for the test."""
+    """Edges of a relation as seeds, by split in ``pools``. stays: by relation, masks [m] of the edges that are neither
+    held out nor reverses of such; edges: by relation, the edges among these that training steps leave out. reverses: by
+    relation, the number of edges that have a reverse in it, if any. Counts of the whole graph follow. num_left_out:
+    edges without a split, which are neither seeds nor carry messages; num_repeated: held-out edges with a copy among
+    the training edges. num_turned: training edges that carry no messages, because they are reverses of held-out edges.
+    with_val: on request, the masks of training and validation edges, for the test."""
 
     pools: dict[str, SeedPool]
-    partition: GraphPartition
+    stays: Masks
     edges: dict[int, HiddenEdges]
     reverses: dict[int, int]
     num_left_out: int
     num_repeated: int
     num_turned: int
-    with_val: GraphPartition | None
+    with_val: Masks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def make_link_seeds(
     """Collective. Make the seeds of a relation from its column ``split``; reverse: as ``task.reverse``; typed: only
     edges of one type (column ``rel``) are copies or reverses of each other. further: columns [m, ...] of the in-edges
     that seeds have too; chosen: mask [m] of the edges that may be seeds, such as the labeled ones; with_val: also make
-    the graph of training and validation edges. Raises DistributedError, on all ranks, for settings that do not fit the
+    the masks of training and validation edges. Raises DistributedError, on all ranks, for settings that do not fit the
     graph."""
     kind, edges = partition.relations[relation], partition.edges[relation]
     with together(world, "read the splits"):
@@ -159,15 +160,16 @@ def make_link_seeds(
                 f"an edge of {kind.name} and its reverse are in different splits: split with hpcgnn split, which "
                 f"keeps them together, or set task.reverse {NONE} where the direction tells edges apart"
             )
-    messages, left_out, num_turned = _leave_out(partition, relation, split, copies, reverses)
+    stays, num_turned = _masks(partition, relation, split, reverses)
+    left_out = _leave_out(relation, stays, copies, reverses)
     counts = world.reduce_array(np.array([(split == NO_SPLIT).sum(), _count_repeated(split, copies), num_turned]))
     num_matched = {number: found.num_matched for number, found in reverses.items() if found.num_matched}
     later = None
     if with_val:  # validation edges count as training edges
         known = {n: replace(found, split=_with_val(found.split)) for n, found in reverses.items()}
-        later, *_ = _leave_out(partition, relation, _with_val(split), copies, known)
+        later, _ = _masks(partition, relation, _with_val(split), known)
     num_without, num_repeated, num_turned = counts.tolist()
-    return LinkSeeds(pools, messages, left_out, num_matched, num_without, num_repeated, num_turned, later)
+    return LinkSeeds(pools, stays, left_out, num_matched, num_without, num_repeated, num_turned, later)
 
 
 def _with_val(split: np.ndarray) -> np.ndarray:
@@ -219,7 +221,7 @@ def edges_of_seeds(
         candidates = _candidates(partition, relation, reverse)
     split = np.full(len(place), TRAIN)
     copies, reverses = _find_groups(partition, relation, candidates, typed, split, place, world, channel)
-    return _leave_out(partition, relation, split, copies, reverses)[1]
+    return _leave_out(relation, _masks(partition, relation, split, reverses)[0], copies, reverses)
 
 
 def _find_groups(
@@ -315,22 +317,36 @@ def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], w
     return _Reverses(groups, split[partner], place[partner], num_matched)
 
 
-def _leave_out(
-    partition: GraphPartition, relation: int, split: np.ndarray, copies: _Groups, reverses: dict[int, _Reverses]
-) -> tuple[GraphPartition, dict[int, HiddenEdges], int]:
-    """Make the graph of training edges alone, and find in it what steps leave out; returns the number of training edges
-    of this rank that are not in it, too."""
+def _masks(
+    partition: GraphPartition, relation: int, split: np.ndarray, reverses: dict[int, _Reverses]
+) -> tuple[Masks, int]:
+    """Mask the edges that are neither held out nor reverses of such, by relation; returns the number of training edges
+    of this rank that the mask leaves out, too."""
     stays = {number: np.ones(len(partition.edges[number].src), bool) for number in {relation, *reverses}}
     stays[relation][split != TRAIN] = False
     num_kept = stays[relation].sum()
     for number, found in reverses.items():
         stays[number][found.groups.position[found.split != TRAIN]] = False
-    lists, hidden = list(partition.edges), {}
+    return stays, int(num_kept - stays[relation].sum())
+
+
+def _leave_out(
+    relation: int, stays: Masks, copies: _Groups, reverses: dict[int, _Reverses]
+) -> dict[int, HiddenEdges]:  # fmt: skip
+    """Find, among the edges that stay, the edges that steps leave out."""
+    hidden = {}
     for number, mask in sorted(stays.items()):
         groups = ([copies] if number == relation else []) + ([reverses[number].groups] if number in reverses else [])
         hidden[number] = _hide(groups, mask)
+    return hidden
+
+
+def take_edges(partition: GraphPartition, stays: Masks) -> GraphPartition:
+    """Return the graph with the edges of the masks alone; relations without a mask keep all."""
+    lists = list(partition.edges)
+    for number, mask in stays.items():
         lists[number] = lists[number].take(mask)
-    return replace(partition, edges=tuple(lists)), hidden, int(num_kept - stays[relation].sum())
+    return replace(partition, edges=tuple(lists))
 
 
 def _hide(groups: list[_Groups], stays: np.ndarray) -> HiddenEdges:
