@@ -56,14 +56,23 @@ def section_schema(section: type, texts: dict[str, str] | None = None) -> dict[s
     return {"type": "object", "properties": properties, "additionalProperties": False, **needed}
 
 
+def nested(section: type) -> list[type]:
+    """List the dataclasses that are the values of mappings in a section."""
+    args = [get_args(hint)[-1:] for hint in get_type_hints(section).values()]
+    return [arg for last in args for arg in last if dataclasses.is_dataclass(arg) and isinstance(arg, type)]
+
+
 def run_schema() -> dict[str, Any]:
     """Describe run files: the sections that a file may have depend on its ``kind``."""
-    kinds = {}
+    kinds: dict[str, Any] = {}
+    below: dict[str, Any] = {}
     for name, kind in KINDS.items():
         texts: dict[str, dict[str, str]] = {}
         for key in keys(name):
             texts.setdefault(key.section, {})[key.field] = key.text
         sections = {section: section_schema(cls, texts[section]) for section, cls in kind.config.sections().items()}
+        for cls in kind.config.sections().values():
+            below |= {each.__name__: section_schema(each) for each in nested(cls)}
         properties = {"kind": {"const": name}, **sections}
         kinds[name] = {"type": "object", "properties": properties, "additionalProperties": False}
     default = {"if": {"not": {"required": ["kind"]}}, "then": {"$ref": f"#/$defs/{DEFAULT_KIND}"}}
@@ -74,7 +83,7 @@ def run_schema() -> dict[str, Any]:
     what = {"enum": list(kinds), "default": DEFAULT_KIND, "description": "Kind of graph."}
     return {
         "$schema": DRAFT, "title": "hpcgnn run file", "type": "object", "properties": {"kind": what},
-        "allOf": [default, *chosen], "$defs": kinds,
+        "allOf": [default, *chosen], "$defs": kinds | below,
     }  # fmt: skip
 
 

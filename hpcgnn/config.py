@@ -38,6 +38,8 @@ NOT_OF_TYPE = re.compile(rf'Parser key "(\S+)": Expected a {TYPE}\. Got value:(.
 NOT_OF_ANY_TYPE = re.compile(rf'Parser key "(\S+)": Does not validate .*?{TYPE}.* Given value: (.*)')
 NOT_A_FILE = re.compile(r'Parser key "config": (?:File does not exist|Path is not a file): \'(.*)\'')
 NOT_A_SECTION = re.compile(r'Parser key "(\S+)": Unable to load config')
+OF_ANOTHER = re.compile(r'Parser key "(\S+)": Problem with given class_path \S+ (.*)')
+NOT_SECTIONS = re.compile(r'Parser key "(\S+)": Not a valid subclass of \S+ Got value: (\S+)')
 NOT_A_KEY = (
     re.compile(r"unrecognized arguments: (--[^\s=]+)"), re.compile(r"Group '(.+)' does not accept option '(.+)'"),
     re.compile(r"Option '(.+)' is not accepted"),
@@ -156,10 +158,13 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
     except BrokenPipeError:  # of what prints the help
         raise
     except (jsonargparse.ArgumentError, TypeError, OSError) as error:
-        message = " ".join(str(error).split())
+        message, within = " ".join(str(error).split()), ""
+        if outer := OF_ANOTHER.search(message):  # a section among those of a key
+            within, message = f"{outer[1]}: ", outer[2]
         if refused := NOT_A_WORD.search(message):
-            check_choice(refused[1], refused[3], ast.literal_eval(refused[2]))  # raises, in the words of this package
-        raise ValueError(_in_words(message, result)) from error
+            name = within + refused[1]
+            check_choice(name, refused[3], ast.literal_eval(refused[2]))  # raises, in the words of this package
+        raise ValueError(within + _in_words(message, result)) from error
 
 
 def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
@@ -168,9 +173,11 @@ def _in_words(message: str, result: jsonargparse.ArgumentParser) -> str:
         return f"--config: no file {refused[1]}"
     if refused := NOT_A_SECTION.search(message):
         return f"{refused[1]} is a section: give its keys, as --{refused[1]}.KEY (see --help)"
+    if refused := NOT_SECTIONS.search(message):
+        return f"{refused[1]}: each name needs a section with keys below it, got {refused[2]}"
     if refused := NOT_OF_TYPE.search(message) or NOT_OF_ANY_TYPE.search(message):
         key, kind, value = refused[1], TYPES[refused[2]], refused[3].strip()
-        is_list = isinstance(result.get_default(key), (list, tuple)) and refused[2] not in ("list", "dict")
+        is_list = isinstance(result.get_defaults().get(key), (list, tuple)) and refused[2] not in ("list", "dict")
         return f"{key} must be {'a list, each entry ' * is_list}{kind}, got {value!r}"
     unknown = next((".".join(found.groups()) for pattern in NOT_A_KEY if (found := pattern.search(message))), "")
     if not unknown:

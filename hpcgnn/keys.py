@@ -114,7 +114,7 @@ def _in_words(hint: Any) -> str:
         return f"{_in_words(args[1])} by name"
     if NoneType in args:
         return f"{_in_words(args[0])}, or null"
-    return "text"
+    return "section" if dataclasses.is_dataclass(hint) else "text"
 
 
 def shown(value: Any) -> str:
@@ -131,7 +131,7 @@ def help_of(keys: list[Key], width: int) -> str:
         if key.section != section:
             section = key.section
             lines += ["", f"{section}:"]
-        default = f"; default {shown(key.default)}" if key.default not in ("", None, []) else ""
+        default = f"; default {shown(key.default)}" if key.default not in ("", None, [], {}) else ""
         lines.append(f"  --{key.name} ({key.words}{default})")
         told = "; ".join(f"{name}: {says}" for name, says in key.choices.items() if name and says)
         lines += textwrap.wrap(

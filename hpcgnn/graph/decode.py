@@ -28,6 +28,7 @@ def decode_yaml(text: str) -> Any:
             return None
         if _count(node, {}) > MOST_VALUES:
             raise ValueError(f"its aliases stand for more than {MOST_VALUES:,} values")
+        _refuse_repeated(node)
         return loader.construct_document(node)
     except RecursionError:
         raise ValueError("not readable YAML: nested too deeply") from None
@@ -36,6 +37,21 @@ def decode_yaml(text: str) -> Any:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _refuse_repeated(root: yaml.Node) -> None:
+    """Raise ValueError for a key that stands twice in a mapping: the first value would be lost."""
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if repeated := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"the key {repeated[0]} stands twice in a mapping: leave out one")
+        waiting += [child for item in node.value for child in (item if isinstance(item, tuple) else (item,))]
 
 
 def _count(node: yaml.Node, counts: dict[int, int | None]) -> int:
