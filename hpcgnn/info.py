@@ -37,8 +37,9 @@ def describe_run(folder: Path, check: bool) -> tuple[list[str], list[str]]:
     Raises ValueError or OSError for a folder that holds no run.
     """
     config = configuration.load(folder / "config.yaml")
+    tasks = ", ".join([config.task.kind, *(f"{name} ({one.kind})" for name, one in config.task.further.items())])
     lines = [
-        f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {config.task.kind}, "
+        f"{folder}: {config.KIND} graph {config.data.path or '(built in)'}, task {tasks}, "
         f"model {config.model_name}, {config.train.epochs} epochs, seed {config.train.seed}"
     ]
     lines += _sources(folder)
