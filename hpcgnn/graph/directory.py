@@ -183,10 +183,21 @@ def _network(values: np.ndarray, half: np.uint64, keys: np.ndarray, back: bool) 
 def _round(values: np.ndarray, key: np.ndarray, mask: np.uint64) -> np.ndarray:
     """Mix values with a round's key by a 64-bit finalizer (Stafford's variant 13 of MurmurHash3's)."""
     high, low = key
-    values = values + (high << np.uint64(32)) + low
+    return _finalize(values + (high << np.uint64(32)) + low) & mask
+
+
+def mixed(*columns: np.ndarray) -> np.ndarray:
+    """Hash rows of columns [n] int64 to one number each, uint64 [n]."""
+    state = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        state = _finalize(state + column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return state
+
+
+def _finalize(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (values ^ (values >> np.uint64(31))) & mask
+    return values ^ (values >> np.uint64(31))
 
 
 def surplus_moves(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -23,6 +23,8 @@ class NeighborBatch:
     input_id [s]: places of the seeds in the given input. For a mask of all nodes the places are the rows. For lists
     they count over the concatenated lists of all ranks, for a split over its nodes in order of row. batch_size: number
     of seeds of all ranks in this step. columns: by type, the ``node_columns`` [U, ...] of the nodes, by name.
+    seed_number: in disjoint batches, by type, the place of each node's seed among the seeds [U]; else empty. With
+    ``time_column`` or ``disjoint``, a node is there once for every time, or seed, that needs it.
     """
 
     batch: Batch
@@ -34,6 +36,7 @@ class NeighborBatch:
     input_id: torch.Tensor
     batch_size: int
     columns: tuple[dict[str, torch.Tensor], ...] = ()
+    seed_number: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class LinkBatch:
     types; negative_src, negative_dst [s, k]: places of the negatives, or None. row [s]: of the seeds in the graph file;
     input_id [s]: their places among the input edges, as in a NeighborBatch; rel [s]: their column of that name, or
     None. relation: number of their relation; batch_size: number of seeds of all ranks in this step. columns: by type,
-    the ``node_columns`` [U, ...] of the nodes, by name; label [s]: the given labels of the seeds, or None.
+    the ``node_columns`` [U, ...] of the nodes, by name; label [s]: the given labels of the seeds, or None. seed_number:
+    in disjoint batches, by type, the number of each node's pair in ``edge_label_index`` [U]; a drawn destination
+    without a drawn source has the number of its seed.
     """
 
     batch: Batch
@@ -61,6 +66,7 @@ class LinkBatch:
     batch_size: int
     columns: tuple[dict[str, torch.Tensor], ...] = ()
     label: torch.Tensor | None = None
+    seed_number: tuple[torch.Tensor, ...] = ()
 
     @property
     def edge_label_index(self) -> torch.Tensor:

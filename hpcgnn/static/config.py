@@ -30,7 +30,8 @@ POOLED, LISTED = "pooled", "listed"
 GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
-Strategy = Literal["uniform", "replace", "weighted", "labor"]
+RECENT: Final = "recent"
+Strategy = Literal["uniform", "replace", "weighted", "labor", "recent"]
 Topology = Literal["auto", "sharded", "replicated"]
 Direction = Literal["in", "out"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -48,7 +49,11 @@ class GraphSamplingConfig:
             followed.
         strategy: Sampling of neighbors: "uniform" or "weighted" without replacement, "replace" (uniform with
             replacement), or "labor". With "labor", the nodes of a batch share draws, so that they sample the same
-            neighbors (Balin and Catalyurek, 2023).
+            neighbors (Balin and Catalyurek, 2023). "recent": the newest neighbors; needs time_column.
+        time_column: Column of times, integers or numbers, of edges or nodes. A seed then sees only neighbors whose time
+            is at most its time, on every hop. The time of an edge is its time in the column, or the time of its
+            source node; where both have the column, the later one. Relations without either are not restricted. Empty:
+            no times.
         eval_fanouts: Fanouts of validation and test; empty: the same as in training.
         direction: Direction of sampling: "in": neighbors are the sources of a node's in-edges; "out": neighbors are the
             destinations of its out-edges. "out" needs a partition set made with ``--out_edges``.
@@ -67,6 +72,7 @@ class GraphSamplingConfig:
     fanouts: list[int] = field(default_factory=lambda: [15, 10, 5])
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     strategy: Strategy = "uniform"
+    time_column: str = ""
     eval_fanouts: list[int] = field(default_factory=list)
     direction: Direction = "in"
     topology: Topology = "auto"
@@ -92,6 +98,14 @@ class GraphSamplingConfig:
             )
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
+        if self.strategy == RECENT and not self.time_column:
+            raise ValueError(f"sampling.strategy {RECENT} needs sampling.time_column: name it, or use another strategy")
+        if self.time_column and self.topology not in (AUTO, SHARDED):
+            raise ValueError(
+                f"sampling.topology {self.topology}: with sampling.time_column the owners of nodes draw: use {SHARDED}"
+            )
+        if self.time_column and self.plan_on == "device":
+            raise ValueError("sampling.plan_on device: neighbors with sampling.time_column are drawn on the host")
         if self.in_flight < 1:
             raise ValueError(f"sampling.in_flight must be at least 1, got {self.in_flight}")
         if self.in_flight > 1 and 0 <= self.prefetch < self.in_flight:
@@ -584,6 +598,8 @@ class StaticConfig(Sections):
             raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
         if self.train.cuda_graphs and (used := _used(edges)):
             raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
+        if self.sampling.time_column:
+            _check_times(self)
         if self.features.standardize and self.model.class_path:
             raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
@@ -708,6 +724,22 @@ def _check_sampler_features(config: StaticConfig) -> None:
     if used := _used(settings):
         raise ValueError(
             f"comm.server_features: ranks that train hold no features: leave out {used}, or comm.server_features"
+        )
+
+
+def _check_times(config: StaticConfig) -> None:
+    """Raise ValueError for settings that compute a node once for all seeds, or share nodes between seeds."""
+    settings = {
+        "eval.exact": config.eval.exact,
+        f"eval.ranking {config.eval.ranking}": config.eval.ranking,
+        "train.full_graph": config.train.full_graph,
+        f"task.negative_sharing {config.task.negative_sharing}": config.task.negative_sharing != EDGE,
+        "comm.sampling_servers": config.comm.sampling_servers > 0,
+    }
+    if used := _used(settings):
+        raise ValueError(
+            f"sampling.time_column: every seed has its own time, at which its neighbors are drawn: leave out {used}, "
+            "or sampling.time_column"
         )
 
 

@@ -41,7 +41,9 @@ class Fetch:
     """A plan to fetch the rows of U wanted nodes. index [U]: their rows in the near tables, if all of them are near.
     Otherwise index is None: the nodes at positions ``near`` are rows ``row`` of the near tables, and the nodes at
     ``copied`` are rows ``copy`` of the feature cache. The rows of the nodes at ``pulled`` come over the route ``pull``.
-    All int64. route: to the owners of all wanted nodes, for types with learnable embeddings; to nothing for others."""
+    All int64. route: to the owners of all wanted nodes, for types with learnable embeddings; to nothing for others.
+    repeat [W]: where nodes may be wanted several times, the place of each among the U unique ones, which are fetched;
+    then index is [W] too."""
 
     num_wanted: int
     route: Route
@@ -52,6 +54,19 @@ class Fetch:
     copy: torch.Tensor | Any = None
     pulled: torch.Tensor | Any = None
     pull: Route | Any = None
+    repeat: torch.Tensor | Any = None
+
+    def repeated(self, rows: torch.Tensor) -> torch.Tensor:
+        """Give every wanted node its row, out of the rows of the unique ones."""
+        return rows if self.repeat is None else native.gather_rows(rows, self.repeat)
+
+    def summed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Sum the gradients [U, D] of wanted nodes by unique node: what ``route`` sends."""
+        if self.repeat is None:
+            return gradient
+        place = torch.arange(len(self.repeat) + 1, device=self.repeat.device)
+        users = native.EdgeLists(place, self.repeat, self.num_wanted).transposed
+        return native.segment_sum_rows(gradient.contiguous(), users.indptr, users.edge)
 
     @property
     def num_asked(self) -> int:
@@ -113,6 +128,12 @@ class NodeRows:
     def is_near(self, ids: np.ndarray) -> np.ndarray:
         """Say of which global ids [U] this rank reads the rows where they lie."""
         return self._first[self._ownership.locate(ids)[0]] >= 0
+
+    def plan_repeated(self, ids: np.ndarray, channel: Channel) -> Fetch:
+        """Collective. Plan to fetch the rows of global ids [W] that may repeat; every row travels once."""
+        unique, place = native.unique_relabel(ids)
+        fetch, repeat = self.plan(unique, channel), torch.from_numpy(place.astype(np.int64))
+        return replace(fetch, index=None if fetch.index is None else fetch.index[repeat], repeat=repeat)
 
     def plan(self, ids: np.ndarray | torch.Tensor, channel: Channel) -> Fetch:
         """Collective. Plan to fetch the rows of unique global ids [U], which may be a tensor of a device; several ranks
@@ -182,7 +203,7 @@ class NodeRows:
         if fetch.index is not None:
             return self._gather(near, fetch.index)
         rows = self._pull(fetch.pull, self._on(device, name, self.tables[name]))
-        return self._put_together(fetch, name, self._gather(near, fetch.row), rows)
+        return fetch.repeated(self._put_together(fetch, name, self._gather(near, fetch.row), rows))
 
     def fetch_exact(self, fetch: Fetch, names: Sequence[str]) -> list[torch.Tensor]:
         """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, with one message for rows
@@ -208,14 +229,14 @@ class NodeRows:
     def fetch_learned(self, fetch: Fetch, own: torch.Tensor) -> torch.Tensor:
         """Collective. Fetch the learnable embeddings [U, Z] of the wanted nodes; own [n, Z]: of this rank's nodes."""
         if self.near_learned is None:
-            return fetch.route.pull(own)[0]
+            return fetch.repeated(fetch.route.pull(own)[0])
         if fetch.index is not None:
             return native.gather_rows(self.near_learned, fetch.index)
         rows = fetch.pull.pull(own)[0]
         out = empty_like_rows(rows, fetch.num_wanted)
         native.scatter_rows(out, fetch.pulled, rows)
         native.scatter_rows(out, fetch.near, native.gather_rows(self.near_learned, fetch.row))
-        return out
+        return fetch.repeated(out)
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
         """Collective. Pull rows of a table over a route of this node type's ids, in the table's own dtype."""

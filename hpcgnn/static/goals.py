@@ -53,6 +53,7 @@ from hpcgnn.static.sampling.seeds import (
     make_pool,
     type_directory,
 )
+from hpcgnn.static.sampling.times import TIME, check_seed_time
 from hpcgnn.static.step import (
     DESTINATION,
     SOURCE,
@@ -147,6 +148,7 @@ class NodeGoal(StaticGoal):
             self.node_type = kind = labeled_type(partition, task.node_type, "task.node_type")
             columns, name = partition.columns[kind], partition.types[kind]
             label, split = node_numbers(columns, name) if self._numbers else node_labels(columns, name, task.classes)
+            check_seed_time(columns, config.sampling.time_column, f"node type {name}")
         self.roots, self._type_name = ((kind, "id"),), name
         self.several = label.ndim == 2
         self.classes = 0 if self._numbers else count_classes(label, task.classes, world)
@@ -160,6 +162,8 @@ class NodeGoal(StaticGoal):
         for number, name in enumerate(SPLITS):
             chosen = np.flatnonzero((split == number) & labeled)
             seeds = {"id": ids[chosen], "label": label[chosen]}
+            if TIME in columns:
+                seeds[TIME] = columns[TIME][chosen]
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
         unknown = sum(int((~is_known(pool.columns["label"])).sum()) for pool in self.pools.values())
         self._num_unknown = int(world.total(unknown))  # of several labels a node some

@@ -42,6 +42,7 @@ from hpcgnn.static.sampling.edges import EdgeTables, check_columns, outward
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler
 from hpcgnn.static.sampling.replica import Replica, make_replica
 from hpcgnn.static.sampling.seeds import type_directory
+from hpcgnn.static.sampling.times import with_times
 from hpcgnn.task.labels import count_classes, labeled_type, node_labels
 
 Nodes = np.ndarray | torch.Tensor
@@ -69,7 +70,7 @@ def open_partition(
 def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
     weights = config.sampling.strategy == "weighted" or config.model.edge_weights
-    names = [*message_columns(config), *[WEIGHT] * weights]
+    names = [*message_columns(config), *[WEIGHT] * weights, *filter(None, [config.sampling.time_column])]
     for task in (config.task, *config.task.further.values()):
         if task.of_edges:
             names += ["split", "rel"] + ["label", *task.edge_columns] * (task.kind != LINK)
@@ -123,6 +124,14 @@ class StaticGraph:
             other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
             self._others[name] = other
         return self._others[name]
+
+    def timed(self, column: str) -> StaticGraph:
+        """Collective. Return this graph with the times of nodes and edges from a ``column``, for loaders; empty: this
+        graph. Raises DistributedError for times that cannot be used."""
+        name = ("times", column)
+        if not column or name in self._others:
+            return self._others[name] if column else self
+        return self.over(with_times(self.partition, column, self.world, self.channel), name)
 
     @property
     def rows(self) -> tuple[NodeRows, ...]:

@@ -87,6 +87,11 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
             "exact outputs are computed layer by layer, as are those of train.full_graph: model.class_path "
             f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
         )
+    if config.sampling.time_column:
+        return (
+            "exact outputs are computed once for every node, and with sampling.time_column its neighbors depend on the "
+            "time of the seed"
+        )
     if _skips_forward(type(model)):
         return (
             f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "

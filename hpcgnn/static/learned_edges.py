@@ -17,6 +17,7 @@ from hpcgnn.static.config import EDGE_REGRESSION, LINK, STORED, TRAINING, OneTas
 from hpcgnn.static.sampling.edges import BOTH, MESSAGES, type_edges
 from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges
 from hpcgnn.static.sampling.seeds import NONE, LinkSeeds, Masks, make_link_seeds, split_relation, take_edges
+from hpcgnn.static.sampling.times import check_seed_time
 from hpcgnn.task.labels import edge_labels, is_known
 
 
@@ -101,7 +102,9 @@ def _read_edges(
     task = config.task
     with together(world, "choose the relation"):
         relation = split_relation(partition, task.relation, "task.relation")
-        types = _edge_types(partition.edges[relation].columns.get("rel"), partition.relations[relation].name, task)
+        name, columns = partition.relations[relation].name, partition.edges[relation].columns
+        types = _edge_types(columns.get("rel"), name, task)
+        check_seed_time(columns, config.sampling.time_column, f"relation {name}")
     edge_types = max(edge_types, *world.allgather(types))
     further, labeled = {}, np.ones(len(partition.edges[relation].src), bool)
     if task.kind != LINK:

@@ -21,7 +21,7 @@ from hpcgnn.static import pyg
 from hpcgnn.static.batches import LinkBatch
 from hpcgnn.static.config import EDGE, OUT
 from hpcgnn.static.graph import Nodes, StaticGraph
-from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, own_rows, pool_of_chosen
+from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, given_times, own_rows, pool_of_chosen
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.sampling.draw import Roots
 from hpcgnn.static.sampling.negatives import End, LinkNegatives
@@ -38,6 +38,7 @@ from hpcgnn.static.sampling.seeds import (
     take_edges,
     type_directory,
 )
+from hpcgnn.static.sampling.times import TIME, check_seed_time
 from hpcgnn.task.negatives import UniformDraw
 
 NEGATIVES = ("", "binary", "triplet")
@@ -55,7 +56,7 @@ class LinkNeighborLoader(BatchLoader):
     def __init__(
         self, graph: StaticGraph, edges: str | tuple[str, str | Nodes], fanouts: list[int], batch_size: int, *,
         neg_sampling: str = "", negatives: int = 1, reverse: str = "", exclude_seeds: bool = True, strict: bool = False,
-        edge_label: Nodes | None = None, **options: Any,
+        edge_label: Nodes | None = None, edge_label_time: Nodes | None = None, **options: Any,
     ):  # fmt: skip
         """edges: a split ("train", "val", "test") of the only relation with a column ``split``, or (relation, split),
         or (relation, mask): of all its edges in the graph file, by row, or (relation, rows): of this rank's edges,
@@ -67,7 +68,9 @@ class LinkNeighborLoader(BatchLoader):
         ``rel``, where there is one) and their reverses are left out before neighbors are sampled; reverse: the relation
         that holds these, as ``task.reverse`` in the run file. Edges between the nodes of given pairs are not left out:
         name them by rows for this. strict: negatives "triplet" are no edges of the relation (with a split, no training
-        edges). edge_label [k]: labels of given pairs. options: ``hpcgnn.static.loader.LoaderOptions``.
+        edges). edge_label [k]: labels of given pairs. edge_label_time [k]: with time_column, times of edges given as
+        rows or pairs, in place of their column; negatives have the time of their edge. options:
+        ``hpcgnn.static.loader.LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -77,17 +80,28 @@ class LinkNeighborLoader(BatchLoader):
             _check(graph, neg_sampling, negatives, strict)
             self.relation, rows, split = _input_edges(graph, edges)
             _check_label(edges, edge_label, neg_sampling)
+            times = {}
+            if edge_label_time is not None:
+                times = given_times(graph, chosen, edge_label_time, edges, "edge_label_time")
+            elif _are_pairs(edges) and chosen.time_column:
+                raise ValueError("time_column: given pairs have no times: give edge_label_time")
+            else:
+                columns, name = graph.partition.edges[self.relation].columns, graph.relations[self.relation]
+                check_seed_time(columns, chosen.time_column, f"relation {name}", "; or give edge_label_time")
+        graph = graph.timed(chosen.time_column)
         shuffle = split == SPLITS[TRAIN] if chosen.shuffle is None else chosen.shuffle
         if split:
             seeds = make_link_seeds(graph.partition, self.relation, reverse, True, graph.world, graph.channel)
             messages = take_edges(graph.partition, seeds.stays)
-            graph, pool = graph.over(messages, (self.relation, reverse)), seeds.pools[split]
+            graph = graph.over(messages, (self.relation, reverse, chosen.time_column))
+            pool = seeds.pools[split]
             left_out = seeds.edges if split == SPLITS[TRAIN] else {}
         elif _are_pairs(edges):
-            _check_same(graph, np.asarray(edges[1]), edge_label)
-            pool, left_out = _given_pairs(graph, self.relation, np.asarray(edges[1]), edge_label), {}
+            _check_same(graph, np.asarray(edges[1]), edge_label, times.get(TIME))
+            pool, left_out = _given_pairs(graph, self.relation, np.asarray(edges[1]), edge_label, times), {}
         else:
             pool, left_out = _chosen_edges(graph, self.relation, rows, np.asarray(edges[1]), reverse, exclude_seeds)
+            pool = replace(pool, columns=pool.columns | times)
         pool = replace(
             pool, name=SPLITS[TRAIN] if shuffle else "edges", columns={"input_id": pool.place} | pool.columns
         )
@@ -97,7 +111,7 @@ class LinkNeighborLoader(BatchLoader):
             excluded = Exclusion(left_out, pool.total, batch_size, stream)
         roots, complete = _negatives(graph, self.relation, neg_sampling, negatives, chosen, strict)
         convert = partial(pyg.to_link_data, graph=graph, options=chosen) if chosen.as_data else None
-        make_batch = partial(_link_batch, convert, self.relation)
+        make_batch = partial(_link_batch, convert, self.relation, chosen.disjoint)
         super().__init__(graph, Seeds(pool, roots, excluded, complete), sampling, chosen, shuffle, make_batch)
 
 
@@ -144,9 +158,9 @@ def _input_edges(graph: StaticGraph, input_edges) -> tuple[int, np.ndarray, str]
     return relation, own_rows(graph.edges(name), np.asarray(chosen), num_edges, "edges", name, hint), ""
 
 
-def _check_same(graph: StaticGraph, pairs: Nodes, label: Nodes | None) -> None:
-    """Collective. Raise DistributedError unless all ranks give the same pairs and labels."""
-    content = [np.ascontiguousarray(values).tobytes() for values in (pairs, label) if values is not None]
+def _check_same(graph: StaticGraph, pairs: Nodes, *of_pairs: Nodes | None) -> None:
+    """Collective. Raise DistributedError unless all ranks give the same pairs, labels and times."""
+    content = [np.ascontiguousarray(values).tobytes() for values in (pairs, *of_pairs) if values is not None]
     facts = {"given pairs": (np.shape(pairs)[1], hashlib.sha256(b"".join(content)).hexdigest()[:12])}
     same_everywhere(graph.world, facts, "give the same pairs and edge_label on every rank; the loader divides them")
 
@@ -166,7 +180,9 @@ def _checked_pairs(graph: StaticGraph, name: str, pairs: np.ndarray) -> int:
     return number
 
 
-def _given_pairs(graph: StaticGraph, relation: int, pairs: np.ndarray, label: Nodes | None) -> SeedPool:
+def _given_pairs(
+    graph: StaticGraph, relation: int, pairs: np.ndarray, label: Nodes | None, times: dict[str, np.ndarray]
+) -> SeedPool:  # fmt: skip
     """Collective. Make the pool of pairs that need not be edges; every rank begins with an equal share of them."""
     world, kind, count = graph.world, graph.partition.relations[relation], pairs.shape[1]
     share = np.arange(count * world.rank // world.size, count * (world.rank + 1) // world.size)
@@ -175,6 +191,7 @@ def _given_pairs(graph: StaticGraph, relation: int, pairs: np.ndarray, label: No
     )
     ends = [directory.lookup(rows[share].astype(np.int64)) for directory, rows in zip(directories, pairs, strict=True)]
     columns = {"src": ends[0], "dst": ends[1], "row": share, "input_id": share}
+    columns |= {name: column[share] for name, column in times.items()}
     if label is not None:
         columns["label"] = np.asarray(label)[share]
     return make_pool("edges", share, count, columns, world, graph.channel)
@@ -214,12 +231,15 @@ def _negatives(
     return roots, LinkNegatives(tuple(ends), EDGE, count, count, options.batch_size, options.seed, graph.channel)
 
 
-def _link_batch(convert: Callable[[LinkBatch], Any] | None, relation: int, plan: GraphPlan, x, n_id, of_nodes) -> Any:
-    """Make a batch of edges; convert: to what another library has."""
+def _link_batch(
+    convert: Callable[[LinkBatch], Any] | None, relation: int, disjoint: bool, plan: GraphPlan, x, n_id, of_nodes
+) -> Any:
+    """Make a batch of edges; convert: to what another library has; disjoint: it tells the seeds of its nodes."""
     columns, (src, dst, *drawn) = plan.columns, plan.roots
     negative_dst, negative_src = (*drawn, None, None)[:2]
     batch = LinkBatch(
         plan.batch, x, n_id, src, dst, negative_src, negative_dst, columns["row"], columns["input_id"],
         columns.get("rel"), relation, plan.batch_size, of_nodes, columns.get("label"),
+        plan.seed_number if disjoint else (),
     )  # fmt: skip
     return batch if convert is None else convert(batch)

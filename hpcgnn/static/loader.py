@@ -27,18 +27,20 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import NeighborBatch
-from hpcgnn.static.config import AUTO, GraphSamplingConfig, StaticConfig, Strategy, Topology, message_columns
+from hpcgnn.static.config import AUTO, SHARDED, GraphSamplingConfig, StaticConfig, Strategy, Topology, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
-from hpcgnn.static.plan import GraphPlan, GraphSampler
+from hpcgnn.static.plan import DEGREE, NODE_COLUMNS, GraphPlan, GraphSampler
 from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampling.contexts import ContextSampler
 from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
 from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches, type_directory
+from hpcgnn.static.sampling.times import TIME, TimedNeighbors, as_ticks, check_seed_time
 from hpcgnn.task.labels import has_label, labeled_type, node_labels
 
 PYG, HETERO = "pyg", "hetero"
@@ -70,13 +72,13 @@ class SeedLoader:
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
         shuffle: bool = False, drop_last: bool = False, remote: Samplers | None = None,
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
-        with_positions: bool = False, timers: Timers | None = None, **options: Any,
+        with_positions: bool = False, disjoint: bool = False, timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
         """batch_size: seeds of a step on all ranks; shuffle: training, with a new order every epoch; remote: sampling
         servers, which draw in place of this rank; neighbors: the class that draws neighbors; induced: blocks hold all
         edges among the sampled nodes; with_edges: blocks have the rows of their edges and ``sampling.edge_columns``;
-        with_positions: blocks have the positions of their edges at the owners, which costs no exchange; options: of
-        GraphSampler."""
+        with_positions: blocks have the positions of their edges at the owners, which costs no exchange; disjoint: every
+        seed has separate neighbors; options: of GraphSampler."""
         world = graph.world
         self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
         self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
@@ -89,7 +91,12 @@ class SeedLoader:
         self._excluded: Exclusion | None = None  # sampling servers leave out edges themselves
         self.replica: Replica | None = None
         self._draws: list[Any] = [] if remote is None else remote.draws
-        if remote is None:
+        in_contexts = disjoint or bool(sampling.time_column)
+        if remote is None and in_contexts:
+            self._excluded = seeds.excluded
+            draw = self._make_context_draw(seeds.roots, disjoint, with_edges or with_positions, options)
+            self._draws = [draw, *[None] * len(further)]
+        elif remote is None:
             self.replica = graph.replica(sampling.topology, sampling.strategy, seeds.excluded, self)
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
             self._draws = [
@@ -129,6 +136,18 @@ class SeedLoader:
             return InducedSampler(hops, sampling, self._seed, replica.everything(threads, with_edges))
         with together(graph.world, "choose where neighbors are drawn"):
             return choose_draw(hops, sampling, self._seed, graph.world.device)
+
+    def _make_context_draw(
+        self, roots: Roots, disjoint: bool, with_edges: bool, options: dict[str, Any]
+    ) -> ContextSampler:  # fmt: skip
+        """Collective. Make the draw of seeds that have times, or separate neighbors."""
+        graph, sampling = self._graph, self._sampling
+        threads = 1 if self.prefetch else graph.world.threads
+        neighbors = TimedNeighbors(
+            graph.partition, sampling.strategy, self._channels[0], threads, with_edges, self._excluded
+        )  # fmt: skip
+        apart, with_degree = len(roots) == 4, DEGREE in options.get("node_columns", NODE_COLUMNS)
+        return ContextSampler(neighbors, sampling, self._seed, disjoint, apart, with_degree)
 
     def _make_samplers(self, roots: Roots, options: dict[str, Any]) -> list[GraphSampler]:
         graph, (channel, *others) = self._graph, self._channels
@@ -201,7 +220,8 @@ def options_of(config: StaticConfig) -> dict[str, Any]:
 class LoaderOptions:
     """Options that loaders of mini-batches share.
 
-    fanouts, relation_fanouts, strategy, prefetch, in_flight, topology: as in the run file's section ``sampling``.
+    fanouts, relation_fanouts, strategy, time_column, prefetch, in_flight, topology: as in the run file's section
+    ``sampling``.
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
     batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several
@@ -209,13 +229,16 @@ class LoaderOptions:
     one relation and hop. subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges
     among the sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their
     rows. node_columns: columns of all sampled nodes, such as "label", which a batch of PyTorch Geometric then has as
-    ``y`` of all nodes; a request and a reply each step.
+    ``y`` of all nodes; a request and a reply each step. disjoint: every seed has separate neighbors and separate draws,
+    and batches tell the seed of each node; else seeds share nodes, with time_column seeds of the same time.
     """
 
     fanouts: list[int]
     batch_size: int
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     strategy: Strategy = "uniform"
+    time_column: str = ""
+    disjoint: bool = False
     shuffle: bool | None = None
     drop_last: bool = False
     prefetch: int = -1
@@ -237,9 +260,12 @@ class LoaderOptions:
     def check(self, graph: StaticGraph) -> GraphSamplingConfig:
         """Make the section ``sampling`` of a run that samples so. Raises ValueError for what does not fit the graph."""
         sampling = GraphSamplingConfig(
-            self.fanouts, self.relation_fanouts or {}, self.strategy, prefetch=self.prefetch, in_flight=self.in_flight,
-            topology=self.topology, direction=graph.direction, edge_columns=list(self.edge_columns), plan_on="host",
+            self.fanouts, self.relation_fanouts or {}, self.strategy, self.time_column, prefetch=self.prefetch,
+            in_flight=self.in_flight, topology=self.topology, direction=graph.direction,
+            edge_columns=list(self.edge_columns), plan_on="host",
         )  # fmt: skip
+        if self.time_column or self.disjoint:
+            self._check_contexts()
         sampling.check_relations(list(graph.relations))
         check_columns(graph.partition, self.edge_columns)
         if self.strategy == "weighted":
@@ -258,6 +284,16 @@ class LoaderOptions:
                 raise ValueError(f"node_columns: no node type has a column {name}; there are {there}")
         return sampling
 
+    def _check_contexts(self) -> None:
+        """Raise ValueError for options that do not go with separate neighbors of seeds or times."""
+        option = "time_column" if self.time_column else "disjoint"
+        if self.topology not in (AUTO, SHARDED):
+            raise ValueError(f"topology {self.topology}: with {option} the owners of nodes draw: use {SHARDED}")
+        if self.subgraph_type != DIRECTIONAL:
+            raise ValueError(f"subgraph_type {self.subgraph_type} has no {option}: use {DIRECTIONAL}")
+        if self.sampler is not NeighborSampler:
+            raise ValueError(f"sampler: a class of your own draws without {option}: leave one of them out")
+
 
 class BatchLoader(SeedLoader):
     """Collective to create and to iterate. Mini-batches with the input rows of their nodes; every iteration is a new
@@ -271,7 +307,7 @@ class BatchLoader(SeedLoader):
         super().__init__(
             graph, seeds, sampling, options.batch_size, options.seed, shuffle=shuffle, drop_last=options.drop_last,
             neighbors=options.sampler, induced=options.subgraph_type == INDUCED,
-            with_edges=options.tells_edges, with_positions=bool(options.as_data),
+            with_edges=options.tells_edges, with_positions=bool(options.as_data), disjoint=options.disjoint,
         )  # fmt: skip
         self._make_batch, self._next = make_batch, 0
         self._columns = NodeColumns(graph, options.node_columns) if options.node_columns else None
@@ -401,13 +437,14 @@ class NeighborLoader(BatchLoader):
     """
 
     def __init__(
-        self, graph: StaticGraph, input_nodes: str | tuple[str, str | Nodes], fanouts: list[int], batch_size: int,
-        **options: Any,
+        self, graph: StaticGraph, input_nodes: str | tuple[str, str | Nodes], fanouts: list[int], batch_size: int, *,
+        input_time: Nodes | None = None, **options: Any,
     ):  # fmt: skip
         """input_nodes: a split ("train", "val", "test") of the only type with labels, or (node type, split), or (node
         type, mask): of all nodes of the type in the graph file, by row, or (node type, rows): of this rank's nodes,
         among ``graph.nodes(type)``. Without shuffling a list of rows keeps its order, rank after rank; all else is in
-        order of row. options: ``LoaderOptions``.
+        order of row. input_time [k]: with time_column, times of the seeds, which are rows then, in place of their
+        column. options: ``LoaderOptions``.
 
         Raises DistributedError.
         """
@@ -415,20 +452,25 @@ class NeighborLoader(BatchLoader):
         with together(graph.world, "make a loader"):
             sampling = chosen.check(graph)
             self.seed_type, rows, split = _input_nodes(graph, input_nodes)
-            columns = _seed_columns(graph, self.seed_type, rows)
+            given = {} if input_time is None else given_times(graph, chosen, input_time, input_nodes, "input_time")
+            if not given:
+                of_type, name = graph.partition.columns[self.seed_type], graph.types[self.seed_type]
+                check_seed_time(of_type, chosen.time_column, f"node type {name}", "; or give input_time")
+        graph = graph.timed(chosen.time_column)
+        columns = _seed_columns(graph, self.seed_type, rows) | given
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
         nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
         name = "train" if shuffle else "nodes"
         pool = pool_of_chosen(name, rows, nodes, graph.num_nodes(self.seed_type), columns, graph)
         convert = partial(pyg.to_data, graph=graph, options=chosen) if chosen.as_data else None
-        make_batch = partial(_node_batch, convert, self.seed_type)
+        make_batch = partial(_node_batch, convert, self.seed_type, chosen.disjoint)
         super().__init__(graph, Seeds(pool, ((self.seed_type, "id"),)), sampling, chosen, shuffle, make_batch)
 
 
 def _node_batch(
-    convert: Callable[[NeighborBatch], Any] | None, seed_type: int, plan: GraphPlan, x, n_id, of_nodes
+    convert: Callable[[NeighborBatch], Any] | None, seed_type: int, disjoint: bool, plan: GraphPlan, x, n_id, of_nodes
 ) -> Any:
-    """Make a batch of nodes; convert: to what another library has."""
+    """Make a batch of nodes; convert: to what another library has; disjoint: it tells the seeds of its nodes."""
     columns, seeds = plan.columns, n_id[seed_type][plan.roots[0]]
     batch = NeighborBatch(
         plan.batch,
@@ -440,6 +482,7 @@ def _node_batch(
         columns["input_id"],
         plan.batch_size,
         of_nodes,
+        plan.seed_number if disjoint else (),
     )
     return batch if convert is None else convert(batch)
 
@@ -470,4 +513,26 @@ def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray) -> dict[str, 
     if "label" in partition.columns[kind]:
         label = partition.columns[kind]["label"][place]
         columns["label"] = label.astype(np.int64) if label.dtype.kind in "iub" else label
+    if TIME in partition.columns[kind]:
+        columns[TIME] = partition.columns[kind][TIME][place]
     return columns
+
+
+def given_times(
+    graph: StaticGraph, options: LoaderOptions, times: Nodes, seeds: Any, argument: str
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Return the column TIME of seeds that the user gives together with their times. Raises ValueError."""
+    rows = None if isinstance(seeds, str) or isinstance(seeds[1], str) else np.asarray(seeds[1])
+    if not options.time_column:
+        raise ValueError(f"{argument} needs time_column: the times of neighbors, which it is compared with")
+    if rows is None or rows.dtype == bool:
+        raise ValueError(f"{argument} is for seeds that are given as rows, one time each: give rows, or leave it out")
+    values = np.asarray(times)
+    if values.shape != rows.shape[-1:] or values.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{argument} must hold {rows.shape[-1]} numbers, one a seed, got {values.dtype} of shape {values.shape}"
+        )
+    strange = np.flatnonzero(~np.isfinite(values))
+    if len(strange):
+        raise ValueError(f"{argument}: the time at position {strange[0]} is {values[strange[0]]}: give finite numbers")
+    return {TIME: as_ticks(graph.partition, options.time_column, values)}

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
@@ -29,7 +30,7 @@ from hpcgnn.static.sampling.edges import EdgeTables
 from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.seeds import SeedBatches
 
-NODE_COLUMNS = ("identity", "degree")  # of a Batch
+NODE_COLUMNS = (IDENTITY, DEGREE) = ("identity", "degree")  # of a Batch
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class GraphPlan:
     block's destination nodes of their type, a tensor for each of the sampler's ``roots``, [s] or as wide as its column.
     position [s]: of the seeds in the epoch; columns [s, ...]: of the seeds, by name; fetches: of the input rows, by
     node type. features: the input rows [U, F] where they came with the plan, None for types whose rows the step
-    fetches."""
+    fetches. seed_number: as in ``Drawn``."""
 
     step: int
     epoch: int
@@ -49,6 +50,7 @@ class GraphPlan:
     batch: Batch
     fetches: tuple[Fetch, ...]
     features: tuple[torch.Tensor | IndexedRows | None, ...]
+    seed_number: tuple[torch.Tensor, ...] = ()
     final: bool = True
 
 
@@ -92,11 +94,16 @@ class GraphSampler:
         columns = steps.take(step)
         shapes = [columns.pop(name).shape for _, name in self._roots]
         roots = tuple(self._move(place.reshape(shape)) for place, shape in zip(drawn.places, shapes, strict=True))
-        fetches = [rows.plan(ids, self._channel) for rows, ids in zip(self._rows, drawn.input_ids, strict=True)]
+        fetches = []
+        for rows, ids in zip(self._rows, drawn.input_ids, strict=True):
+            plan_rows = rows.plan_repeated if drawn.seed_number else rows.plan
+            fetches.append(plan_rows(ids, self._channel))
         empty, of_nodes = torch.empty(0, dtype=torch.int64, device=self._device), {}
         for name in NODE_COLUMNS:  # not over node_columns: a set, whose order may differ between ranks
             of_nodes[name] = (empty,) * len(fetches)
-            if name in self._node_columns:
+            if name == DEGREE and drawn.degree:
+                of_nodes[name] = tuple(map(self._move, drawn.degree))
+            elif name in self._node_columns:
                 tables = (rows.fetch(fetch, name) for rows, fetch in zip(self._rows, fetches, strict=True))
                 of_nodes[name] = tuple(upload(table, self._device) for table in tables)
         features: tuple[Any, ...] = (None,) * len(fetches)
@@ -111,6 +118,7 @@ class GraphSampler:
             step, epoch, int(batches.sizes[step]), roots, batches.position[batches.at(step)],
             {name: self._move(column) for name, column in columns.items()}, batch,
             tuple(fetch.to(self._device, self._move_channel) for fetch in fetches), features,
+            tuple(map(self._move, drawn.seed_number)),
         )  # fmt: skip
         return self._pad(plan) if self._pad and training else plan
 
@@ -118,9 +126,10 @@ class GraphSampler:
         """Collective. Draw a step and list the global ids of the nodes whose rows it needs, by type; nothing is
         fetched."""
         steps = self._steps_of(batches, epoch)
-        ids = self._draw.draw(steps, step).input_ids
+        drawn = self._draw.draw(steps, step)
         steps.take(step)
-        return [kind.cpu().numpy() if isinstance(kind, torch.Tensor) else kind for kind in ids]
+        ids = [kind.cpu().numpy() if isinstance(kind, torch.Tensor) else kind for kind in drawn.input_ids]
+        return [native.unique_relabel(kind)[0] for kind in ids] if drawn.seed_number else ids
 
     def _steps_of(self, batches: SeedBatches, epoch: int) -> Steps:
         """Return the steps of a pass over a split, with the columns of those that were drawn ahead."""

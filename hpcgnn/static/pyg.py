@@ -59,12 +59,13 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph, options: Any):
 def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, options: Any):
     """Make Data or HeteroData of a batch, without its seeds.
 
-    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed) has each edge that some hop
-    sampled, once; parallel edges are separate. options: of the loader, which may ask for e_id, the edges' rows in the
-    graph file, and for columns: edge_attr (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes
-    so far, so a layer over the union sees more than the block it belongs to. ``adjs`` are the hops for layered use, the
-    innermost first: (edge_index from neighbors to the nodes they were sampled for, (source nodes, destination nodes)),
-    in HeteroData by relation.
+    edge_index [2, E] (source, destination, as in the graph, whichever way it was followed) has each edge that some
+    hop sampled, once; parallel edges are separate. Nodes of disjoint batches have batch, the number of their seed.
+    options: of the loader, which may ask for e_id, the edges' rows in the graph file, and for columns: edge_attr
+    (column feat), edge_weight, edge_<column>. Every hop draws anew for all nodes so far, so a layer over the union
+    sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first: (edge_index
+    from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by
+    relation.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -75,6 +76,8 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, op
         store.n_id, store.num_nodes = batch.n_id[kind], len(batch.n_id[kind])
         if batch.x[kind] is not None:
             store.x = batch.x[kind]
+        if batch.seed_number:
+            store.batch = batch.seed_number[kind]
         for column, values in batch.columns[kind].items():
             store["y" if column == "label" else column] = values
     blocks, device = batch.batch.blocks, batch.n_id[0].device

@@ -39,6 +39,7 @@ from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
+from hpcgnn.static.sampling.times import describe_times, with_times
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
 from hpcgnn.static.tasks import join_loaders, make_joint_goal
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
@@ -64,6 +65,8 @@ def open_session(
         with together(world, "compare the graph with the model's"):
             config = adapt(config, partition, trained)
         edge_types = {name: values.get(EDGE_TYPES, 0) for name, values in values_by_task(trained.values).items()}
+    if config.sampling.time_column:
+        partition = with_times(partition, config.sampling.time_column, world, channel)
     goal: StaticGoal
     if config.task.further:
         goal, partition = make_joint_goal(config, partition, world, channel, edge_types)
@@ -303,7 +306,7 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
 def _describe(columns: list[str], session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
-    lacking = why_not_by_layers(session.model, config) if config.model.class_path else ""
+    lacking, timed = why_not_by_layers(session.model, config), config.sampling.time_column
     start, sampled = "whole graph in every step", not config.train.full_graph
     if sampled:
         start = f"plans ahead: {loader.prefetch}, in flight: {len(loader.samplers)}"
@@ -315,6 +318,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
+        *([f"neighbors by time ({timed}): {describe_times(session.partition, timed)}"] if timed else []),
         *([f"hpcgnn predict samples neighbors for this model: {lacking}"] if lacking else []),
         *_describe_tasks(session),
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",

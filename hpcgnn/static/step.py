@@ -72,8 +72,9 @@ class GraphTask(StepTask):
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learned))
         gradients = {
-            kind: (plan.fetches[kind].route, torch.zeros_like(rows) if rows.grad is None else rows.grad)
+            kind: (fetch.route, fetch.summed(torch.zeros_like(rows) if rows.grad is None else rows.grad))
             for kind, rows in learned.items()
+            for fetch in [plan.fetches[kind]]
         }
         return loss.detach(), None if scores is None else scores.detach(), gradients
 

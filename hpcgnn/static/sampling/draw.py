@@ -35,12 +35,15 @@ class Drawn:
     """The blocks of a step. places: by group, positions [s] int64 of its nodes among the last block's destination nodes
     of their type. blocks: the innermost first; input_ids: by type, global ids of the innermost source nodes. All on the
     host, or all on the device. features: by type, these nodes' rows [U, F] or None, from sampling servers; else
-    empty."""
+    empty. The others are of draws in contexts alone (see contexts.py), whose input_ids may repeat a node: by type, the
+    number of each node's seed, or time, at this rank [U], and its in-degree there [U]."""
 
     places: list[np.ndarray] | list[torch.Tensor]
     blocks: tuple[Block, ...]
     input_ids: list[np.ndarray] | list[torch.Tensor]
     features: tuple[torch.Tensor | None, ...] = ()
+    seed_number: tuple[np.ndarray, ...] = ()
+    degree: tuple[np.ndarray, ...] = ()
 
 
 class Steps:
@@ -146,16 +149,24 @@ class BlockSampler:
         places = self._places(groups)  # first of all: a block's destinations are the first of its sources
         for hop, fanouts in enumerate(by_hop):
             frontier = self._unique_ids()
-            answers = self._neighbors.ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+            answers = self._ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
             relations = []
             for number, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True)):
                 if fanout != 0:
-                    kind = self._relations[number].src_type
-                    source = self._relabel[kind].add(sampled.source - self._base[kind])
+                    source = self._add(self._relations[number], sampled)
                     relations.append(self._connect(number, sampled.indptr, source, sampled.edge))
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
             blocks.append(Block(tuple(relations), sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
         return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
+
+    def _ask(self, frontier: list[Any], fanouts: list[int], random: Random) -> list[Sampled]:
+        """Collective. Draw the neighbors of the unique nodes so far."""
+        return self._neighbors.ask(frontier, fanouts, random)
+
+    def _add(self, relation: Relation, sampled: Sampled) -> Any:
+        """Add sampled neighbors to the unique nodes; returns their positions [E] among these."""
+        kind = relation.src_type
+        return self._relabel[kind].add(sampled.source - self._base[kind])
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
         """Draw all hops in one native call, for a graph of one type and one relation that this rank has all of."""

@@ -8,6 +8,7 @@ lists that leave out x of m edges of a relation.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,6 +155,10 @@ class Sampled:
     edge: np.ndarray | None
 
 
+Contexts = list[np.ndarray]  # by node type [D, W] int64: for which seeds nodes are, see times.py
+Draws = Callable[[InLists, Any, int, Random], tuple[Any, Any]]
+
+
 class NeighborSampler:
     """Samples in-neighbors at their owners, with ``threads`` threads. Collective to create and to ask, over
     ``channel``.
@@ -234,14 +239,24 @@ class NeighborSampler:
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
         its destination type. The result must depend on the random key and the nodes' flat row ids alone."""
-        lists = self._lists[relation]
-        lost = None if self._excluded is None else self._excluded.at(relation, random)
-        if lost is None or len(lost) == 0:
-            return self._draw(lists, nodes, fanout, random)
-        touched = np.isin(nodes, np.searchsorted(lists.indptr, lost, side="right") - 1)
+        lost, lists = self._lost(relation, random), self._lists[relation]
+        return self._draw_without(lost, self._draw, lists, nodes, fanout, random)
+
+    def _lost(self, relation: int, random: Random) -> np.ndarray:
+        """Find the positions, increasing, of the edges that a step leaves out."""
+        return np.empty(0, np.int64) if self._excluded is None else self._excluded.at(relation, random)
+
+    def _draw_without(
+        self, lost: np.ndarray, draw: Draws, lists: InLists, nodes: np.ndarray, fanout: int, random: Random
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw by a function like ``_draw``, which does not see the edges at positions ``lost``."""
+        if len(lost) == 0:
+            return draw(lists, nodes, fanout, random)
+        first, last = (np.searchsorted(lost, lists.indptr[nodes + end]) for end in (0, 1))
+        touched = first < last
         rest, position = without(lists, nodes[touched], lost)
-        offsets, positions = self._draw(rest, np.arange(len(rest.identity)), fanout, random)
-        return splice(touched, self._draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
+        offsets, positions = draw(rest, np.arange(len(rest.identity)), fanout, random)
+        return splice(touched, draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
 
     def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         return native.sample_neighbors(
@@ -249,26 +264,38 @@ class NeighborSampler:
             source_identity=lists.source_identity, threads=self.threads,
         )  # fmt: skip
 
-    def ask(self, frontier: list[np.ndarray], fanouts: list[int], random: Random) -> list[Sampled]:
+    def ask(
+        self, frontier: list[np.ndarray], fanouts: list[int], random: Random, contexts: Contexts | None = None
+    ) -> list[Sampled]:
         """Collective. Draw of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
-        relation."""
+        relation; contexts: of the nodes, for ``times.TimedNeighbors`` only."""
         if self._channel.size == 1:  # local rows are global ids
             samples = []
             for relation, fanout in enumerate(fanouts):
                 kind = self.partition.relations[relation].dst_type
                 nodes = frontier[kind] - int(self.partition.type_start[kind])
-                offsets, positions = self._sample(relation, nodes, fanout, random)
+                context = None if contexts is None else contexts[kind]
+                offsets, positions = self._sample(relation, nodes, context, fanout, random)
                 samples.append(Sampled(offsets, *self._edges_at(relation, positions)))
             return samples
         book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
         order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
         serve = self._channel.counts(want)
         # Two exchanges a hop on every rank, also with nothing to ask: relations and types travel together.
-        request = self._channel.array(narrow_rows(local), want, serve).astype(np.int64)
-        reply, sizes = self._serve(request, serve, fanouts, random)
+        sent = None if contexts is None else np.concatenate(contexts)[order]
+        request, context = self._exchange(local, sent, want, serve)
+        reply, sizes = self._serve(request, context, serve, fanouts, random)
         receive = self._channel.counts(sizes)
         received = self._channel.array(reply, sizes, receive)
         return self._unpack(received, receive, types[order], order, frontier, want)
+
+    def _exchange(self, local: np.ndarray, context: np.ndarray | None, want: np.ndarray, serve: np.ndarray):
+        """Collective. Send requests, local rows [N] of their owners and contexts [N, W], in the order of the owners;
+        returns the rows and contexts of the requests [M] to this rank."""
+        if context is None:
+            return self._channel.array(narrow_rows(local), want, serve).astype(np.int64), None
+        received = self._channel.array(np.column_stack([local, context]), want, serve)
+        return received[:, 0].copy(), received[:, 1:]
 
     def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the sources of edges at positions in this rank's lists, and the edges' positions among those of all
@@ -276,16 +303,24 @@ class NeighborSampler:
         place = positions + self._first[relation] if self._with_edges else None
         return self._sources[relation].take(positions), place  # in NumPy faster than by index
 
-    def _sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
+    def _sample(
+        self, relation: int, nodes: np.ndarray, context: np.ndarray | None, fanout: int, random: Random
+    ) -> tuple[np.ndarray, np.ndarray]:
         if fanout == 0:
             return np.zeros(len(nodes) + 1, np.int64), nodes[:0]
         key = Random(random.seed, random.stream, random.step, random.epoch, random.hop, relation)
-        return self.sample(relation, nodes, fanout, key)
+        return self._sample_in(relation, nodes, context, fanout, key)
 
-    def _serve(self, request: np.ndarray, serve: np.ndarray, fanouts: list[int], random: Random):
-        """Sample for local rows [M] that ranks requested, requester by requester. Returns one int64 array, which has
-        for each requester, relation by relation, the counts, then sources and positions, and its length for each
-        [R]."""
+    def _sample_in(
+        self, relation: int, nodes: np.ndarray, context: Any, fanout: int, random: Random
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw as ``sample`` does, each node in its context [D, W], if there are any."""
+        return self.sample(relation, nodes, fanout, random)
+
+    def _serve(self, request: np.ndarray, context, serve: np.ndarray, fanouts: list[int], random: Random):
+        """Sample for local rows [M] that ranks requested, requester by requester; context [M, W] or None. Returns
+        one int64 array, which has for each requester, relation by relation, the counts, then sources and positions,
+        and its length for each [R]."""
         start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
         types = np.searchsorted(start, request, side="right") - 1
         chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
@@ -293,7 +328,10 @@ class NeighborSampler:
         values: list[tuple[np.ndarray, np.ndarray]] = []
         for relation, fanout in enumerate(fanouts):
             target = self.partition.relations[relation].dst_type
-            offsets, positions = self._sample(relation, request[chosen[target]] - start[target], fanout, random)
+            nodes, of_nodes = request[chosen[target]] - start[target], context
+            if context is not None:
+                of_nodes = context[chosen[target]]
+            offsets, positions = self._sample(relation, nodes, of_nodes, fanout, random)
             cut = np.searchsorted(chosen[target], bounds)
             counts.append((np.diff(offsets), cut))
             columns = self._edges_at(relation, positions)

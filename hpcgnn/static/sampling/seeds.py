@@ -19,6 +19,7 @@ from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random
 from hpcgnn.static.sampling.neighbors import HiddenEdges
+from hpcgnn.static.sampling.times import SEED_TIME, TIME
 from hpcgnn.task.known_edges import KnownAnswers
 
 
@@ -203,11 +204,13 @@ def _count_repeated(split: np.ndarray, copies: _Groups) -> int:
 
 def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
     """List the columns [m] int64 that seeds have of a relation's in-edges at this rank: global ids src and dst, row,
-    and rel where the relation has it."""
+    and rel and TIME where the relation has them."""
     kind, edges = partition.relations[relation], partition.edges[relation]
     columns = {"src": edges.src, "dst": partition.global_ids(kind.dst_type)[edges.dst], "row": edges.row}
     if "rel" in edges.columns:
         columns["rel"] = edges.columns["rel"].astype(np.int64)
+    if SEED_TIME in edges.columns:
+        columns[TIME] = edges.columns[SEED_TIME]
     return columns
 
 
