@@ -107,11 +107,12 @@ def read_questions(
 
 def read_edges(
     path: str, ends: dict[str, Named], world: World, edge_types: int = 1, words: Sequence[str] = (),
-    further: Sequence[str] = (),
+    further: Sequence[str] = (), times: Callable[[str, int, pa.Array], np.ndarray] | None = None,
 ) -> Questions:  # fmt: skip
     """Collective. Read a file with the columns of ``ends`` and, where there are several edge types, rel, whose numbers
     become the value "rel". rel is a word, where the types were made from ``words``, or a number, unless a word is
-    spelled like it. further: columns of numbers, which become the value "numbers" [m, F] float64.
+    spelled like it. further: columns of numbers, which become the value "numbers" [m, F] float64. times: reads the
+    optional column time, from a row of the file on, as the value "time".
 
     Raises DistributedError naming file and row for a missing column, an unknown node, or a value that is no edge type,
     or no number.
@@ -127,9 +128,11 @@ def read_edges(
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
         values = {name: numbers_of(path, first, text[name], kinds, refuse) for name in typed}
         numbers = [finite_numbers(path, first, name, text[name]) for name in further]
-        return values | ({"numbers": np.column_stack(numbers)} if numbers else {})
+        values |= {"numbers": np.column_stack(numbers)} if numbers else {}
+        return values | ({"time": times(path, first, text["time"])} if times and "time" in text else {})
 
-    return read_questions(path, ends, world, [*typed, *further], parse=parse, shown=typed)
+    optional = ["time"] if times and "time" not in further else []
+    return read_questions(path, ends, world, [*typed, *further], optional, parse, typed)
 
 
 def numbers_of(

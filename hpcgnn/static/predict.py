@@ -5,29 +5,37 @@ Files name nodes by their original ids. n nodes of a rank, N of all ranks, m pai
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from dataclasses import replace
+from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
+from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import Named, Questions, read_edges, read_questions
+from hpcgnn.loop.question_file import Named, Questions, each_value, read_edges, read_questions
 from hpcgnn.loop.session import Session
 from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.goals import pull_outputs
 from hpcgnn.static.inference import last_rows
+from hpcgnn.static.sampling.times import NO_LIMIT, as_ticks, is_floating
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
 from hpcgnn.static.tasks import one_task
+
+if TYPE_CHECKING:  # pyarrow takes a second to load
+    import pyarrow as pa
 
 
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
@@ -54,11 +62,24 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         )
     check_queries(arguments)
     refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings)
+    if timed := config.sampling.time_column:
+        _check_timed(arguments, config, timed)
     if config.eval.ranking in GIVEN:
         config = replace(config, eval=replace(config.eval, ranking="", negatives_file="", exact=True))
     if arguments.new_only:  # what is known is looked up as this ranking does
         config = replace(config, eval=replace(config.eval, ranking="filtered"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
+
+
+def _check_timed(arguments: Namespace, config: StaticConfig, column: str) -> None:
+    """Raise ValueError for answers that no sampled neighbors give."""
+    problem = ""
+    if arguments.new_only:
+        problem = "--new_only finds known edges as eval.ranking filtered does"
+    elif arguments.embeddings and not config.task.of_edges:
+        problem = "--embeddings of a run on labels of nodes are computed once for every node"
+    if problem:
+        raise ValueError(f"{problem}, which a run with sampling.time_column {column} does not: leave it out")
 
 
 def answer(session: Session, arguments: Namespace) -> None:
@@ -181,7 +202,30 @@ def read_pairs(session: Session, path: str) -> Questions:
     ends = {"src": _named(session, learned.src_type), "dst": _named(session, learned.dst_type)}
     widths = session.schema.values.get(WIDTHS, {})
     names = [[name] if width == 1 else [f"{name}_{at}" for at in range(width)] for name, width in widths.items()]
-    return read_edges(path, ends, session.world, *edge_types_of(session), further=list(chain.from_iterable(names)))
+    timed = session.config.sampling.time_column
+    times = partial(_read_times, session.partition, timed) if timed else None
+    further = list(chain.from_iterable(names))
+    return read_edges(path, ends, session.world, *edge_types_of(session), further=further, times=times)
+
+
+def _read_times(partition: GraphPartition, column: str, path: str, first: int, text: pa.Array) -> np.ndarray:
+    """Read times [b], in the unit of the graph's ``column``, as ticks; NO_LIMIT where there is none. Raises ValueError
+    naming file and row."""
+    real = is_floating(partition, column)
+
+    def tick(word: str) -> int | str:
+        if not word:
+            return NO_LIMIT
+        try:
+            value = Decimal(word)
+        except InvalidOperation:
+            return f"time {word!r} is not a number"
+        if not value.is_finite() or abs(value) > (sys.float_info.max if real else NO_LIMIT):
+            return f"time {word!r} is not a finite number of 64 bits"
+        whole = value.to_integral_value(ROUND_FLOOR)
+        return int(as_ticks(partition, column, np.array([float(value) if real else int(whole)]))[0])
+
+    return each_value(path, first, text, tick, np.int64)
 
 
 def _named(session: Session, kind: int) -> Named:
@@ -193,7 +237,7 @@ def _named(session: Session, kind: int) -> Named:
 
 def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
     """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
-    C], or its number, as exact evaluation does for edges."""
+    C], or its number, as exact evaluation does for edges; in a run with times as its evaluation does."""
     task, decoder, values = session.config.task, session.goal.head, session.schema.values
 
     def columns_of(
@@ -206,6 +250,12 @@ def score_pairs(session: Session, pairs: Questions, probabilities: bool = False)
             return class_columns(output, values[CLASSES], probabilities)
         return {"output": output[:, 0]}
 
+    if session.config.sampling.time_column:
+        ends, count = sampled.pair_ends(session, pairs), len(pairs.row)
+        further = pairs.value.get("rel", np.zeros(count, np.int64)), pairs.value.get("numbers", np.empty((count, 0)))
+        with torch.no_grad():
+            answers = columns_of(*ends, *(torch.from_numpy(column).to(ends[0].device) for column in further))
+        return AnswerColumns(pairs.row, pairs.total, dict(pairs.shown) | answers)
     return links.score_pairs(links_of(session), pairs, session.config.eval.nodes_per_pass, columns_of)
 
 

@@ -13,17 +13,19 @@ import torch
 
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.loop.question_file import Questions
 from hpcgnn.loop.session import Session
 from hpcgnn.static.goals import NodeGoal
 from hpcgnn.static.inference import infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds, options_of
 from hpcgnn.static.plan import GraphPlan
-from hpcgnn.static.sampling.seeds import make_pool, type_directory
+from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool, make_pool
+from hpcgnn.static.sampling.times import NO_LIMIT, TIME
 
 
 def outputs(session: Session) -> torch.Tensor:
     """Collective. Compute the outputs [n, O] of local nodes by all their neighbors, or, for a model that lacks layers,
-    by sampled ones: only of the types that the run learned, zeros elsewhere."""
+    or a run with times, by sampled ones: only of the types that the run learned, zeros elsewhere."""
     problem = why_not_by_layers(session.model, session.config)
     if not problem:
         return infer(session)
@@ -44,7 +46,7 @@ def sampled_outputs(session: Session) -> torch.Tensor:
         kinds = [goal.node_type]
         for split in SPLITS[1:]:
             with session.plans(split, 0) as plans:
-                _keep(session, goal.node_type, plans, found, left)
+                _keep(session, goal.node_type, session.batches[split], plans, found, left)
     else:
         kinds = sorted({goal.learned.src_type, goal.learned.dst_type})
     for kind in kinds:
@@ -53,10 +55,33 @@ def sampled_outputs(session: Session) -> torch.Tensor:
         ids = partition.global_ids(kind)[rows]
         base = partition.book.type_base()
         keys = partition.flat_row[nodes][rows] - base[kind]
-        pool = make_pool("nodes", keys, int(base[kind + 1] - base[kind]), {"id": ids}, world, session.graph.channel)
-        with _loader(session, Seeds(pool, ((kind, "id"),))).plans(0) as plans:
-            _keep(session, kind, plans, found, left)
+        columns = {"id": ids}
+        if isinstance(goal, NodeGoal) and TIME in partition.columns[kind]:  # the ends of links see all neighbors
+            columns[TIME] = partition.columns[kind][TIME][rows]
+        pool = make_pool("nodes", keys, int(base[kind + 1] - base[kind]), columns, world, session.graph.channel)
+        loader = _loader(session, Seeds(pool, ((kind, "id"),)))
+        with loader.plans(0) as plans:
+            _keep(session, kind, loader.batches, plans, found, left)
     return found.to(world.device)
+
+
+@torch.no_grad()
+def pair_ends(session: Session, pairs: Questions) -> list[torch.Tensor]:
+    """Collective. Compute the outputs [m, O] of the sources and of the destinations of pairs, from neighbors that are
+    no newer than the pairs' value "time", in ticks; without it from all."""
+    columns = pairs.node | {TIME: pairs.value.get("time", np.full(len(pairs.row), NO_LIMIT))}
+    roots = session.goal.roots[:2]
+    # Every R-th pair is at this rank, as many as it can have of each step: none is moved to another rank.
+    loader = _loader(session, Seeds(SeedPool("pairs", pairs.row, pairs.total, columns), roots))
+    none = torch.empty(0, session.goal.num_outputs, dtype=session.dtype, device=session.world.device)
+    ends = [[none], [none]]
+    with loader.plans(0) as plans:
+        for plan in plans:
+            session.watchdog.at("pairs", plan.step)
+            outputs = session.task.outputs(plan)
+            for rows, (kind, _), places in zip(ends, roots, plan.roots, strict=True):
+                rows.append(outputs[kind][places])
+    return [torch.cat(rows) for rows in ends]
 
 
 def _loader(session: Session, seeds: Seeds) -> SeedLoader:
@@ -67,18 +92,15 @@ def _loader(session: Session, seeds: Seeds) -> SeedLoader:
 
 
 def _keep(
-    session: Session, kind: int, plans: Iterable[GraphPlan], found: torch.Tensor, left: np.ndarray
+    session: Session, kind: int, batches: SeedBatches, plans: Iterable[GraphPlan], found: torch.Tensor, left: np.ndarray
 ) -> None:  # fmt: skip
     """Collective. Compute the outputs of the seeds of plans, nodes of a type, and keep them at the owners."""
-    partition, channel = session.partition, session.graph.channel
-    base, nodes = int(partition.book.type_base()[kind]), partition.of_type(kind)
-    directory = type_directory(partition, kind, session.world, channel)
+    partition, channel, nodes = session.partition, session.graph.channel, session.partition.of_type(kind)
     ownership = partition.book.of_type(kind)
     for plan in plans:
         session.watchdog.at("sampled outputs", plan.step)
         places = plan.roots[0].ravel()
         rows = session.task.outputs(plan)[kind][places].cpu()
-        ids = directory.lookup(plan.batch.identity[kind][places].cpu().numpy() - base)
-        route = Route.plan(ownership, ids, channel)
+        route = Route.plan(ownership, batches.columns["id"][batches.at(plan.step)], channel)
         found[nodes][route.requests] = route.push(rows).to(found.dtype)
         left[nodes][route.requests.numpy()] = False
