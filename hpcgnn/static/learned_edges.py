@@ -104,7 +104,7 @@ def _read_edges(
         relation = split_relation(partition, task.relation, "task.relation")
         name, columns = partition.relations[relation].name, partition.edges[relation].columns
         types = _edge_types(columns.get("rel"), name, task)
-        check_seed_time(columns, config.sampling.time_column, f"relation {name}")
+        check_seed_time([*columns, *partition.unread[relation]], config.sampling.time_column, f"relation {name}")
     edge_types = max(edge_types, *world.allgather(types))
     further, labeled = {}, np.ones(len(partition.edges[relation].src), bool)
     if task.kind != LINK:

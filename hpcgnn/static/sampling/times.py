@@ -7,6 +7,7 @@ local nodes of a type, m in-edges of a relation at this rank, D nodes to draw fo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,10 +72,11 @@ def describe_times(partition: GraphPartition, column: str) -> str:
     )
 
 
-def check_seed_time(columns: dict[str, np.ndarray], column: str, of: str, remedy: str = "") -> None:
-    """Raise ValueError where seeds have no ``column`` of times; of: the name of their type or relation."""
+def check_seed_time(columns: Collection[str], column: str, of: str, remedy: str = "") -> None:
+    """Raise ValueError where seeds have no ``column`` of times; columns: all names; of: the name of their type or
+    relation."""
     if column and column not in columns:
-        there = ", ".join(name for name in columns if not name.startswith(".")) or "none"
+        there = ", ".join(sorted(name for name in columns if not name.startswith("."))) or "none"
         raise ValueError(f"{KEY}: {of}, from which the seeds are, has no column {column}; it has {there}{remedy}")
 
 
