@@ -291,6 +291,42 @@ def test_a_sample_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, disjoin
     assert len(found[0]) > 100
 
 
+@pytest.mark.parametrize("strategy", ["uniform", "recent"])
+def test_edges_of_a_step_and_their_copies_stay_left_out(comm, mpi_tmp_path, strategy):
+    """Of all other edges that are old enough none is."""
+    graph, of = open_library(comm, mpi_tmp_path), read(mpi_tmp_path / "graph.h5")[CITES]
+    loader = LinkNeighborLoader(
+        graph, (CITES, np.ones(260, bool)), [-1], 40, strategy=strategy, time_column="time", with_edge_ids=True,
+        reverse="none",
+    )  # fmt: skip
+    pairs, time, n_left = of["src"] * PAPERS + of["dst"], of["own"], 0
+    for batch in loader:
+        seeds = np.concatenate(comm.allgather(batch.row.numpy()))
+        is_left_out = np.isin(pairs, pairs[seeds])
+        (block,) = batch.batch.blocks
+        edges = next(each for each in block.relations if each.relation == 0)
+        ends = [(place, seed) for roots in (batch.src, batch.dst) for place, seed in zip(roots, batch.row, strict=True)]
+        for place, seed in ends:
+            found = edges.edge[edges.indptr[place] : edges.indptr[place + 1]].tolist()
+            allowed = (of["dst"] == int(batch.n_id[0][place])) & (of["visible"] <= time[seed])
+            assert sorted(found) == np.flatnonzero(allowed & ~is_left_out).tolist()
+            n_left += int((allowed & is_left_out).sum())
+    assert comm.allreduce(n_left) > 100
+    graph.close()
+
+
+@pytest.mark.serial
+def test_gradients_of_a_node_that_is_there_several_times_are_added_up(tmp_path):
+    graph = open_library(MPI.COMM_SELF, tmp_path)
+    fetch = graph.rows[0].plan_repeated(np.array([7, 3, 7, 7, 9]), graph.channel)
+    rows = torch.arange(10.0).view(5, 2)
+    assert fetch.summed(rows).tolist() == [[0 + 4 + 6, 1 + 5 + 7], [2, 3], [8, 9]]
+    assert torch.equal(
+        graph.rows[0].fetch(fetch, "identity"), torch.from_numpy(graph.partition.flat_row[[7, 3, 7, 7, 9]])
+    )
+    graph.close()
+
+
 # --------------------------------------------------------------------------------------------------- disjoint batches
 
 

@@ -148,28 +148,31 @@ def _check_timed(partition: GraphPartition, column: str) -> None:
 @dataclass(frozen=True, slots=True)
 class TimeOrder:
     """The in-edges of a relation in order of node, then time. order [m]: positions of the edges in the usual order;
-    place [m]: the inverse; stamps: the different times, increasing; key [m], increasing: node and number of the time
-    of each edge in one number."""
+    place [m]: the inverse; time [m]: their times, increasing within a node."""
 
     order: np.ndarray
     place: np.ndarray
-    stamps: np.ndarray
-    key: np.ndarray
+    time: np.ndarray
 
     @classmethod
     def of(cls, edges: InEdges) -> TimeOrder:
         """Sort edges with a column TIME; equal times stay in the usual order."""
-        stamps, number = np.unique(edges.columns[TIME], return_inverse=True)
-        key = edges.dst * (len(stamps) + 1) + number
-        order = np.argsort(key, kind="stable")
+        time = edges.columns[TIME]
+        order = np.lexsort((time, edges.dst))
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        return cls(order, place, stamps, key[order])
+        return cls(order, place, time[order])
 
-    def end(self, nodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Find the end [D] of the edges of each node that are at most as new as its time."""
-        number = np.searchsorted(self.stamps, times, side="right")
-        return np.searchsorted(self.key, nodes * (len(self.stamps) + 1) + number)
+    def end(self, begin: np.ndarray, end: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Find the end [D] of the edges of each list, from begin to end, that are at most as new as its time: a binary
+        search in all lists at the same time."""
+        low, high = begin.copy(), end.copy()
+        while len(left := np.flatnonzero(low < high)):
+            middle = (low[left] + high[left]) // 2
+            is_allowed = self.time[middle] <= times[left]
+            low[left[is_allowed]] = middle[is_allowed] + 1
+            high[left[~is_allowed]] = middle[~is_allowed]
+        return low
 
 
 class TimedNeighbors(NeighborSampler):
@@ -213,7 +216,7 @@ class TimedNeighbors(NeighborSampler):
         lists, order = self._lists[relation], self._orders[relation]
         begin, end = lists.indptr[nodes], lists.indptr[nodes + 1]
         if order is not None:
-            end = order.end(nodes, context[:, 0])
+            end = order.end(begin, end, context[:, 0])
         identity = mixed(lists.identity[nodes], context[:, -1]) >> np.uint64(64 - IDENTITY_BITS)
         return replace(
             lists, indptr=_interleaved(begin, end, lists.indptr[-1]), identity=np.repeat(identity.view(np.int64), 2)
