@@ -52,7 +52,7 @@ def open_session(
     timers, plan_timers, dtype = prepare(config.train, world)
     graph = TemporalGraph(path, world, config.data, config.train.seed, _event_columns(config))
     needs = needs_of(graph.partition)
-    if trained is not None:
+    if trained is not None and not config.baseline.kind:  # a baseline reads no features, and has no model to fit
         with together(world, "compare the graph with the model's"):
             config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph.partition, world)

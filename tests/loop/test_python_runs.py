@@ -149,6 +149,17 @@ def test_times_of_questions_are_dates_as_in_the_graph(comm, mpi_tmp_path, zone):
             pd.testing.assert_frame_equal(answer, answers[0], check_dtype=False, rtol=1e-12)
 
 
+def test_a_baseline_takes_the_place_of_a_model_with_features(comm, mpi_tmp_path):
+    """It reads no features of events: metrics are those of a run of the baseline."""
+    on_rank_0(comm, lambda: homogeneous(mpi_tmp_path / "events.h5", edge_width=2))
+    config = {"train.epochs": 1, "memory.dim": 8, "model.hidden": 8, "comm.device": "cpu"}
+    run = hpcgnn.fit(mpi_tmp_path / "events.h5", "tgn", config, folder=mpi_tmp_path / "run", quiet=True)
+    bank = hpcgnn.fit(mpi_tmp_path / "events.h5", "edgebank", folder=mpi_tmp_path / "bank", quiet=True)
+    scores, metrics = run.evaluate({"baseline.kind": "unlimited"}), bank.metrics().iloc[-1]
+    assert comm.rank or scores["baseline"] == "unlimited"
+    assert comm.rank or scores["test_ap"] == pytest.approx(metrics["test_ap"], rel=1e-12)
+
+
 def test_a_run_goes_on(comm, mpi_tmp_path, graph):
     run = hpcgnn.fit(graph, "sage", SMALL, folder=mpi_tmp_path / "run", quiet=True)
     whole = hpcgnn.fit(graph, "sage", {**SMALL, "train.epochs": 3}, folder=mpi_tmp_path / "whole", quiet=True)
