@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +79,8 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
     shows the keys that most people use, ``--help_all`` all of them."""
     import jsonargparse  # here, as only rank 0 parses, and loading it takes 0.1 s of a core
 
-    class HelpAll(argparse.Action):
-        def __call__(self, parser, *_: Any, **__: Any) -> None:
-            print(_help(parser, kind, every=True))
-            parser.exit()
-
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
-    text = "show all keys of runs on this kind of graph"
-    result.add_argument("--help_all", "--help-all", action=HelpAll, nargs=0, default=argparse.SUPPRESS, help=text)
+    add_help_all(result, "show all keys of runs on this kind of graph", lambda: _help(result, kind, every=True))
     result.format_help = lambda *_: _help(result, kind, every=False)  # type: ignore[method-assign]
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
@@ -98,6 +92,17 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
     for name, section in KINDS[kind].config.sections().items():
         result.add_class_arguments(section, name)
     return result
+
+
+def add_help_all(parser: argparse.ArgumentParser, text: str, everything: Callable[[], str]) -> None:
+    """Add the option ``--help_all``, with the help ``text``; it prints ``everything()``."""
+
+    class HelpAll(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+            print(everything())
+            parser.exit()
+
+    parser.add_argument("--help_all", "--help-all", action=HelpAll, nargs=0, default=argparse.SUPPRESS, help=text)
 
 
 def _help(result: jsonargparse.ArgumentParser, kind: str, every: bool) -> str:

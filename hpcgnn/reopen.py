@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -28,12 +29,17 @@ from hpcgnn.loop.settings import Sections
 if TYPE_CHECKING:
     import jsonargparse
 
+USUAL = ("comm.device", "comm.threads", "comm.watchdog_seconds")  # keys of comm that --help lists
+
 
 def command_parser(program: str, description: str) -> jsonargparse.ArgumentParser:
     """Arguments of the commands that open a run: its folder, where its data is, and how ranks talk."""
     import jsonargparse
 
     parser = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False)
+    everything = parser.format_help
+    parser.format_help = lambda *_: _short_help(parser, everything)  # type: ignore[method-assign]
+    configuration.add_help_all(parser, "show all options", everything)
     parser.add_argument("run", type=str, help="run folder to read")
     parser.add_argument(
         "--data.path", type=str, default="",
@@ -47,7 +53,20 @@ def command_parser(program: str, description: str) -> jsonargparse.ArgumentParse
         help="folder on a disk of each machine to copy the parts to first; empty: none",
     )
     parser.add_class_arguments(CommConfig, "comm")
+    next(a for a in parser._actions if a.dest == "comm").help = "YAML file with the keys of comm"
     return parser
+
+
+def _short_help(parser: jsonargparse.ArgumentParser, everything: Callable[[], str]) -> str:
+    """Write the help without the keys of comm that few people use."""
+    hidden = {a: a.help for a in parser._actions if a.dest.split(".")[0] == "comm" and a.dest not in USUAL}
+    try:
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        return f"{everything()}\n{len(hidden)} further options: {parser.prog} --help_all\n"
+    finally:
+        for action, text in hidden.items():
+            action.help = text
 
 
 def parse(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ import data_tools
 import hpcgnn
 from hpcgnn import __main__ as cli
 from hpcgnn import config as configuration
+from hpcgnn import evaluate, predict, recipes, train
 from hpcgnn import jobs as job_scripts
-from hpcgnn import recipes, train
 from hpcgnn.bench import epoch
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import CommConfig, World
 
 SCRIPT = Path(sys.executable).parent / "hpcgnn"
 SMALL = ["--train.epochs=1", "--data.synthetic_events=600", "--comm.threads=1"]
@@ -41,6 +42,22 @@ def test_commands_are_listed(arguments):
     assert ended.returncode == 0, ended.stderr
     assert re.findall(r"^  (\w+) +\w", ended.stdout, re.MULTILINE) == list(cli.COMMANDS)
     assert ended.stderr == ""
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("command", [evaluate, predict])
+def test_help_of_a_run_is_short_and_all_of_it_is_there(command, capsys):
+    parser = command.make_parser()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help_all"])
+    short, everything = parser.format_help(), capsys.readouterr().out
+    assert "--comm.device" in short
+    assert "--comm.overlap" not in short
+    keys = [f"--comm.{field.name} " for field in fields(CommConfig)]
+    assert [key for key in keys if key not in everything] == []
+    assert "Path to a configuration file" not in everything
+    hidden = set(re.findall(r"^  (--\S+)", everything, re.M)) - set(re.findall(r"^  (--\S+)", short, re.M))
+    assert f"\n{len(hidden)} further options: {parser.prog} --help_all\n" in short
 
 
 @pytest.mark.serial
