@@ -92,12 +92,12 @@ def make_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     names = [*preset_names(), *READERS]
     source.add_argument("--preset", choices=names, metavar="NAME", help=f"name of a built-in spec: {', '.join(names)}")
-    source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML; see data_tools/source/spec.py)")
+    source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML); hpcgnn schema spec lists its keys")
     source.add_argument(
         "--chunks",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="folder of csv, npy or parquet chunks with a metadata file (data_tools/source/formats/chunk_folder.py), "
+        help="folder of csv, npy or parquet chunks with a metadata file (metadata.yaml), "
         "or of chunks of DGL, or of parts of DGL, PyTorch Geometric, graphlearn or ParMETIS",
     )
     parser.add_argument(
