@@ -32,7 +32,7 @@ def share_model(model: torch.nn.Module, world: World, class_path: str) -> None:
     if class_path:
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         kinds = {f"weight or buffer {name}": _kind(tensor) for name, tensor in tensors.items()}
-        same_everywhere(world, _source(class_path), "copy the file anew, or name a folder on PYTHONPATH that all share")
+        check_source(class_path, "model.class_path", world)
         kinds["order of weights and buffers"] = hashlib.sha256("\n".join(tensors).encode()).hexdigest()[:16]
         # Before the broadcasts, which pair the tensors of ranks by their order.
         same_everywhere(world, kinds, f"model.class_path {class_path}: {OF_DATA}")
@@ -43,10 +43,12 @@ def share_model(model: torch.nn.Module, world: World, class_path: str) -> None:
     check_model(model, world, class_path)
 
 
-def _source(class_path: str) -> dict[str, str]:
-    """Describe the file that the user's class is in; nothing where there is none, as in a notebook."""
-    path = getattr(sys.modules.get(class_path.rpartition(".")[0]), "__file__", None)
-    return {f"file of model.class_path {class_path}": files.file_hash(path)[:16]} if path else {}
+def check_source(path: str, key: str, world: World) -> None:
+    """Collective over the job. Compare the file that the user's class or function is in; there is none in a notebook.
+    Raises DistributedError."""
+    file = getattr(sys.modules.get(path.rpartition(".")[0]), "__file__", None)
+    sources = {f"file of {key} {path}": files.file_hash(file)[:16]} if file else {}
+    same_everywhere(world, sources, "copy the file anew, or name a folder on PYTHONPATH that all share")
 
 
 def check_model(model: torch.nn.Module, world: World, class_path: str) -> None:

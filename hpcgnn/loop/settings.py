@@ -303,6 +303,12 @@ def check_time_groups(comm: CommConfig) -> None:
         raise ValueError("comm.time_groups is for snapshot graphs: leave it 1")
 
 
+def check_graphs(train: TrainConfig, loss_path: str) -> None:
+    """Raise ValueError for CUDA graphs of steps with a loss of the user's own, which may do anything."""
+    if train.cuda_graphs and loss_path:
+        raise ValueError("train.cuda_graphs: CUDA graphs do not work with task.loss_path; set it false")
+
+
 def check_parallel_epochs(train: TrainConfig) -> None:
     """Raise ValueError for epochs trained at once, where that is not possible."""
     if train.parallel_epochs > 1:

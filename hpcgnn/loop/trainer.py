@@ -24,10 +24,11 @@ from hpcgnn.loop.optimizer import FlatOptimizer
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.profile import CHECKPOINT, WAIT, StageLog
 from hpcgnn.loop.records import Seen
-from hpcgnn.loop.same_model import check_model, generator_states, refuse_draws
+from hpcgnn.loop.same_model import check_model, check_source, generator_states, refuse_draws
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.task.goal import TrainScores
+from hpcgnn.task.own_loss import KEY, OwnLoss
 
 WORST = -1e308  # of a metric that is not known; JSON has no infinity
 
@@ -51,6 +52,8 @@ class Trainer:
         with together(session.world.job, "find the metrics"):
             metric_names += tuple(own_functions(self._config.metrics, metric_names))
         _check(self._config, session, metric_names)
+        loss_path = _find_loss(session)
+        self._code = " or ".join([session.model_key, *[f"{KEY} {loss_path}"] * bool(loss_path)])  # which training runs
         session.check_training()
         self._monitored = self._config.monitor or session.goal.monitored()
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
@@ -159,7 +162,7 @@ class Trainer:
             self._train_steps(begin)
         memory.settle()
         progress.train_seconds += time.perf_counter() - begin
-        refuse_draws(before, self.world, self.session.model_key, f"training, epoch {progress.epoch}")
+        refuse_draws(before, self.world, self._code, f"training, epoch {progress.epoch}")
         check_model(self.session.model, self.world, self.session.config.model.class_path)
         trained: list[SavedRows] | None = None
         metrics: dict[str, float] = {}
@@ -243,6 +246,9 @@ class Trainer:
             self._settle()
             self._watchdog.at("train", plan.step)
         if not np.isfinite(total):
+            if isinstance(session.goal.sum, OwnLoss):
+                with together(self.world, "training step"):
+                    session.goal.sum.refuse()
             message = f"the loss is {total} in epoch {plan.epoch}, step {plan.step}; lower train.lr"
             raise DistributedError(message, user_error=False)  # the sum is the same on all ranks: they leave together
         with timers("optimizer"):
@@ -253,7 +259,7 @@ class Trainer:
         """Collective. Refuse a model whose first step drew from a generator of its own, or left ranks with different
         weights or buffers."""
         self._is_checked = True
-        refuse_draws(before, self.world, self.session.model_key, "first training step")
+        refuse_draws(before, self.world, self._code, "first training step")
         check_model(self.session.model, self.world, self.session.config.model.class_path)
 
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
@@ -373,6 +379,18 @@ def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
     names.sort(key=lambda name: name != f"{split}_{monitored}")
     shown = [f"{name.removeprefix(f'{split}_')} {values[name]:.4f}" for name in names[:2]]
     return f"{split} {', '.join(shown)}" if shown else ""
+
+
+def _find_loss(session: Session) -> str:
+    """Collective. Load a loss of the user's own, and return its path; empty for a built-in one. Raises
+    DistributedError."""
+    loss = session.goal.sum
+    if not isinstance(loss, OwnLoss):
+        return ""
+    with together(session.world.job, "find the loss"):
+        loss.find()
+    check_source(loss.path, KEY, session.world)
+    return loss.path
 
 
 def _check(config: TrainConfig, session: Session, known: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The user's own model, by class path."""
+"""The user's own code, by its path: model classes, functions, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ def named_errors(class_path: str, key: str = "model.class_path") -> Iterator[Non
     except Exception as error:
         if not class_path:
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        outside = [frame for frame in frames if "site-packages" not in frame.filename]  # not within torch
-        place = (outside or frames)[-1]
-        line = f"{Path(place.filename).name}:{place.lineno}"
-        raise ValueError(f"{key} {class_path!r}: {type(error).__name__}: {error} [{line}]") from error
+        raise ValueError(f"{key} {class_path!r}: {in_one_line(error)}") from error
+
+
+def in_one_line(error: Exception) -> str:
+    """Describe an exception of the user's code, with the line of code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "site-packages" not in frame.filename]  # not within torch
+    place = (outside or frames)[-1]
+    return f"{type(error).__name__}: {' '.join(str(error).split())} [{Path(place.filename).name}:{place.lineno}]"
 
 
 def found_at(path: str, key: str, form: str) -> Any:

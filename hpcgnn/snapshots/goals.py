@@ -24,7 +24,7 @@ from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
-from hpcgnn.task.losses import Loss, make_loss
+from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
@@ -98,11 +98,10 @@ class Targets:
 
 
 class LabelGoal(SnapshotGoal):
-    """Base of the goals that predict classes or numbers. Kinds fill in classes: C, or 0: labels are numbers; sum: the
-    loss, a sum over labels; scale: by which the source's numbers were divided."""
+    """Base of the goals that predict classes or numbers. Kinds fill in classes: C, or 0: labels are numbers; scale:
+    by which the source's numbers were divided."""
 
     classes = 0
-    sum: Loss
     scale = 1.0
 
     def loss(self, scores: LabelScores) -> torch.Tensor:

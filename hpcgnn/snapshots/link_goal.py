@@ -209,7 +209,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         task, horizon, self._eval = config.task, config.task.horizon, config.eval
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
         self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
-        self._loss = make_loss(task)
+        self.sum = make_loss(task)
         self.last = partition.num_snapshots - 1 - horizon
         self.num_edge_types = _count_types(partition, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
@@ -232,7 +232,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         return row.make(self._decoder, outputs, pairs, chain, self._channel, self._world)
 
     def loss(self, scores: LinkScores) -> torch.Tensor:
-        return scores.loss(self._loss)
+        return scores.loss(self.sum)
 
     def join(self, scores: list, training: bool):
         if scores:

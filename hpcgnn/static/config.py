@@ -17,7 +17,15 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig, DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.graph.negative_file import sha256_of
-from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_parallel_epochs, check_time_groups
+from hpcgnn.loop.settings import (
+    OutputConfig,
+    Planner,
+    Sections,
+    TrainConfig,
+    check_graphs,
+    check_parallel_epochs,
+    check_time_groups,
+)
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
@@ -572,6 +580,7 @@ class StaticConfig(Sections):
     def __post_init__(self):
         check_time_groups(self.comm)
         check_parallel_epochs(self.train)
+        check_graphs(self.train, self.task.loss_path)
         tasks: list[OneTaskConfig] = [self.task, *self.task.further.values()]
         if self.eval.ranking and not self.learns_links:
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")

@@ -77,7 +77,7 @@ from hpcgnn.task.labels import (
     node_numbers,
 )
 from hpcgnn.task.links import LinkScores
-from hpcgnn.task.losses import Loss, make_loss
+from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
     PAIRS,
     POOL,
@@ -101,13 +101,12 @@ from hpcgnn.task.ranking import Candidates
 
 class StaticGoal(Goal):
     """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
-    roots: node types and columns that a seed needs; loss: a sum over seeds. excluded: edges hidden from a step;
+    roots: node types and columns that a seed needs. excluded: edges hidden from a step;
     complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
     in training. head: module that scores seeds by the model's outputs, once the model was extended."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
-    loss: Loss
     head: Any
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
@@ -156,7 +155,7 @@ class NodeGoal(StaticGoal):
         self.num_outputs = (self.classes or 1) if self._is_alone else hidden
         with together(world, "read task.class_weights"):
             weights = class_weights(task.class_weights, self.classes, config.train.dtype, world.device)
-        self.loss = make_loss(task, weights)
+        self.sum = make_loss(task, weights)
         self.pools, labeled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
         for number, name in enumerate(SPLITS):
@@ -180,7 +179,7 @@ class NodeGoal(StaticGoal):
         return model
 
     def task(self, *shared) -> GraphNodeTask:
-        return GraphNodeTask(self.node_type, self.loss, self.head, *shared)
+        return GraphNodeTask(self.node_type, self.sum, self.head, *shared)
 
     @torch.no_grad()
     def exact_scores(
@@ -253,7 +252,7 @@ class LabeledEdgesGoal(StaticGoal):
         self.classes = 0 if self._numbers else count_classes(labels, config.task.classes, world)
         with together(world, "read task.class_weights"):
             weights = class_weights(config.task.class_weights, self.classes, config.train.dtype, world.device)
-        self.loss, self.num_outputs = make_loss(config.task, weights), config.model.hidden
+        self.sum, self.num_outputs = make_loss(config.task, weights), config.model.hidden
         self.roots = ((kind.src_type, "src"), (kind.dst_type, "dst"))
         shapes = [partition.edges[edges.relation].columns[name].shape[1:] for name in config.task.edge_columns]
         self.widths = tuple(math.prod(shape) for shape in shapes)
@@ -266,7 +265,7 @@ class LabeledEdgesGoal(StaticGoal):
 
     def task(self, *shared) -> GraphEdgeTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphEdgeTask(types, self._task.edge_columns, self.loss, self.head, *shared)
+        return GraphEdgeTask(types, self._task.edge_columns, self.sum, self.head, *shared)
 
     @torch.no_grad()
     def exact_scores(
@@ -351,7 +350,7 @@ class LinkGoal(StaticGoal):
         self, config: StaticConfig, links: EdgesToLearn, partition: GraphPartition, world: World, channel: Channel
     ):
         """partition: the graph with the links of all splits."""
-        self._config, self._world, self.loss = config, world, make_loss(config.task)
+        self._config, self._world, self.sum = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
         self.learned = kind = partition.relations[self._relation]
         self.excluded, self.test_messages = links.excluded, links.test_messages
@@ -429,7 +428,7 @@ class LinkGoal(StaticGoal):
 
     def task(self, *shared) -> GraphLinkTask:
         types = self.learned.src_type, self.learned.dst_type
-        return GraphLinkTask(types, self._replaced, self._together, self.loss, self.head, *shared)
+        return GraphLinkTask(types, self._replaced, self._together, self.sum, self.head, *shared)
 
     @torch.no_grad()
     def exact_scores(

@@ -100,7 +100,7 @@ def open_session(
         task = goal.task(model, graph.rows, memory, timers)
     else:
         features, seed = _all_features(graph, whole), config.train.seed
-        task = FullGraphTask(model, whole, features, memory, goal.loss, seed, channel, timers, config.comm.overlap)
+        task = FullGraphTask(model, whole, features, memory, goal.sum, seed, channel, timers, config.comm.overlap)
     if config.train.cuda_graphs and whole is None:
         task.use_graphs(lambda step: StepGraphs(step, timers))
     return Session(

@@ -222,7 +222,8 @@ class GraphLinkTask(GraphTask):
             share.backward()
             loss += share.detach()
             for gradient, rows in zip(gradients, cut, strict=True):
-                gradient[part] = rows.grad
+                if rows.grad is not None:  # a loss of the user's own may read negatives alone
+                    gradient[part] = rows.grad
         return loss, gradients
 
     def _score_candidates(

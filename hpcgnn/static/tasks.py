@@ -230,7 +230,7 @@ class JointGoal(StaticGoal):
     num_outputs: width of the model's outputs."""
 
     def __init__(self, goals: dict[str, StaticGoal], config: StaticConfig, test_messages: GraphPartition | None):
-        self._goals, self.pools = goals, goals[""].pools
+        self._goals, self.pools, self.sum = goals, goals[""].pools, goals[""].sum
         self.num_outputs, self.test_messages = config.model.hidden, test_messages
 
     @property
@@ -297,7 +297,7 @@ def make_joint_goal(
             else:
                 goal = NodeGoal(own, partition, world, channel)
         if name:
-            goal.loss = partial(_weighted, config.task.further[name].weight, goal.loss)
+            goal.sum = partial(_weighted, config.task.further[name].weight, goal.sum)
         goals[name] = goal
     return JointGoal(goals, config, test_messages), messages
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar
 
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.decoders import DECODERS
-from hpcgnn.task.losses import CLASSES, LINKS, LOSSES, NUMBERS, losses_of
+from hpcgnn.task.losses import CLASSES, CUSTOM, LINKS, LOSSES, NUMBERS, losses_of
 from hpcgnn.task.negatives import NEGATIVES
 
 LINK = "link"
-OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights")  # of losses
+OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights", "loss_path")  # of losses
 TEMPERATURE = "temperature"
 
 
@@ -27,6 +27,8 @@ class TaskConfig:
         decoder: Decoder that scores a pair of embeddings; link prediction only.
         temperature: Divisor of the scores of decoder cosine.
         loss: Loss that training minimizes; empty: the first one in the list that fits task.kind.
+        loss_path: Function of your own that computes the loss, such as package.module.function. It returns the sum over
+            the rows that it gets. Loss custom only, which this key implies.
         margin: Margin between the score of a pair and the scores of its negatives; loss margin only.
         adversarial: Self-adversarial weighting (Sun et al., RotatE, 2019): the softmax of this times their scores
             weighs the negatives of a pair; 0: equal weights. Losses binary and margin only.
@@ -43,13 +45,14 @@ class TaskConfig:
     decoder: Annotated[str, DECODERS] = "dot"
     temperature: float = 1.0
     loss: Annotated[str, LOSSES] = ""
+    loss_path: str = ""
     margin: float = 1.0
     adversarial: float = 0.0
     positive_weight: float = 1.0
     negative_kind: Annotated[str, NEGATIVES] = "uniform"
 
     def __post_init__(self):
-        self.loss = self.loss or losses_of(self.learns)[0]
+        self.loss = self.loss or (CUSTOM if self.loss_path else losses_of(self.learns)[0])
         check_choices("task", self)
         for name in (TEMPERATURE, "margin", "positive_weight"):
             if not 0 < getattr(self, name) < math.inf:
@@ -93,6 +96,8 @@ class TaskConfig:
         fitting = losses_of(self.learns)
         if self.loss not in fitting:
             raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(fitting)}, got {self.loss}")
+        if self.loss == CUSTOM and not self.loss_path:
+            raise ValueError(f"task.loss {CUSTOM} needs task.loss_path, the function that computes it")
         for name in OPTIONS:
             if name not in LOSSES[self.loss].options and self._is_set(name):
                 readers = [loss for loss in fitting if name in LOSSES[loss].options]

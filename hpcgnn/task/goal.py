@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.world import World
+from hpcgnn.task.losses import Loss
 from hpcgnn.task.metrics import Standing, class_metrics, is_lower_better, link_metrics, ranking_metrics
 
 Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
@@ -143,9 +144,11 @@ class TrainScores:
 
 
 class Goal(ABC):
-    """A task: its loss, scores and metrics. num_outputs: columns that the model computes for it."""
+    """A task: its loss, scores and metrics. num_outputs: columns that the model computes for it; sum: the loss, a sum
+    over the roots of a rank."""
 
     num_outputs: int
+    sum: Loss
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return the model with the parts that the goal adds to it, such as a decoder."""

@@ -13,8 +13,11 @@ import torch
 from torch.nn import functional
 
 from hpcgnn.choices import Part
+from hpcgnn.task.own_loss import OwnLoss
 
 LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learned
+ANYTHING = "anything"
+CUSTOM = "custom"
 
 Loss = Callable[..., torch.Tensor]
 
@@ -87,8 +90,8 @@ def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class LossPart(Part):
     """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
-    links, of outputs and labels for other tasks. learns: LINKS, CLASSES or NUMBERS; options: the keys of the section
-    that it reads; kernel: the function that native training steps compute."""
+    links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS or ANYTHING; options: the keys of the
+    section that it reads; kernel: the function that native training steps compute."""
 
     make: Callable[[Any], Loss]
     learns: str = LINKS
@@ -115,6 +118,10 @@ LOSSES = {
     "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
     "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
     "mae": LossPart(lambda task: absolute_loss, "mean absolute error of numbers", NUMBERS),
+    CUSTOM: LossPart(
+        lambda task: OwnLoss(task.loss_path, task.learns == LINKS), "the function that task.loss_path names", ANYTHING,
+        ("loss_path",),
+    ),
 }  # fmt: skip
 
 
@@ -126,4 +133,4 @@ def make_loss(task: Any, weight: torch.Tensor | None = None) -> Loss:
 
 def losses_of(learns: str) -> list[str]:
     """Names of the losses of what is learned; the first is the default."""
-    return [name for name, row in LOSSES.items() if row.learns == learns]
+    return [name for name, row in LOSSES.items() if row.learns in (learns, ANYTHING)]

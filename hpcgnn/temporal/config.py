@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_time_groups
+from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_graphs, check_time_groups
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.config import TaskConfig
@@ -367,6 +367,7 @@ class TemporalConfig(Sections):
 
     def __post_init__(self):
         check_time_groups(self.comm)
+        check_graphs(self.train, self.task.loss_path)
         if self.comm.sampling_servers:
             raise ValueError(
                 "comm.sampling_servers is for static graphs: on temporal graphs, ranks sample where they keep "

@@ -52,11 +52,11 @@ class EventLinkGoal(TemporalGoal):
     """Predicts whether an event happens, against negatives."""
 
     def __init__(self, config: TemporalConfig):
-        self._eval, self._loss = config.eval, make_loss(config.task)
+        self._eval, self.sum = config.eval, make_loss(config.task)
 
     def task(self, batches: Batches, *shared) -> TemporalLinkTask:
         """Make what scores events and negatives."""
-        return TemporalLinkTask(self._loss, *shared)
+        return TemporalLinkTask(self.sum, *shared)
 
     def collector(self) -> Collected:
         """Collect scores of events and negatives, or, among many negatives, ranks of events."""
@@ -116,7 +116,8 @@ class EventLabelGoal(TemporalGoal):
             factors = np.where(counts > 0, counts.sum() / (classes * np.maximum(counts, 1)), 1.0)
         parameter = next(model.parameters())
         weights = torch.tensor(factors, dtype=parameter.dtype, device=parameter.device) if len(factors) else None
-        return TemporalLabelTask(task.kind, make_loss(task, weights), *shared)
+        self.sum = make_loss(task, weights)
+        return TemporalLabelTask(task.kind, self.sum, *shared)
 
     def collector(self) -> Collected:
         """Collect outputs and labels of the events."""
