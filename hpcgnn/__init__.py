@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from data_tools.partition.command import partition
     from hpcgnn.comm.gradients import FlatParameters, GradientSum, average_by_seeds, join_process_group
     from hpcgnn.comm.world import CommConfig, DistributedError, World
+    from hpcgnn.loop.callbacks import Callback
     from hpcgnn.runs import Run, fit, load_run
     from hpcgnn.snapshots.config import SnapshotModelConfig, SnapshotSamplingConfig
     from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
@@ -45,6 +46,7 @@ EXPORTS = {
     "data_tools.objects": ("convert", "from_edges"),
     "data_tools.partition.command": ("partition",),
     "hpcgnn.runs": ("fit", "load_run", "Run"),
+    "hpcgnn.loop.callbacks": ("Callback",),
     "hpcgnn.comm.world": ("World", "CommConfig", "DistributedError"),
     "hpcgnn.comm.gradients": ("FlatParameters", "GradientSum", "join_process_group", "average_by_seeds"),
     "hpcgnn.static.config": ("FeatureConfig", "GraphModelConfig"),

@@ -11,7 +11,7 @@ from source import module_path
 
 # Modules that a training loop, a model or a partitioner of a user's program imports.
 MODULES = {
-    "Runs": ("hpcgnn.runs",),
+    "Runs": ("hpcgnn.runs", "hpcgnn.loop.callbacks"),
     "Graph files": ("data_tools.objects",),
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",

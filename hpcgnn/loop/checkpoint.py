@@ -1,6 +1,7 @@
 """Finds, checks and reads checkpoints, on any number of ranks; `checkpoint_writer` writes them.
 
-A checkpoint is a folder ``checkpoints/<tag>/``. ``state.safetensors`` has weights, optimizer and configuration.
+A checkpoint is a folder ``checkpoints/<tag>/``. ``state.safetensors`` has weights, optimizer, configuration and
+the state of callbacks.
 ``memory-<r>.safetensors`` has the node memory of the rows that have mail, by flat row id. ``write-<w>-<r>.safetensors``
 has rows of the w-th write that reads do not see yet, oldest first. Within an epoch, ``scores-<r>.safetensors`` has the
 epoch's training scores so far, where metrics are made from them. ``manifest.json`` is written last, beside
@@ -42,10 +43,8 @@ from hpcgnn.loop.schema import Schema
 FORMAT, VERSION = "hpcgnn-checkpoint", 2
 BEST = "best-"  # the names of best checkpoints begin with it
 STATE = "state.safetensors"
-CONFIG, SCHEMA = (
-    "config",
-    "schema",
-)  # in the metadata of STATE, as JSON: the run's configuration, and its graph's schema
+# In the metadata of STATE, as JSON: the run's configuration, its graph's schema, and the state of its callbacks.
+CONFIG, SCHEMA, CALLBACKS = "config", "schema", "callbacks"
 MANIFEST = "manifest.json"
 SCORES, OLD_SCORES = "scores-", "scores."  # how the names of files of training scores begin, and of tensors before
 SEAL = "manifest.sha256"  # as sha256sum writes it; checkpoints of earlier versions have none
@@ -76,12 +75,13 @@ class Progress:
 
 @dataclass
 class State:
-    """Contents of a checkpoint, without node memory. scores: this rank's training scores of the epoch so far, by
-    name."""
+    """Contents of a checkpoint, without node memory. scores: this rank's training scores of the epoch so far, by name;
+    callbacks: the state of the run's callbacks, as JSON; its tensors are among the others."""
 
     progress: Progress
     tensors: dict[str, torch.Tensor]
     scores: dict[str, torch.Tensor] = field(default_factory=dict)
+    callbacks: str = ""
 
 
 def find_latest(folder: Path) -> Path | None:
@@ -311,7 +311,8 @@ def check_files(path: Path, entries: list[dict]) -> None:
 
 
 WEIGHT = "weight"  # the column of learned rows; further ones are the state of their optimizer
-MODEL, BUFFER = "model.", "buffer."  # how the names of weights and of a model's buffers begin
+# How the names of weights, of a model's buffers, and of the tensors of callbacks begin.
+MODEL, BUFFER, CALLBACK = "model.", "buffer.", "callback."
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -358,7 +359,8 @@ def load_state(path: Path, graph: str, share: slice = slice(None)) -> tuple[Stat
         if kind in ("memory", "write"):
             tables.setdefault(int(rest.split("-")[0]) if kind == "write" else 0, []).append(entry)
     memory = [tables[number] for number in sorted(tables)]
-    return State(progress_of(path, manifest), _load_file(path, state)), memory
+    tensors, callbacks = _load_file(path, state), _metadata(path).get(CALLBACKS, "")
+    return State(progress_of(path, manifest), tensors, callbacks=callbacks), memory
 
 
 def progress_of(path: Path, manifest: dict) -> Progress:

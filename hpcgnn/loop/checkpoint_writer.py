@@ -104,7 +104,8 @@ class CheckpointWriter:
                 remove(target)
                 target.mkdir(parents=True)
         contents = _contents(state, memory, flat_row, self._world.rank)  # copies: training goes on meanwhile
-        written = self._thread.submit(_write_files, target, contents, self._metadata)
+        metadata = self._metadata | ({checkpoint.CALLBACKS: state.callbacks} if state.callbacks else {})
+        written = self._thread.submit(_write_files, target, contents, metadata)
         self._jobs.append(_CheckpointJob(target, state.progress, is_step, written))
 
     def settle(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,16 +52,17 @@ def check_source(path: str, key: str, world: World) -> None:
     same_everywhere(world, sources, "copy the file anew, or name a folder on PYTHONPATH that all share")
 
 
-def check_model(model: torch.nn.Module, world: World, class_path: str) -> None:
-    """Collective. Compare weights and persistent buffers over all ranks of the job. Raises DistributedError that names
-    the first one that differs."""
+def check_model(model: torch.nn.Module, world: World, class_path: str, callbacks: Sequence[str] = ()) -> None:
+    """Collective. Compare weights and persistent buffers over all ranks of the job. callbacks: paths of classes that
+    may have changed them. Raises DistributedError that names the first one that differs."""
     if world.job.size == 1:
         return
     weights = {f"weight {name}": value for name, value in model.named_parameters()}
     buffers = {f"buffer {name}": value for name, value in checkpoint.buffers_of(model).items()}
     digests = {name: f"{_kind(value)} of hash {_digest(value)}" for name, value in (weights | buffers).items()}
-    remedy = f"model.class_path {class_path}: {OF_STEPS}" if class_path else "a machine, or hpcgnn, does not work right"
-    same_everywhere(world, digests, remedy, user_error=bool(class_path))
+    paths = [*[f"model.class_path {class_path}"] * bool(class_path), *[f"train.callbacks {path}" for path in callbacks]]
+    remedy = f"{' or '.join(paths)}: {OF_STEPS}" if paths else "a machine, or hpcgnn, does not work right"
+    same_everywhere(world, digests, remedy, user_error=bool(paths))
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -63,6 +63,8 @@ class TrainConfig:
             error is best. Empty: the first metric of the task.
         metrics: Functions of your own that compute further metrics of validation and test, such as
             package.module.function. The last word names the metric; a larger value is better.
+        callbacks: Classes of your own, such as package.module.Class, whose methods are called during training (see
+            hpcgnn.Callback).
         early_stopping_patience: Early stopping: number of validations without improvement after which training ends; 0:
             no early stopping.
         train_metrics: Also report metrics of training, from the scores that the loss was computed from.
@@ -103,6 +105,7 @@ class TrainConfig:
     eval_every: int = 1
     monitor: str = ""
     metrics: list[str] = field(default_factory=list)
+    callbacks: list[str] = field(default_factory=list)
     early_stopping_patience: int = 5
     train_metrics: bool = False
     log_every: int = 50

@@ -16,6 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.loop import checkpoint
+from hpcgnn.loop.callbacks import Callbacks, TrainingRun
 from hpcgnn.loop.checkpoint import Progress, State
 from hpcgnn.loop.checkpoint_writer import CheckpointWriter, initialize, load
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
@@ -52,8 +53,9 @@ class Trainer:
         with together(session.world.job, "find the metrics"):
             metric_names += tuple(own_functions(self._config.metrics, metric_names))
         _check(self._config, session, metric_names)
-        loss_path = _find_loss(session)
-        self._code = " or ".join([session.model_key, *[f"{KEY} {loss_path}"] * bool(loss_path)])  # which training runs
+        self._callbacks = Callbacks(self._config.callbacks, session.world)
+        own_code = [*_find_loss(session), *(f"train.callbacks {path}" for path in self._config.callbacks)]
+        self._code = " or ".join([session.model_key, *own_code])  # what may draw random numbers in training
         session.check_training()
         self._monitored = self._config.monitor or session.goal.monitored()
         self.session, self.world, self.log, self._stop = session, session.world.job, log, stop
@@ -94,6 +96,7 @@ class Trainer:
             self._forget_best()
         self.optimizer.restore(state.tensors)
         self._scores.restore(state.scores)
+        self._callbacks.restore(state.callbacks, checkpoint.named(state.tensors, checkpoint.CALLBACK))
         self.log(f"resumed from {newest.name}: epoch {self.progress.epoch}, step {self.progress.step}")
 
     def _forget_best(self) -> None:
@@ -127,10 +130,10 @@ class Trainer:
         self._metrics = self._seen.metrics
         self._stages = StageLog(self.session, self._run_folder, self._resumed)
         try:
-            patience = self._config.early_stopping_patience
-            while self.progress.epoch < self._config.epochs and not 0 < patience <= self.progress.bad_epochs:
+            self._callbacks.begin(TrainingRun(self.session.config, self.session.model, self._run_folder, self.world))
+            while self.progress.epoch < self._config.epochs and not self._is_stopped:
                 self._epoch()
-            self._test()
+            self._callbacks.call("on_train_end", self.world.broadcast(self._test()))
             with together(self.world, "write metrics.jsonl"):
                 if self._metrics is not None:
                     self._metrics.position()
@@ -151,6 +154,13 @@ class Trainer:
             self._seen.close()
         return EXIT_DONE
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether early stopping, or a callback, ends training; a callback does so after a validation."""
+        progress, config = self.progress, self._config
+        is_ended = self._callbacks.stopped and config.validates(progress.epoch - config.parallel_epochs)
+        return is_ended or 0 < config.early_stopping_patience <= progress.bad_epochs
+
     def _epoch(self) -> None:
         progress, memory = self.progress, self.session.memory
         self.start_epoch(progress.epoch)
@@ -163,7 +173,7 @@ class Trainer:
         memory.settle()
         progress.train_seconds += time.perf_counter() - begin
         refuse_draws(before, self.world, self._code, f"training, epoch {progress.epoch}")
-        check_model(self.session.model, self.world, self.session.config.model.class_path)
+        self._check_model()
         trained: list[SavedRows] | None = None
         metrics: dict[str, float] = {}
         if self._config.validates(progress.epoch):
@@ -171,9 +181,9 @@ class Trainer:
                 self._renew()
                 trained = memory.saved()  # scoring moves memory on
                 metrics = self._score("val", trained)
-        self._report_epoch(metrics)
+        reported = self._report_epoch(metrics)
         epoch = progress.epoch
-        self._finish_epoch(metrics, trained)
+        self._finish_epoch(metrics, trained, reported)
         self._stages.epoch(epoch)
 
     def _renew(self) -> None:
@@ -203,6 +213,7 @@ class Trainer:
                 progress.loss_sum += loss * plan.batch_size
                 progress.step, progress.global_step = plan.step + 1, progress.global_step + 1
                 self._seen.step(progress, loss, self.optimizer.lr)
+                self._callbacks.call("on_step_end", progress.global_step - 1, loss)
                 if stop:
                     self.log(ASKED)
                 due = late or (config.checkpoint_every and progress.step % config.checkpoint_every == 0)
@@ -260,7 +271,12 @@ class Trainer:
         weights or buffers."""
         self._is_checked = True
         refuse_draws(before, self.world, self._code, "first training step")
-        check_model(self.session.model, self.world, self.session.config.model.class_path)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        """Collective. Refuse weights or buffers that differ between ranks."""
+        session = self.session
+        check_model(session.model, self.world, session.config.model.class_path, self._config.callbacks)
 
     def _score(self, split: str, trained: list[SavedRows] | None = None) -> dict[str, float]:
         """Compute the metrics of a split; memory moves on through it. A signal stops it. trained: memory before the
@@ -276,8 +292,8 @@ class Trainer:
         metrics = split_metrics(self.session, split, collected)
         return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 
-    def _report_epoch(self, metrics: dict[str, float]) -> None:
-        """Collective. Write the epoch's line into metrics.jsonl and into the log."""
+    def _report_epoch(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Collective. Write the epoch's line into metrics.jsonl and into the log; returns its loss and metrics."""
         progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
         loss = progress.loss_sum / max(1, events)
         rate = events * self._config.parallel_epochs / max(progress.train_seconds, 1e-9)
@@ -295,10 +311,14 @@ class Trainer:
         shown = [text for split in ("train", "val") if (text := headline(split, values, self._monitored))]
         parts = [f"loss {loss:.4f}", *shown, f"{progress.train_seconds:.1f} s", f"{rate:.0f} {self.session.roots}/s"]
         self.log(f"epoch {progress.epoch}: {', '.join(parts)}")
+        return {"loss": loss, **values}
 
-    def _finish_epoch(self, metrics: dict[str, float], trained: list[SavedRows] | None) -> None:
+    def _finish_epoch(
+        self, metrics: dict[str, float], trained: list[SavedRows] | None, reported: dict[str, float]
+    ) -> None:  # fmt: skip
         """Collective. Save the best epoch and a checkpoint to resume from, and move on to the next epoch. metrics: of
-        validation; trained: memory before it; empty and None for an epoch without validation."""
+        validation; trained: memory before it; empty and None for an epoch without validation. reported: loss and
+        metrics for callbacks, which may change weights after the best epoch is saved, and before the next one."""
         progress = self.progress
         next_epoch = progress.epoch + self._config.parallel_epochs
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
@@ -315,16 +335,21 @@ class Trainer:
                 self._save(trained, tag=checkpoint.best_tag(progress.epoch), seconds=progress.train_seconds)
             else:
                 done = replace(done, bad_epochs=progress.bad_epochs + 1)
+        if ending := self._callbacks.end_epoch(progress.epoch, reported):
+            self.log(f"training ends with epoch {progress.epoch}: train.callbacks {ending}")
+        if self._callbacks.has_epoch_ends:
+            self._check_model()
         self.progress = done
         self._scores.clear()
         self._save(self.session.memory.between_epochs())
 
-    def _test(self) -> None:
-        """Validation, then test, from the best epoch's weights and memory."""
+    def _test(self) -> dict[str, float]:
+        """Validation, then test, from the best epoch's weights and memory; returns the metrics, none without a best
+        epoch."""
         self._settle()  # that checkpoint may be under way
         epoch = self.progress.best_epoch
         if epoch < 0:
-            return
+            return {}
         load(self.session, self._folder / checkpoint.best_tag(epoch))
         val = self._score("val")
         test = self._score("test")
@@ -336,6 +361,7 @@ class Trainer:
         best = "lowest" if self.session.goal.wants_lowest(self._monitored) else "highest"
         self._write("test", epoch=self.progress.best_epoch, monitor=self._monitored, best=best, **values)
         self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
+        return values
 
     # -------------------------------------------------------------------------------------------------------------
     # checkpoints
@@ -356,9 +382,11 @@ class Trainer:
             tensors |= self.optimizer.tensors(self.progress.step)
             columns = self._scores.columns() if is_step else {}
             scores = {name: torch.from_numpy(values) for name, values in columns.items()}
+            callbacks, kept = self._callbacks.state() if is_step else ("", {})
+            tensors |= {f"{checkpoint.CALLBACK}{name}": value for name, value in kept.items()}
             memory = memory if session.world.group == 0 else []
             tag = tag or checkpoint.step_tag(progress)
-            self._writer.add(tag, State(progress, tensors, scores), memory, session.partition.flat_row)
+            self._writer.add(tag, State(progress, tensors, scores, callbacks), memory, session.partition.flat_row)
             if is_step:
                 self._saved_at = time.monotonic()
 
@@ -381,16 +409,16 @@ def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
     return f"{split} {', '.join(shown)}" if shown else ""
 
 
-def _find_loss(session: Session) -> str:
-    """Collective. Load a loss of the user's own, and return its path; empty for a built-in one. Raises
+def _find_loss(session: Session) -> list[str]:
+    """Collective. Load a loss of the user's own, and return its key and path; nothing for a built-in one. Raises
     DistributedError."""
     loss = session.goal.sum
     if not isinstance(loss, OwnLoss):
-        return ""
+        return []
     with together(session.world.job, "find the loss"):
         loss.find()
     check_source(loss.path, KEY, session.world)
-    return loss.path
+    return [f"{KEY} {loss.path}"]
 
 
 def _check(config: TrainConfig, session: Session, known: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import REPOSITORY, clean_environment
 
 EXAMPLES = REPOSITORY / "examples"
@@ -108,3 +109,13 @@ def test_custom_models_train_by_the_command(tmp_path, mpirun, program, options):
     command = ["-m", "hpcgnn", "train", f"--model.class_path={program}", "--train.epochs=1", "--output.dir=run"]
     mpirun(2, *command, *options, cwd=tmp_path, env={"PYTHONPATH": str(EXAMPLES)})
     assert (tmp_path / "run" / "finished").exists()
+
+
+def test_a_custom_loss_and_callback_train_by_the_command(tmp_path, mpirun):
+    """As the first lines of their file say; the averages are of the model."""
+    command = ["-m", "hpcgnn", "train", "--kind=static", "--task.loss_path=own_loss_and_callback.focal_loss"]
+    options = ["--train.callbacks=[own_loss_and_callback.Averages]", "--train.epochs=1", "--data.synthetic_nodes=300"]
+    mpirun(2, *command, *options, "--output.dir=run", cwd=tmp_path, env={"PYTHONPATH": str(EXAMPLES)})
+    averages = torch.load(tmp_path / "run" / "averages.pt", weights_only=True)
+    assert all(value.isfinite().all() for value in averages.values())
+    assert len(averages) > 3
