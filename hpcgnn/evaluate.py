@@ -16,6 +16,7 @@ import jsonargparse
 
 from hpcgnn.comm.world import World
 from hpcgnn.graph.negative_file import sha256_of
+from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.kinds import KINDS, kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
@@ -81,9 +82,10 @@ def _evaluate(session: Session, folder: str) -> dict:
         assert score is not None
         return result | {"baseline": config.baseline_name} | score(session, config.baseline)
     result["epoch"] = load_best(session, folder).epoch
-    for split in ("val", "test"):
+    named = {"val": "val", "test": "test"} | ({TRAIN_SPLIT: "train"} if TRAIN_SPLIT in session.loaders else {})
+    for split, prefix in named.items():  # the training split last: it begins with new memory
         metrics = split_metrics(session, split, session.scores(split))
-        result |= {f"{split}_{name}": value for name, value in metrics.items()}
+        result |= {f"{prefix}_{name}": value for name, value in metrics.items()}
     return result
 
 

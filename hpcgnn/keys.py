@@ -31,7 +31,7 @@ RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every",
 LONGER = ("train.epochs", "train.early_stopping_patience")  # of these, keys that decide when a run ends
 # Keys that are fixed for a run, although what it computes does not depend on them.
 SAME = ("sampling.plan_on", "memory.update_at", "features.storage", "features.device_ratio", "model.low_memory",
-        "eval.negatives_per_pass", "eval.nodes_per_pass", "train.train_metrics")  # fmt: skip
+        "eval.negatives_per_pass", "eval.nodes_per_pass", "eval.train_split", "train.train_metrics")  # fmt: skip
 TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
 ENTRY = re.compile(r"^(\w+): (.*)")
 

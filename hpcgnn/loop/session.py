@@ -15,6 +15,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.loop.own_metrics import own_functions, own_metrics
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import generator_states, refuse_draws
@@ -183,7 +184,7 @@ class Session:
     def _scores(self, split: str, stop: Callable[[], bool]) -> Collected | Any:
         if self.exact is not None:
             return self.exact(self, split, stop)
-        if self.forgets:
+        if self.forgets or split == TRAIN_SPLIT:
             self.memory.reset()
         collected = self.goal.collector()
         with self.plans(split, 0) as plans:

@@ -193,6 +193,7 @@ EVAL_OPTIONS: dict[str, tuple[Any, str]] = {
     "ranking": (str | None, "ranking of links, or drawn: against drawn negatives; static and snapshot graphs"),
     "message_edges": (str | None, "edges that carry messages in the test: train or train_val; static graphs"),
     "negatives": (int | None, "number of negatives drawn for each link; static and snapshot graphs"),
+    "train_split": (bool | None, "whether to score the training split, too; static and snapshot graphs"),
     "batch_size": (int | None, "number of seeds or events in a batch; static and temporal graphs"),
 }
 
@@ -255,7 +256,8 @@ class Sections:
                 raise ValueError(f"--eval.{name} is not for runs on {self.KIND} graphs, which have {listed}")
         # There are no sampling servers here, so nothing that they hold is missing for exact scores.
         comm = dataclasses.replace(self.comm, sampling_servers=0, server_features=False)
-        changed = dataclasses.replace(self, eval=dataclasses.replace(self.eval, **changes), comm=comm)
+        train = dataclasses.replace(self.train, train_metrics=False)  # nothing is trained
+        changed = dataclasses.replace(self, eval=dataclasses.replace(self.eval, **changes), comm=comm, train=train)
         changed.check_evaluation(changes)
         return changed
 
@@ -310,6 +312,15 @@ def check_graphs(train: TrainConfig, loss_path: str) -> None:
     """Raise ValueError for CUDA graphs of steps with a loss of the user's own, which may do anything."""
     if train.cuda_graphs and loss_path:
         raise ValueError("train.cuda_graphs: CUDA graphs do not work with task.loss_path; set it false")
+
+
+def check_train_split(train_split: bool, train: TrainConfig) -> None:
+    """Raise ValueError for two kinds of metrics of training under one name."""
+    if train_split and train.train_metrics:
+        raise ValueError(
+            "eval.train_split and train.train_metrics both report metrics such as train_accuracy: use one. The first "
+            "scores the training split as validation is scored, the second takes the scores of the training steps"
+        )
 
 
 def check_parallel_epochs(train: TrainConfig) -> None:

@@ -15,6 +15,7 @@ from hpcgnn.comm.memory import give_back
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.saved_rows import SavedRows
+from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.callbacks import Callbacks, TrainingRun
 from hpcgnn.loop.checkpoint import Progress, State
@@ -176,15 +177,25 @@ class Trainer:
         self._check_model()
         trained: list[SavedRows] | None = None
         metrics: dict[str, float] = {}
+        of_training: dict[str, float] = {}
         if self._config.validates(progress.epoch):
             with self.session.timers("validation"):
+                of_training = self._score_training(saves=True)  # before ``_renew``: it begins with new memory
                 self._renew()
                 trained = memory.saved()  # scoring moves memory on
                 metrics = self._score("val", trained)
-        reported = self._report_epoch(metrics)
+        reported = self._report_epoch(metrics, of_training)
         epoch = progress.epoch
         self._finish_epoch(metrics, trained, reported)
         self._stages.epoch(epoch)
+
+    def _score_training(self, saves: bool) -> dict[str, float]:
+        """Compute the metrics of the training split by name, with ``eval.train_split``. saves: a signal that stops it
+        also saves a checkpoint."""
+        if TRAIN_SPLIT not in self.session.loaders:
+            return {}
+        trained = self.session.memory.saved() if saves else None
+        return {f"train_{name}": value for name, value in self._score(TRAIN_SPLIT, trained).items()}
 
     def _renew(self) -> None:
         """Rebuild memory before validation, where the session does so. A signal stops it, and the resumed run rebuilds
@@ -292,13 +303,14 @@ class Trainer:
         metrics = split_metrics(self.session, split, collected)
         return self.world.broadcast(metrics)  # every group has its own, equal to rounding: what follows must be equal
 
-    def _report_epoch(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Collective. Write the epoch's line into metrics.jsonl and into the log; returns its loss and metrics."""
+    def _report_epoch(self, metrics: dict[str, float], of_training: dict[str, float]) -> dict[str, float]:
+        """Collective. Write the epoch's line into metrics.jsonl and into the log; returns its loss and metrics.
+        metrics: of validation; of_training: of the training split, by full name."""
         progress, events = self.progress, int(self.session.batches["train"].sizes.sum())
         loss = progress.loss_sum / max(1, events)
         rate = events * self._config.parallel_epochs / max(progress.train_seconds, 1e-9)
-        values = self._scores.metrics() if self._config.train_metrics else {}
-        values |= {f"val_{name}": value for name, value in metrics.items()}
+        values = self._scores.metrics() if self._config.train_metrics else of_training
+        values = values | {f"val_{name}": value for name, value in metrics.items()}
         self._write(
             "epoch",
             epoch=progress.epoch,
@@ -358,6 +370,7 @@ class Trainer:
             for split, scores in (("val", val), ("test", test))
             for name, value in scores.items()
         }
+        values |= self._score_training(saves=False)  # last: it begins with new memory
         best = "lowest" if self.session.goal.wants_lowest(self._monitored) else "highest"
         self._write("test", epoch=self.progress.best_epoch, monitor=self._monitored, best=best, **values)
         self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")

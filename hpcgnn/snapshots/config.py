@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs
+from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs, check_train_split
 from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, GRAPH, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS, RANKINGS
@@ -307,10 +307,13 @@ class SnapshotEvalConfig:
     Attributes:
         negatives: Number of negatives drawn for each edge, the same in all epochs; link prediction only.
         ranking: Ranking of edges in validation and test; link prediction only.
+        train_split: Also score the training split, as validation is scored, and report its metrics, such as
+            train_accuracy. Not together with train.train_metrics.
     """
 
     negatives: int = 1
     ranking: Annotated[str, RANKINGS] = ""
+    train_split: bool = False
 
     def __post_init__(self):
         check_choices("eval", self)
@@ -337,6 +340,7 @@ class SnapshotConfig(Sections):
 
     def __post_init__(self):
         check_parallel_epochs(self.train)
+        check_train_split(self.eval.train_split, self.train)
         if self.train.cuda_graphs:
             raise ValueError("train.cuda_graphs does not work with snapshot graphs: leave it false")
         if self.data.split_by == NODES and self.task.kind != NODE:

@@ -19,7 +19,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
@@ -222,8 +222,8 @@ class NodeLabelGoal(LabelGoal):
 
     def _rows(self, split: str, number: int) -> np.ndarray:
         """Return the local rows [r] with a label that belong to the split."""
-        labeled = self._at(number) >= 0
-        return np.flatnonzero(labeled if self._split is None else labeled & (self._split == SPLITS.index(split)))
+        labeled, place = self._at(number) >= 0, SPLITS.index(SPLITS[0] if split == TRAIN_SPLIT else split)
+        return np.flatnonzero(labeled if self._split is None else labeled & (self._split == place))
 
     def _at(self, number: int) -> np.ndarray:
         """Return the labels [n] that are predicted from snapshot ``number``."""

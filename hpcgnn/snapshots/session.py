@@ -14,7 +14,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
@@ -66,6 +66,8 @@ def open_session(
     if config.model.dropout > 0:
         loader.check_keys("model.dropout", 0)
     loaders = {"train": loader} | {name: loader.beside(name, splits[name], train.batch_size) for name in SPLITS[1:]}
+    if config.eval.train_split:
+        loaders[TRAIN_SPLIT] = loader.beside(TRAIN_SPLIT, splits[SPLITS[0]], train.batch_size)
     task = SnapshotTask(
         model, goal, memory, cache(partial(inputs.at, channel=graph.channel)), graph.channel, timers,
         sampling=sampling, seed=train.seed, relay=Relay(world) if world.num_groups > 1 else None,
@@ -137,7 +139,7 @@ def _describe(session: Session) -> list[str]:
     """Collective."""
     world, partition, config, loaders = session.world, session.partition, session.config, session.loaders
     counts = world.reduce_array(partition.count_edges())
-    splits = ", ".join(f"{name} {len(loader.snapshots)}" for name, loader in loaders.items())
+    splits = ", ".join(f"{name} {len(loaders[name].snapshots)}" for name in SPLITS)
     if partition.splits and config.data.split_by != GRAPH:
         splits += " (not the splits of the graph: see data.split_by)"
     history = f"windows of {config.sampling.window_size}" if config.sampling.window_size else "state carried on"

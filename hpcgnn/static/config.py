@@ -25,6 +25,7 @@ from hpcgnn.loop.settings import (
     check_graphs,
     check_parallel_epochs,
     check_time_groups,
+    check_train_split,
 )
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
@@ -160,6 +161,9 @@ class GraphEvalConfig:
         message_edges: Edges of the learned relation that carry messages in validation and test: "train": training
             edges; "train_val": in the test, validation edges too. Needs exact or ranking.
         exact: Score with all neighbors, layer by layer over the whole graph, instead of sampled batches.
+        train_split: Also score the training split, as validation is scored, and report its metrics, such as
+            train_accuracy. Labels only; labels of edges need task.message_splits all. Not together with
+            train.train_metrics.
         nodes_per_pass: Number of nodes of a rank that one pass of exact scoring computes; bounds memory.
     """
 
@@ -170,6 +174,7 @@ class GraphEvalConfig:
     negatives_sha256: str = ""
     message_edges: Literal["train", "train_val"] = "train"
     exact: bool = False
+    train_split: bool = False
     nodes_per_pass: int = 10_000
 
     def __post_init__(self):
@@ -445,6 +450,8 @@ class FurtherTaskConfig(OneTaskConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.loss_path:
+            raise ValueError("loss_path is for the main task alone: leave it out")
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"weight must be at least 0, got {self.weight}")
         if self.batch_size < 0:
@@ -581,6 +588,15 @@ class StaticConfig(Sections):
         check_time_groups(self.comm)
         check_parallel_epochs(self.train)
         check_graphs(self.train, self.task.loss_path)
+        check_train_split(self.eval.train_split, self.train)
+        if self.eval.train_split and self.task.further:
+            raise ValueError("eval.train_split does not work with task.more: leave it false")
+        if self.eval.train_split and self.task.of_edges and self.task.message_splits != ALL:
+            remedy = "train.train_metrics true" if self.task.kind == LINK else f"task.message_splits {ALL}"
+            raise ValueError(
+                "eval.train_split: in evaluation training edges carry messages, so each would be scored with itself as "
+                f"a message; leave it false, or use {remedy}"
+            )
         tasks: list[OneTaskConfig] = [self.task, *self.task.further.values()]
         if self.eval.ranking and not self.learns_links:
             raise ValueError(f"eval.ranking needs task.kind link, not {self.task.kind}")

@@ -18,7 +18,7 @@ from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingStore, SparseEmbedding
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
@@ -72,6 +72,8 @@ def open_session(
         goal, partition = make_joint_goal(config, partition, world, channel, edge_types)
     else:
         goal, partition = make_goal(config, partition, world, channel, edge_types[""])
+    if config.eval.train_split:
+        goal.pools[TRAIN_SPLIT] = replace(goal.pools[SPLITS[0]], name=TRAIN_SPLIT)
     schema = trained or make_schema(config, partition, goal, needs)
     edge_widths = _edge_widths(config, partition)
     if config.train.full_graph:
@@ -93,7 +95,7 @@ def open_session(
         }
         loaders = by_task[""] if len(by_task) == 1 else join_loaders(config, by_task)
     else:
-        loaders = {name: WholeLoader(graph, whole, goal, goal.pools[name]) for name in SPLITS}
+        loaders = {name: WholeLoader(graph, whole, goal, pool) for name, pool in goal.pools.items()}
     model, memory = _build_model(config, graph, goal, edge_widths)
     task: Any
     if whole is None:
@@ -152,7 +154,7 @@ def _make_loaders(
         with together(graph.world, "prepare CUDA graphs"):
             _check_graphs(config, graph.partition, loader)
     size = config.eval.batch_size or train.batch_size
-    return {"train": loader} | {name: loader.beside(goal.pools[name], size) for name in SPLITS[1:]}
+    return {name: loader if name == SPLITS[0] else loader.beside(pool, size) for name, pool in goal.pools.items()}
 
 
 def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedLoader) -> None:
