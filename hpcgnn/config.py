@@ -46,7 +46,7 @@ NOT_A_KEY = (
 )  # fmt: skip
 # By key, what other systems, papers and older clones call it.
 WORDS = {
-    "train.loggers": "tensorboard wandb mlflow logger",
+    "train.loggers": "tensorboard wandb mlflow logger", "train.train_metrics": "train_split",
     "model.hidden": "embed_dim hidden_dim hidden_channels num_hidden embedding_dim",
     "model.layers": "num_layers n_layers", "model.heads": "num_heads n_heads n_head", "model.edge_weights": "weighted",
     "memory.dim": "memory_dim", "memory.hot_ratio": "hot_nodes", "model.readout": "embedding",

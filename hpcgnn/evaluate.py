@@ -2,8 +2,8 @@
 
 The protocol is the protocol of the run. On temporal graphs `--eval tgb`, short for `--eval.protocol tgb`, chooses
 another one, and `--baseline.kind` scores a rule in place of the model. On static and snapshot graphs `--eval.exact`,
-`--eval.ranking` and `--eval.negatives` do. `--eval.negatives_file` names other given negatives. The run itself
-stays as it is.
+`--eval.ranking` and `--eval.negatives` do, and `--eval.train_split true` also scores the training split.
+`--eval.negatives_file` names other given negatives. The run itself stays as it is.
 """
 
 from __future__ import annotations

@@ -23,12 +23,14 @@ from training_runs import make_config, on_rank_0
 import hpcgnn
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.config import parse
 from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.kinds import open_session
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.session import follow
+from hpcgnn.train import make_parser
 
 EXACT = {
     "train.epochs": 2,
@@ -160,5 +162,7 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"scored with itself as a message; .* or use task.message_splits all"):
         static_config(eval__train_split=True, task__kind="edge")
     static_config(eval__train_split=True, task__kind="edge", task__message_splits="all")
+    with pytest.raises(ValueError, match=r"no option --eval.train_split; did you mean --train.train_metrics\?"):
+        parse(make_parser("temporal"), ["--eval.train_split", "true"])
     with pytest.raises(ValueError, match=r"--eval.train_split is not for runs on temporal graphs, which have --eval"):
         make_config().evaluated_by("", "", "", {"train_split": True})
