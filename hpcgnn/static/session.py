@@ -332,7 +332,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
 def _describe_tasks(session: Session) -> list[str]:
     lines = []
     for name, goal in session.goal.by_task.items():
-        seeds = ", ".join(f"{split} {pool.total}" for split, pool in goal.pools.items())
+        seeds = ", ".join(f"{split} {goal.pools[split].total}" for split in SPLITS)
         begin = f"task {name}, weight {session.config.task.further[name].weight:g}: " if name else ""
         lines.append(f"{begin}{goal.describe()}: {seeds}")
     return lines
