@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpcgnn.snapshots.model.spatial import smooth_all
     from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
     from hpcgnn.static.config import FeatureConfig, GraphModelConfig
+    from hpcgnn.static.exact import exact_outputs
     from hpcgnn.static.graph import StaticGraph, induced_subgraph
     from hpcgnn.static.link_loader import LinkNeighborLoader
     from hpcgnn.static.loader import NeighborLoader
@@ -51,6 +52,7 @@ EXPORTS = {
     "hpcgnn.comm.gradients": ("FlatParameters", "GradientSum", "join_process_group", "average_by_seeds"),
     "hpcgnn.static.config": ("FeatureConfig", "GraphModelConfig"),
     "hpcgnn.static.graph": ("StaticGraph", "induced_subgraph"),
+    "hpcgnn.static.exact": ("exact_outputs",),
     "hpcgnn.static.loader": ("NeighborLoader",),
     "hpcgnn.static.link_loader": ("LinkNeighborLoader",),
     "hpcgnn.static.sampling.neighbors": ("NeighborSampler",),

@@ -15,7 +15,7 @@ MODULES = {
     "Graph files": ("data_tools.objects",),
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",
-        "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.pyg",
+        "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.exact", "hpcgnn.static.pyg",
         "hpcgnn.static.sampling.neighbors", "hpcgnn.snapshots.loader",
     ),
     "Ranks and exchanges": (

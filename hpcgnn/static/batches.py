@@ -40,6 +40,21 @@ class NeighborBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerBatch:
+    """A part of the nodes, of which a layer computes the rows in ``hpcgnn.exact_outputs``.
+
+    batch: one block, with all neighbors of the nodes, and all other inputs of a layer. x: by node type, rows [U, W] of
+    the block's source nodes from the layer before, or None; n_id: by type, rows in the graph file [U] of these nodes.
+    columns: by type, none.
+    """
+
+    batch: Batch
+    x: tuple[torch.Tensor | None, ...]
+    n_id: tuple[torch.Tensor, ...]
+    columns: tuple[dict[str, torch.Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkBatch:
     """A mini-batch of edges at this rank.
 

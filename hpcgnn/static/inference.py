@@ -92,7 +92,7 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
             "exact outputs are computed once for every node, and with sampling.time_column its neighbors depend on the "
             "time of the seed"
         )
-    if _skips_forward(type(model)):
+    if skips_forward(type(model)):
         return (
             f"model.class_path {config.model.class_path} has a forward of its own, which exact outputs and "
             "train.full_graph would skip: they call first, step and last; do there what forward adds"
@@ -100,7 +100,7 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
     return ""
 
 
-def _skips_forward(model_class: type) -> bool:
+def skips_forward(model_class: type) -> bool:
     """Say whether ``forward`` was written for a class whose layers are all those of a base class."""
     written = {name: number for number, base in reversed([*enumerate(model_class.__mro__)]) for name in vars(base)}
     return written["forward"] < min(written.get(name, 0) for name in PARTS[1:])
@@ -195,7 +195,7 @@ def _layer(session: Session, number: int, tables: SharedTables, goes_on: bool, b
     for chunk in range(chunks):
         session.watchdog.at(f"inference, layer {number}", chunk)
         first, last = (min(partition.num_nodes, (chunk + place) * size) for place in (0, 1))
-        block, ids = _full_block(partition, first, last, relabel, followed, tables.edges)
+        block, ids = full_block(partition, first, last, relabel, followed, tables.edges)
         block = block_on(world.device, block)
         fetch = source.plan(np.concatenate(ids), channel).to(world.device, channel)
         columns = dict(zip(tables.own, source.fetch_exact(fetch, tuple(tables.own)), strict=True))
@@ -232,7 +232,7 @@ def _followed(session: Session, number: int) -> list[int]:
     return [relation for relation, fanout in enumerate(by_hop[hop]) if fanout != 0]
 
 
-def _full_block(
+def full_block(
     partition: GraphPartition, first: int, last: int, relabel: list[native.Relabel], followed: list[int],
     columns: EdgeColumns,
 ) -> tuple[Block, list[np.ndarray]]:  # fmt: skip

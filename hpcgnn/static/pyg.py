@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hpcgnn.graph import files
-from hpcgnn.static.batches import LinkBatch, NeighborBatch
+from hpcgnn.static.batches import LayerBatch, LinkBatch, NeighborBatch
 from hpcgnn.static.config import OUT
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.model.blocks import Adjacency, Block
@@ -28,7 +28,7 @@ def to_data(batch: NeighborBatch, graph: StaticGraph, options: Any):
     nodes of their type, y, input_id and batch_size (seeds of this rank). num_seeds: seeds of all ranks; input_type: of
     the seeds, in HeteroData. For edges see ``add_nodes_and_edges``.
     """
-    data, typed = add_nodes_and_edges(batch, graph, options), _is_typed(graph, options)
+    data, typed = add_nodes_and_edges(batch, graph, options), is_typed(graph, options)
     seeds = data[graph.types[batch.seed_type]] if typed else data
     seeds.input_id, seeds.batch_size = batch.input_id, len(batch.seeds)
     if batch.y is not None and "label" not in options.node_columns:
@@ -42,7 +42,7 @@ def to_data(batch: NeighborBatch, graph: StaticGraph, options: Any):
 def to_link_data(batch: LinkBatch, graph: StaticGraph, options: Any):
     """Convert a batch of edges to Data or HeteroData, with edge_label_index and edge_label, or, with drawn destinations
     alone, src_index, dst_pos_index and dst_neg_index; input_id; batch_size, the seeds of this rank."""
-    data, typed = add_nodes_and_edges(batch, graph, options), _is_typed(graph, options)
+    data, typed = add_nodes_and_edges(batch, graph, options), is_typed(graph, options)
     name = files.split_relation(graph.relations[batch.relation])
     edges, src, dst = (data[name], data[name[0]], data[name[2]]) if typed else (data, data, data)
     edges.input_id, edges.batch_size, data.num_seeds = batch.input_id, len(batch.row), batch.batch_size
@@ -56,7 +56,7 @@ def to_link_data(batch: LinkBatch, graph: StaticGraph, options: Any):
     return data
 
 
-def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, options: Any):
+def add_nodes_and_edges(batch: NeighborBatch | LinkBatch | LayerBatch, graph: StaticGraph, options: Any):
     """Make Data or HeteroData of a batch, without its seeds.
 
     edge_index [2, E] (source, destination, as in the graph, whichever way it was followed) has each edge that some
@@ -69,7 +69,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, op
     """
     from torch_geometric.data import Data, HeteroData
 
-    typed, with_ids = _is_typed(graph, options), options.tells_edges
+    typed, with_ids = is_typed(graph, options), options.tells_edges
     data = HeteroData() if typed else Data()
     for kind, name in enumerate(graph.types):
         store = data[name] if typed else data
@@ -92,7 +92,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch, graph: StaticGraph, op
     return data
 
 
-def _is_typed(graph: StaticGraph, options: Any) -> bool:
+def is_typed(graph: StaticGraph, options: Any) -> bool:
     return options.as_data == "hetero" or (len(graph.types), len(graph.relations)) != (1, 1)
 
 

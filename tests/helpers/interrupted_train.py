@@ -35,7 +35,7 @@ POINTS = {
     "step": (Trainer, "train_step"),
     "evaluation": (TemporalLinkTask, "evaluate"),
     "scores": (Session, "scores"),  # of a split, of any kind
-    "chunk": (inference, "_full_block"),  # of exact inference
+    "chunk": (inference, "full_block"),  # of exact inference
     "checkpoint": (checkpoint_writer.CheckpointWriter, "add"),
     "file": (checkpoint_writer, "_write_file"),
     "manifest": (checkpoint_writer, "_write_manifest"),

@@ -24,7 +24,7 @@ from hpcgnn.kinds import KINDS
 from hpcgnn.loop import answer_file
 from hpcgnn.loop.answer_file import class_columns, write_answers
 from hpcgnn.native import Relabel
-from hpcgnn.static.inference import _full_block, infer, last_rows
+from hpcgnn.static.inference import full_block, infer, last_rows
 from hpcgnn.static.model.blocks import rows_of
 from hpcgnn.static.predict import predict_nodes
 from hpcgnn.static.sampling.edges import EdgeColumns
@@ -68,7 +68,7 @@ def test_a_chunk_costs_what_it_holds():
     relabel = [Relabel(5), Relabel(num_nodes - 5)]
     tracemalloc.start()
     try:
-        block, ids = _full_block(partition, 3, 9, relabel, [], EdgeColumns(partition, [], torch.float32))
+        block, ids = full_block(partition, 3, 9, relabel, [], EdgeColumns(partition, [], torch.float32))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
