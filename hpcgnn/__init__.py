@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     from hpcgnn.static.model.models import GraphModel, drop
     from hpcgnn.static.sampling.neighbors import NeighborSampler
     from hpcgnn.task.labels import LabelScores
-    from hpcgnn.task.metrics import class_metrics, link_metrics, regression_metrics
+    from hpcgnn.task.metrics import (
+        class_metrics,
+        link_metrics,
+        pool_metrics,
+        query_metrics,
+        ranking_metrics,
+        ranks_of,
+        regression_metrics,
+    )
     from hpcgnn.temporal.config import MemoryConfig, TemporalModelConfig, TemporalSamplingConfig
     from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
     from hpcgnn.temporal.mail import Mailing
@@ -69,8 +77,11 @@ EXPORTS = {
     "hpcgnn.snapshots.model.spatial": ("smooth_all",),
     "hpcgnn.snapshots.step": ("SnapshotTask", "SequenceRows"),
     "hpcgnn.task.labels": ("LabelScores",),
-    "hpcgnn.task.metrics": ("class_metrics", "link_metrics", "regression_metrics"),
-}
+    "hpcgnn.task.metrics": (
+        "class_metrics", "link_metrics", "regression_metrics", "ranks_of", "ranking_metrics", "query_metrics",
+        "pool_metrics",
+    ),
+}  # fmt: skip
 ORIGINALS = {"convert": "convert_object"}  # names that a module knows by another one
 MODULES = {name: module for module, names in EXPORTS.items() for name in names}
 __all__ = [name for names in EXPORTS.values() for name in names]

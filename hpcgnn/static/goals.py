@@ -83,13 +83,13 @@ from hpcgnn.task.metrics import (
     POOL,
     QUERIES,
     RANKS,
-    PoolScores,
     QueryRanks,
     check_finite,
     class_metric_names,
     drawn_metrics,
     measured,
     names_of,
+    pool_metrics,
     ranking_metrics,
     ranks_of,
     regression_metric_names,
@@ -324,8 +324,7 @@ def _measure_given(scores: dict[str, np.ndarray], batches: object, world: World)
 
 
 def _measure_pool(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
-    pool = PoolScores(scores["positive"], scores["negative"], world)
-    return measured(POOL, pool) | measured(PAIRS, pool)
+    return pool_metrics(scores["positive"], scores["negative"], world)
 
 
 def _measure_queries(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:

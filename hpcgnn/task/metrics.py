@@ -15,13 +15,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpcgnn.choices import Part
+from hpcgnn.comm.exchange import exchange_columns
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
 LABEL_COLUMNS, POOL = "label columns", "pool"
+Values = np.ndarray | torch.Tensor
 INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
 
@@ -202,16 +206,25 @@ def is_lower_better(name: str) -> bool:
     return row is not None and row.lower_is_better
 
 
-def link_metrics(
-    positive: np.ndarray, negative: np.ndarray, world: World, inductive: np.ndarray | None = None
-) -> dict[str, float]:
-    """Collective. Compute the metrics of pairs against negatives, over all events and, where it is given, over the
+def array_of(values: Values) -> np.ndarray:
+    """Return values as an array on the host, bfloat16 as float32."""
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return values.float().numpy() if values.dtype == torch.bfloat16 else values.numpy()
+
+
+def link_metrics(positive: Values, negative: Values, world: World, inductive: Values | None = None) -> dict[str, float]:
+    """Collective. Compute ap and auc of pairs against negatives, over all events and, where it is given, over the
     inductive ones [b] bool.
 
-    positive [b], negative [b, k]: scores of this rank's events. NaN where there is no such event.
+    positive [b], negative [b, k]: scores of this rank's events, as arrays or tensors. NaN where there is no such event.
+    Raises DistributedError for a score that is not finite.
     """
+    positive, negative = array_of(positive), array_of(negative)
     result = measured(PAIRS, PairScores(positive, negative, world))
     if inductive is not None:
+        inductive = array_of(inductive)
         result |= measured(PAIRS, PairScores(positive[inductive], negative[inductive], world), INDUCTIVE + "{}")
     return result
 
@@ -245,27 +258,49 @@ class Standing:
         return np.where(self._usable & (self._seen > 0), 1 + 0.5 * self._better.sum(axis=0), math.nan)
 
 
-def ranks_of(positive: np.ndarray, negative: np.ndarray, count: np.ndarray | None = None) -> np.ndarray:
+def ranks_of(positive: Values, negative: Values, count: np.ndarray | None = None) -> np.ndarray:
     """Rank every event among its negatives, float64 [b], from scores [b] and [b, k]. A rank is 1 + the mean of two
     counts of negatives: the ones with a higher score, and the ones with at least the same score. A tie counts half, as
     in TGB's evaluator, which also gives rank 1 to an event without negatives among the k. NaN where a score is not
     finite, and where k is 0. count [b]: negatives of each, the first ones; None: all k.
     """
-    standing = Standing(positive, count)
-    standing.add(negative)
+    standing = Standing(array_of(positive), count)
+    standing.add(array_of(negative))
     return standing.ranks()
 
 
-def ranking_metrics(ranks: np.ndarray, world: World, inductive: np.ndarray | None = None) -> dict[str, float]:
-    """Collective. Compute the metrics of this rank's ranks [b], over all events and, where it is given, over the
-    inductive ones [b] bool; NaN where there is no such event.
+def ranking_metrics(ranks: Values, world: World, inductive: Values | None = None) -> dict[str, float]:
+    """Collective. Compute mrr and hits@k of the ranks [b] of ``ranks_of`` at this rank, over all events and, where it
+    is given, over the inductive ones [b] bool; NaN where there is no such event.
 
     Raises DistributedError for a rank that is NaN.
     """
+    ranks = array_of(ranks)
     result = measured(RANKS, PairRanks(ranks, world))
     if inductive is not None:
+        inductive = array_of(inductive)
         result |= measured(RANKS, PairRanks(ranks[inductive], world), INDUCTIVE + "{}")
     return result
+
+
+def query_metrics(ranks: Values, query: Values, world: World) -> dict[str, float]:
+    """Collective. Compute recall@20 and ndcg@20, means over the queries of all ranks; NaN without queries.
+
+    ranks [n]: places, from 1, of right answers among all candidates of their query without its other right answers;
+    query [n]: integers, at least 0. Answers to a query may be at several ranks. Raises DistributedError for a rank
+    that is NaN.
+    """
+    rank, number = array_of(ranks).astype(np.float64), array_of(query).astype(np.int64)
+    rank, number = exchange_columns([rank, number], number % world.size, world.channel())
+    return measured(QUERIES, QueryRanks(rank, number, world))
+
+
+def pool_metrics(positive: Values, negative: Values, world: World) -> dict[str, float]:
+    """Collective. Compute hits@20, hits@50, hits@100, ap and auc of pairs [b], all compared with the same pool of
+    negatives, of which each rank gives its share [m]; NaN without pairs. Raises DistributedError for a score that is
+    not finite."""
+    pool = PoolScores(array_of(positive), array_of(negative), world)
+    return measured(POOL, pool) | measured(PAIRS, pool)
 
 
 def drawn_metrics(positive: np.ndarray, negative: np.ndarray, world: World) -> dict[str, float]:
@@ -280,14 +315,17 @@ def mean_known(values: Iterable[float]) -> float:
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
-def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[str, float]:
-    """Collective. Compute metrics of labels [n] in [0, c) from outputs [n, c]: of classes, and with two classes also of
-    class 1 against class 0. NaN without labels.
+def class_metrics(output: Values, labels: Values, world: World) -> dict[str, float]:
+    """Collective. Compute accuracy and macro_f1 of labels [n] in [0, c) from outputs [n, c], and with two classes also
+    ap and auc of class 1 against class 0. NaN without labels. Both are arrays or tensors of this rank's rows.
 
     For labels [n, c] of 0 and 1, below 0 where unknown and left out, the metrics count the classes with outputs above 0
     as predicted. Before them, ``..._topk`` metrics predict the highest outputs of a node, one for each of its labels
     (Perozzi et al., DeepWalk, 2014). After them come the means over labels of metrics of their scores.
+
+    Raises DistributedError for an output that is not finite, and for labels [n] of no class.
     """
+    output, labels = array_of(output), array_of(labels)
     # What float32 has no number for would be equal to all others of the kind.
     compared, classes = rounded(output), output.shape[1]
     check_finite(np.isfinite(compared).all(), world)
@@ -301,6 +339,11 @@ def class_metrics(output: np.ndarray, labels: np.ndarray, world: World) -> dict[
         )
         decisions = measured(LABELS, as_many, "{}" + TOP_K) | measured(LABELS, above_zero)
         return decisions | measured(LABEL_COLUMNS, LabelColumns(compared, labels, world))
+    with together(world, "compute metrics of classes"):
+        if len(strange := labels[(labels < 0) | (labels >= classes)]):
+            raise ValueError(
+                f"a label is {strange[0]}, and outputs have {classes} classes: leave out rows without a label"
+            )
     predicted = compared.argmax(axis=1)
     counted = labels[predicted == labels], labels, predicted
     counts = ClassCounts([np.bincount(found.astype(np.int64), minlength=classes) for found in counted], world)
@@ -321,11 +364,11 @@ def class_metric_names(classes: int, several: bool = False) -> tuple[str, ...]:
     return names_of(CLASSES) + (names_of(PAIRS) if classes == 2 else ())
 
 
-def regression_metrics(predicted: np.ndarray, target: np.ndarray, world: World, scale: float = 1.0) -> dict[str, float]:
+def regression_metrics(predicted: Values, target: Values, world: World, scale: float = 1.0) -> dict[str, float]:
     """Collective. Compute the errors over all numbers of predictions and targets, both [n] or [n, D]; NaN when there is
     none. scale: what the source's numbers were divided by; where it is not 1, errors in the source's units too, as
     ``..._units``."""
-    metrics = measured(NUMBERS, Errors(predicted, target, world))
+    metrics = measured(NUMBERS, Errors(array_of(predicted), array_of(target), world))
     if scale != 1:
         metrics |= {name + UNITS: scale ** METRICS[name].unit * metrics[name] for name in names_of(NUMBERS)}
     return metrics

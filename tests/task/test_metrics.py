@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
+import hpcgnn
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.task.metrics import (
     QUERIES,
@@ -185,3 +187,60 @@ def test_means_of_ranks_are_rounded_once(world):
         mine = order[query[order] % world.size == world.rank]
         found.add(tuple(measured(QUERIES, QueryRanks(ranks[mine], query[mine], world)).values()))
     assert len(found) == 1
+
+
+def test_public_functions_take_tensors(world):
+    """Not a bit differs from arrays; bfloat16 too, which NumPy lacks."""
+    rng = np.random.default_rng(8)
+    mine, output, label = share(world, 90), rng.standard_normal((90, 3)).astype(np.float32), rng.integers(0, 3, 90)
+    output, label, chosen = output[mine], label[mine], mine % 2 == 0
+    score, others = output[:, 0], output[:, 1:]
+    tensors = [torch.from_numpy(values) for values in (output, label, score, others)]
+    tensors[0].requires_grad_()
+    assert hpcgnn.class_metrics(*tensors[:2], world) == class_metrics(output, label, world)
+    assert hpcgnn.regression_metrics(*tensors[2:0:-1], world) == regression_metrics(score, label, world)
+    expected = link_metrics(score, others, world, chosen)
+    assert hpcgnn.link_metrics(*tensors[2:], world, torch.from_numpy(chosen)) == expected
+    ranks = hpcgnn.ranks_of(*tensors[2:])
+    assert np.array_equal(ranks, ranks_of(score, others))
+    expected = ranking_metrics(ranks, world, chosen)
+    assert hpcgnn.ranking_metrics(torch.from_numpy(ranks), world, torch.from_numpy(chosen)) == expected
+    narrow = tensors[0].bfloat16()
+    assert hpcgnn.class_metrics(narrow, tensors[1], world) == class_metrics(
+        narrow.detach().float().numpy(), label, world
+    )
+
+
+def test_queries_whose_answers_lie_on_several_ranks(world):
+    """Recall and normalized gain of every query, by plain loops over its answers."""
+    rng = np.random.default_rng(9)
+    query, rank = rng.integers(0, 15, 200), rng.integers(1, 60, 200)
+    mine = np.arange(200)[world.rank :: world.size]
+    result = hpcgnn.query_metrics(torch.from_numpy(rank[mine]), query[mine], world)
+    recalls, gains = [], []
+    for number in np.unique(query):
+        places = rank[query == number]
+        recalls.append(np.mean(places <= 20))
+        best = sum(1 / math.log2(1 + place) for place in range(1, min(20, len(places)) + 1))
+        gains.append(sum(1 / math.log2(1 + place) for place in places if place <= 20) / best)
+    assert result == {"recall@20": pytest.approx(np.mean(recalls)), "ndcg@20": pytest.approx(np.mean(gains))}
+    assert result == hpcgnn.query_metrics(rank, query, alone())
+
+
+def test_pairs_against_one_pool(world):
+    rng = np.random.default_rng(10)
+    positive, negative = rng.standard_normal(80) + 1, rng.standard_normal(300)
+    own, pool = share(world, 80), share(world, 300)
+    result = hpcgnn.pool_metrics(torch.from_numpy(positive[own]), torch.from_numpy(negative[pool]), world)
+    for most in (20, 50, 100):
+        assert result[f"hits@{most}"] == np.mean(positive > np.sort(negative)[-most])
+    labels, scores = np.arange(380) < 80, np.concatenate([positive, negative])
+    assert result["auc"] == pytest.approx(roc_auc_score(labels, scores), rel=1e-6)
+    assert result["ap"] == pytest.approx(average_precision_score(labels, scores), rel=1e-6)
+
+
+@pytest.mark.parametrize("strange", [-1, 3])
+def test_labels_of_no_class(world, strange):
+    label = np.where(share(world, 40) == 0, strange, 1)
+    with pytest.raises(DistributedError, match=f"a label is {strange}, and outputs have 3 classes: leave out rows"):
+        class_metrics(np.zeros((len(label), 3)), label, world)
