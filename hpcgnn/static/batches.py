@@ -45,13 +45,14 @@ class LayerBatch:
 
     batch: one block, with all neighbors of the nodes, and all other inputs of a layer. x: by node type, rows [U, W] of
     the block's source nodes from the layer before, or None; n_id: by type, rows in the graph file [U] of these nodes.
-    columns: by type, none.
+    columns, seed_number: by type, none.
     """
 
     batch: Batch
     x: tuple[torch.Tensor | None, ...]
     n_id: tuple[torch.Tensor, ...]
     columns: tuple[dict[str, torch.Tensor], ...]
+    seed_number: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig, DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.graph.negative_file import sha256_of
+from hpcgnn.graph.partition import WEIGHT
 from hpcgnn.loop.settings import (
     OutputConfig,
     Planner,
@@ -37,6 +38,7 @@ FULL, FANOUTS = -1, "sampling.fanouts"
 TRAINING, ALL = "train", "all"  # edges that carry messages
 POOLED, LISTED = "pooled", "listed"
 GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
+WEIGHTED: Final = "weighted"  # the strategy that draws by a column
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
 RECENT: Final = "recent"
@@ -63,6 +65,8 @@ class GraphSamplingConfig:
             is at most its time, on every hop. The time of an edge is its time in the column, or the time of its
             source node; where both have the column, the later one. Relations without either are not restricted. Empty:
             no times.
+        weight_column: Column of the edges by which strategy "weighted" draws: a number of at least 0 for each edge;
+            0: never drawn. It need not be the column ``weight``, which multiplies messages (model.edge_weights).
         eval_fanouts: Fanouts of validation and test; empty: the same as in training.
         direction: Direction of sampling: "in": neighbors are the sources of a node's in-edges; "out": neighbors are the
             destinations of its out-edges. "out" needs a partition set made with ``--out_edges``.
@@ -82,6 +86,7 @@ class GraphSamplingConfig:
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     strategy: Strategy = "uniform"
     time_column: str = ""
+    weight_column: str = WEIGHT
     eval_fanouts: list[int] = field(default_factory=list)
     direction: Direction = "in"
     topology: Topology = "auto"
@@ -104,6 +109,11 @@ class GraphSamplingConfig:
             raise ValueError(
                 f"sampling.fanouts must have at most {MOST_HOPS} numbers, got {len(self.fanouts)}: use "
                 "train.full_graph for deeper models"
+            )
+        if self.weight_column != WEIGHT and self.strategy != WEIGHTED:
+            raise ValueError(
+                f"sampling.weight_column {self.weight_column} is for sampling.strategy weighted, not {self.strategy}: "
+                "leave it out"
             )
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")

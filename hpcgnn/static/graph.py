@@ -27,6 +27,7 @@ from hpcgnn.static.config import (
     LINK,
     OUT,
     SHARDED,
+    WEIGHTED,
     Direction,
     FeatureConfig,
     GraphModelConfig,
@@ -69,8 +70,10 @@ def open_partition(
 
 def edge_columns_of(config: StaticConfig) -> list[str]:
     """List the columns of the edges, ``row`` included, that a run uses."""
-    weights = config.sampling.strategy == "weighted" or config.model.edge_weights
-    names = [*message_columns(config), *[WEIGHT] * weights, *filter(None, [config.sampling.time_column])]
+    sampling = config.sampling
+    names = [*message_columns(config), *[WEIGHT] * config.model.edge_weights]
+    names += [sampling.weight_column] * (sampling.strategy == WEIGHTED)
+    names += filter(None, [sampling.time_column])
     for task in (config.task, *config.task.further.values()):
         if task.of_edges:
             names += ["split", "rel"] + ["label", *task.edge_columns] * (task.kind != LINK)
@@ -111,7 +114,7 @@ class StaticGraph:
         features = features or FeatureConfig()
         self.tables = NodeTables(partition, features, world, self.channel, dtype, shares, loads_features)
         self._replicas: list[tuple[Replica, weakref.ref | None]] = []  # with the loader that alone uses it
-        self._shared: dict[str, Replica] = {}
+        self._shared: dict[tuple[str, str], Replica] = {}  # by mode, and the column that it draws by
         self._loaders: list[weakref.ref] = []
         self._others: dict[Hashable, StaticGraph] = {}  # by name; this one too, where there are any
 
@@ -139,18 +142,19 @@ class StaticGraph:
         return self.tables.rows
 
     def replica(
-        self, topology: str, mode: str, excluded: Exclusion | None = None, loader: Any = None
+        self, topology: str, mode: str, excluded: Exclusion | None = None, loader: Any = None, weight: str = WEIGHT
     ) -> Replica | None:  # fmt: skip
-        """Collective. Make a copy of the edges on every machine; None where owners draw. Loaders of a ``mode`` share
-        it, but a ``loader`` whose steps leave out edges has a separate one, which is closed when the loader is gone."""
+        """Collective. Make a copy of the edges on every machine; None where owners draw. Loaders of a ``mode``, and of
+        a column ``weight`` that it draws by, share it. A ``loader`` whose steps leave out edges has a separate one,
+        which is closed when the loader is gone."""
         if topology == SHARDED:
             return None
-        if excluded is None and mode in self._shared:
-            return self._shared[mode]
+        if excluded is None and (mode, weight) in self._shared:
+            return self._shared[mode, weight]
         self._close_replicas()
-        replica = make_replica(topology, self.partition, mode, self.world, self.channel, excluded)
+        replica = make_replica(topology, self.partition, mode, self.world, self.channel, excluded, weight)
         if replica is not None and excluded is None:
-            self._shared[mode] = replica
+            self._shared[mode, weight] = replica
             self.partition = replica.lend(self.partition)  # it lives as long as the graph
         if replica is not None:
             self._replicas.append((replica, None if excluded is None else weakref.ref(loader)))

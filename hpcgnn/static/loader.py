@@ -23,6 +23,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.graph.directory import epoch_shuffle
+from hpcgnn.graph.partition import WEIGHT
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.static import pyg
@@ -97,7 +98,9 @@ class SeedLoader:
             draw = self._make_context_draw(seeds.roots, disjoint, with_edges or with_positions, options)
             self._draws = [draw, *[None] * len(further)]
         elif remote is None:
-            self.replica = graph.replica(sampling.topology, sampling.strategy, seeds.excluded, self)
+            self.replica = graph.replica(
+                sampling.topology, sampling.strategy, seeds.excluded, self, sampling.weight_column
+            )
             self._excluded = seeds.excluded if self.replica is None else self.replica.excluded
             self._draws = [
                 self._make_draw(neighbors, induced, with_edges or with_positions), *[None] * len(further)
@@ -127,7 +130,7 @@ class SeedLoader:
         threads = 1 if self.prefetch else graph.world.threads
         hops = make_neighbors(
             graph.partition, sampling.strategy, channel, threads, excluded=self._excluded, replica=replica,
-            neighbors=neighbors, with_edges=with_edges,
+            neighbors=neighbors, with_edges=with_edges, weight=sampling.weight_column,
         )  # fmt: skip
         if induced and replica is None:
             everything = NeighborSampler(graph.partition, "full", channel, threads, with_edges, self._excluded)
@@ -144,7 +147,8 @@ class SeedLoader:
         graph, sampling = self._graph, self._sampling
         threads = 1 if self.prefetch else graph.world.threads
         neighbors = TimedNeighbors(
-            graph.partition, sampling.strategy, self._channels[0], threads, with_edges, self._excluded
+            graph.partition, sampling.strategy, self._channels[0], threads, with_edges, self._excluded,
+            sampling.weight_column,
         )  # fmt: skip
         apart, with_degree = len(roots) == 4, DEGREE in options.get("node_columns", NODE_COLUMNS)
         return ContextSampler(neighbors, sampling, self._seed, disjoint, apart, with_degree)
@@ -220,7 +224,7 @@ def options_of(config: StaticConfig) -> dict[str, Any]:
 class LoaderOptions:
     """Options that loaders of mini-batches share.
 
-    fanouts, relation_fanouts, strategy, time_column, prefetch, in_flight, topology: as in the run file's section
+    fanouts, relation_fanouts, strategy, time_column, weight_column, prefetch, in_flight, topology: as in the section
     ``sampling``.
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
@@ -251,6 +255,7 @@ class LoaderOptions:
     edge_columns: Sequence[str] = ()
     with_edge_ids: bool = False
     node_columns: Sequence[str] = ()
+    weight_column: str = WEIGHT
 
     @property
     def tells_edges(self) -> bool:
@@ -262,14 +267,14 @@ class LoaderOptions:
         sampling = GraphSamplingConfig(
             self.fanouts, self.relation_fanouts or {}, self.strategy, self.time_column, prefetch=self.prefetch,
             in_flight=self.in_flight, topology=self.topology, direction=graph.direction,
-            edge_columns=list(self.edge_columns), plan_on="host",
+            edge_columns=list(self.edge_columns), plan_on="host", weight_column=self.weight_column,
         )  # fmt: skip
         if self.time_column or self.disjoint:
             self._check_contexts()
         sampling.check_relations(list(graph.relations))
         check_columns(graph.partition, self.edge_columns)
         if self.strategy == "weighted":
-            check_drawn_by(graph.partition)
+            check_drawn_by(graph.partition, self.weight_column)
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.as_data not in FORMATS:

@@ -305,12 +305,14 @@ class SamplerRank:
         if features:
             self._tables = NodeTables(partition, config.features, world, channels[0], config.train.dtype)
         threads = max(1, world.threads // len(lanes))
-        mode, topology = config.sampling.strategy, config.sampling.topology
-        self._replica = make_replica(topology, partition, mode, world, channels[0], self._excluded)
+        mode, weight = config.sampling.strategy, config.sampling.weight_column
+        self._replica = make_replica(
+            config.sampling.topology, partition, mode, world, channels[0], self._excluded, weight
+        )  # fmt: skip
         if self._replica is not None:
             self._excluded = self._replica.excluded
         neighbors = make_neighbors(
-            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica
+            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica, weight=weight
         )  # fmt: skip
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         num_edges = sum(len(edges.src) for edges in partition.edges)
@@ -323,7 +325,7 @@ class SamplerRank:
         sampling = self._config.sampling
         sampling.check_relations([relation.name for relation in partition.relations])
         if sampling.strategy == "weighted":
-            check_drawn_by(partition)
+            check_drawn_by(partition, sampling.weight_column)
 
     def serve(self) -> int:
         """Collective over the servers. Draw until the trainers leave; returns their exit code, or raises the error

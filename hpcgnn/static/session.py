@@ -24,7 +24,7 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import StaticConfig, message_columns
+from hpcgnn.static.config import WEIGHTED, StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -125,7 +125,7 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
         return
     sampling.check_relations([relation.name for relation in partition.relations])
     if draws and sampling.strategy == "weighted":
-        check_drawn_by(partition)
+        check_drawn_by(partition, sampling.weight_column)
 
 
 def _learned_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
@@ -296,7 +296,8 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
                 unused.setdefault(name, []).append(relation.name)
     lines = []
     if not config.model.class_path and (names := ", ".join(unused.pop(WEIGHT, []))):
-        use = "neighbors are drawn by it, but" if config.sampling.strategy == "weighted" else "not used:"
+        draws_by = config.sampling.weight_column if config.sampling.strategy == WEIGHTED else ""
+        use = "neighbors are drawn by it, but" if draws_by == WEIGHT else "not used:"
         lines.append(f"column weight of {names}: {use} messages are not multiplied by it (see model.edge_weights)")
     if unused:
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())

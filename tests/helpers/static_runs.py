@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 from kept import partition
 from mpi4py import MPI
-from random_graphs import write_graph
+from random_graphs import write_columns, write_graph
 from training_runs import on_rank_0
 
 from hpcgnn.comm.watchdog import Watchdog
@@ -54,6 +55,18 @@ def plain(path, num_nodes: int = 150, num_edges: int = 900, seed: int = 4, width
     both = {"src": np.r_[edges["src"], edges["dst"]], "dst": np.r_[edges["dst"], edges["src"]], "weight": weight}
     nodes = {"node": {"feat": feat, "label": label, "split": split}}
     return write_graph(path, nodes, {("node", "meets", "node"): both}, "static")
+
+
+def chances(path, column: str = "chance"):
+    """The plain graph; the column by which neighbors are drawn, a third of it 0, is not its weight."""
+    with h5py.File(plain(path), "r+") as file:
+        group = file["edges/node.meets.node"]
+        rng = np.random.default_rng(8)
+        chance = np.where(rng.random(len(group["weight"])) < 1 / 3, 0, rng.random(len(group["weight"])))
+        if column in group:
+            del group[column]
+        write_columns(group, {column: chance.astype(np.float32)})
+    return path
 
 
 def bare(path, seed: int = 6):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from link_graphs import friends, shop
 from mpi4py import MPI
-from static_runs import APART, make_static_parts, open_graph_session, plain, static_config, typed
+from static_runs import APART, chances, make_static_parts, open_graph_session, plain, static_config, typed
 from test_graph_training import run_both
 
 from hpcgnn.comm.shared import MachineRows, free_memory
@@ -31,7 +31,7 @@ CASES = {
     "fanout of a relation": (typed, {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}}),
     "one type": (plain, {}),
     "one type, labor": (plain, {"sampling__strategy": "labor"}),
-    "one type, weighted": (plain, {"sampling__strategy": "weighted"}),
+    "one type, weighted": (chances, {"sampling__strategy": "weighted", "sampling__weight_column": "chance"}),
     "copies of rows": (plain, {"features__cache_ratio": 0.2, **APART}),
     "links": (friends, LINKS),
     "links, labor": (friends, LINKS | {"sampling__strategy": "labor"}),

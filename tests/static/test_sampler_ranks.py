@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from link_graphs import friends, shop
-from static_runs import APART, make_static_parts, plain, reference_run, static_config, typed
+from static_runs import APART, chances, make_static_parts, plain, reference_run, static_config, typed
 from test_graph_training import assert_same_records
 
 from hpcgnn.comm.crew import Crew, Lane, Mapping
@@ -110,7 +110,7 @@ OPTIONS = {
     "foreground": (plain, {"sampling__prefetch": 0}),
     "in flight": (typed, {"sampling__prefetch": 3, "sampling__in_flight": 3}),
     "links in flight": (friends, {**LINK, "sampling__in_flight": 2}),
-    "weighted": (plain, {"sampling__strategy": "weighted"}),
+    "weighted": (chances, {"sampling__strategy": "weighted", "sampling__weight_column": "chance"}),
     "labor": (plain, {"sampling__strategy": "labor"}),
     "replicated": (plain, {"sampling__topology": "replicated"}),
     "copies": (

@@ -170,14 +170,14 @@ class NeighborSampler:
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
-        excluded: Exclusion | None = None, lists: list[InLists] | None = None,
+        excluded: Exclusion | None = None, lists: list[InLists] | None = None, weight: str = WEIGHT,
     ):  # fmt: skip
-        """lists: of each relation, if they exist already."""
+        """lists: of each relation, if they exist already; weight: column that mode "weighted" draws by."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
         self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
-        self._lists: Any = make_lists(partition, mode, channel) if lists is None else lists
+        self._lists: Any = make_lists(partition, mode, channel, weight) if lists is None else lists
         self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
@@ -391,10 +391,10 @@ def _columns(lists: InLists) -> tuple:
     return lists.indptr, lists.identity, lists.weight, lists.source_identity
 
 
-def make_lists(partition: GraphPartition, mode: str, channel: Channel) -> list[InLists]:
-    """Collective. Make the lists that a mode of sampling draws from, by relation. "weighted" needs ``check_weights``
-    first."""
-    weights = integer_weights(partition, channel) if mode == "weighted" else [None] * len(partition.edges)
+def make_lists(partition: GraphPartition, mode: str, channel: Channel, column: str = WEIGHT) -> list[InLists]:
+    """Collective. Make the lists that a mode of sampling draws from, by relation. "weighted" draws by a column, which
+    needs ``check_drawn_by`` first."""
+    weights = integer_weights(partition, channel, column) if mode == "weighted" else [None] * len(partition.edges)
     return [
         InLists(
             edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
@@ -411,36 +411,36 @@ def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channe
     return route.pull(torch.tensor(partition.flat_row))[0].numpy()[inverse]
 
 
-def check_drawn_by(partition: GraphPartition) -> None:
-    """Raise ValueError where a relation has no column ``weight`` by which neighbors can be drawn."""
+def check_drawn_by(partition: GraphPartition, column: str) -> None:
+    """Raise ValueError where a relation has no such column by which neighbors can be drawn."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
-        if WEIGHT not in edges.columns:
-            raise ValueError(f"sampling.strategy weighted: relation {relation.name} has no column weight")
-    check_weights(partition, "sampling.strategy weighted", "choose another strategy")
+        if column not in edges.columns:
+            raise ValueError(f"sampling.strategy weighted: relation {relation.name} has no column {column}")
+    check_weights(partition, "sampling.strategy weighted", "choose another strategy", column)
 
 
-def check_weights(partition: GraphPartition, key: str, remedy: str) -> None:
-    """Raise ValueError, which names the ``key`` that reads it, for a column ``weight`` with a number that is negative
+def check_weights(partition: GraphPartition, key: str, remedy: str, column: str = WEIGHT) -> None:
+    """Raise ValueError, which names the ``key`` that reads it, for a column of weights with a number that is negative
     or not finite."""
     for relation, edges in zip(partition.relations, partition.edges, strict=True):
-        weight = edges.columns.get(WEIGHT, np.empty(0))
+        weight = edges.columns.get(column, np.empty(0))
         if weight.ndim != 1 or weight.dtype.kind not in "iufb":
-            raise ValueError(f"{key}: column weight of {relation.name} must hold one number an edge; {remedy}")
+            raise ValueError(f"{key}: column {column} of {relation.name} must hold one number an edge; {remedy}")
         strange = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
         if len(strange):
             row = f", row {edges.row[strange[0]]}," if len(edges.row) else ""
             raise ValueError(
-                f"{key}: relation {relation.name}{row} has weight {weight[strange[0]]}, which must be finite and at "
+                f"{key}: relation {relation.name}{row} has {column} {weight[strange[0]]}, which must be finite and at "
                 f"least 0: mend the source, or {remedy}"
             )
 
 
-def integer_weights(partition: GraphPartition, channel: Channel) -> list[np.ndarray]:
-    """Collective. Convert each relation's column ``weight``, which ``check_weights`` passed, to uint32 [m]. Integers
+def integer_weights(partition: GraphPartition, channel: Channel, column: str) -> list[np.ndarray]:
+    """Collective. Convert each relation's column of weights, which ``check_weights`` passed, to uint32 [m]. Integers
     stay unchanged; others become multiples of 1 / 2^31 of the largest one of all ranks, at least 1 if above 0."""
     weights = []
     for edges in partition.edges:
-        weight = edges.columns["weight"].astype(np.float64)
+        weight = edges.columns[column].astype(np.float64)
         whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
         everyone = channel.everyone(torch.from_numpy(whole)).numpy()
         largest = everyone[:, 1].max()

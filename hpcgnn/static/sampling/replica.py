@@ -64,11 +64,11 @@ class Replica:
 
     def __init__(
         self, partition: GraphPartition, mode: str, world: World, channel: Channel,
-        excluded: Exclusion | Any = None,
+        excluded: Exclusion | Any = None, weight: str = WEIGHT,
     ):  # fmt: skip
-        """Raises DistributedError where a machine has no room for it."""
+        """weight: column that mode "weighted" draws by. Raises DistributedError where a machine has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
-        lists = make_lists(partition, mode, channel)
+        lists = make_lists(partition, mode, channel, weight)
         self._first = first = edges_below(partition, channel)[world.rank]
         pieces = [partition.flat_row[partition.of_type(kind)] for kind in range(len(partition.types))]
         for edges, in_lists, start in zip(partition.edges, lists, first, strict=True):
@@ -80,7 +80,7 @@ class Replica:
             pieces += _shares_of_hidden(excluded.edges[relation], int(first[relation]), excluded.total, channel)
         self._rows = MachineRows(world, pieces)
         self.num_bytes = self._rows.num_bytes
-        self.partition, self._lists, rest = _whole(partition, self._rows, lists)
+        self.partition, self._lists, rest = _whole(partition, self._rows, lists, weight)
         self.excluded = None
         if excluded is not None:
             hidden = {relation: HiddenEdges(*rest[4 * n : 4 * n + 4]) for n, relation in enumerate(relations)}
@@ -131,24 +131,27 @@ def _shares_of_hidden(hidden: HiddenEdges, first: int, total: int, channel: Chan
 def make_neighbors(
     partition: GraphPartition, mode: str, channel: Channel, threads: int, *, excluded: Exclusion | None = None,
     replica: Replica | None = None, neighbors: type[NeighborSampler] = NeighborSampler, with_edges: bool = False,
+    weight: str = WEIGHT,
 ) -> NeighborSampler:  # fmt: skip
     """Collective. Make a sampler that draws from the replica, without the edges that the replica excludes, or, without
-    a replica, lets the owners draw; neighbors: NeighborSampler or a subclass."""
+    a replica, lets the owners draw; neighbors: NeighborSampler or a subclass; weight: column that mode "weighted" draws
+    by."""
     if replica is None:
-        return neighbors(partition, mode, channel, threads, with_edges, excluded)
+        return neighbors(partition, mode, channel, threads, with_edges, excluded, weight=weight)
     return replica.sampler(neighbors, threads, with_edges)
 
 
 def make_replica(
     topology: str, partition: GraphPartition, mode: str, world: World, channel: Channel,
-    excluded: Exclusion | None = None,
+    excluded: Exclusion | None = None, weight: str = WEIGHT,
 ) -> Replica | None:  # fmt: skip
-    """Collective. Make a replica depending on ``sampling.topology`` and the free memory; None on one rank."""
+    """Collective. Make a replica depending on ``sampling.topology`` and the free memory; None on one rank. weight:
+    column that mode "weighted" draws by."""
     if world.size == 1 or topology == SHARDED:
         return None
     if topology == AUTO and topology_bytes(partition, mode, world, excluded) > free_memory(world) // SHARE:
         return None
-    return Replica(partition, mode, world, channel, excluded)
+    return Replica(partition, mode, world, channel, excluded, weight)
 
 
 def topology_bytes(
@@ -163,7 +166,7 @@ def topology_bytes(
 
 
 def _whole(
-    partition: GraphPartition, rows: MachineRows, lists: list[InLists]
+    partition: GraphPartition, rows: MachineRows, lists: list[InLists], column: str
 ) -> tuple[GraphPartition, list[InLists], list[np.ndarray]]:
     """Make the whole graph and its lists from the shared arrays, in the order in which ``Replica`` put them there; also
     returns the remaining arrays."""
@@ -177,7 +180,7 @@ def _whole(
         source_identity = None if own.source_identity is None else next(arrays)
         identity = flat_row[start[relation.dst_type] : start[relation.dst_type + 1]]
         whole_lists.append(InLists(indptr, identity, weight, source_identity))
-        edges.append(InEdges(indptr, src, np.empty(0, np.int64), {} if weight is None else {WEIGHT: weight}))
+        edges.append(InEdges(indptr, src, np.empty(0, np.int64), {} if weight is None else {column: weight}))
     columns: tuple[dict, ...] = tuple({} for _ in partition.types)
     no_features = (None,) * num_types
     whole = GraphPartition(

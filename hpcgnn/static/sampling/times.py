@@ -181,10 +181,10 @@ class TimedNeighbors(NeighborSampler):
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
-        excluded: Exclusion | None = None,
+        excluded: Exclusion | None = None, weight: str = WEIGHT,
     ):  # fmt: skip
         """Relations without a column TIME are not restricted, and with "recent" are drawn from uniformly."""
-        super().__init__(partition, mode, channel, threads, with_edges, excluded)
+        super().__init__(partition, mode, channel, threads, with_edges, excluded, weight=weight)
         self._newest = mode == RECENT
         self.mode = "uniform" if self._newest else self.mode
         self._orders = [TimeOrder.of(edges) if TIME in edges.columns else None for edges in partition.edges]
