@@ -65,6 +65,8 @@ class GraphSamplingConfig:
             is at most its time, on every hop. The time of an edge is its time in the column, or the time of its
             source node; where both have the column, the later one. Relations without either are not restricted. Empty:
             no times.
+        class_path: Custom class that draws neighbors, such as package.module.Class, a subclass of
+            hpcgnn.NeighborSampler; empty: the strategy alone. With strategy "weighted", it gets the weights.
         weight_column: Column of the edges by which strategy "weighted" draws: a number of at least 0 for each edge;
             0: never drawn. It need not be the column ``weight``, which multiplies messages (model.edge_weights).
         eval_fanouts: Fanouts of validation and test; empty: the same as in training.
@@ -86,6 +88,7 @@ class GraphSamplingConfig:
     relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     strategy: Strategy = "uniform"
     time_column: str = ""
+    class_path: str = ""
     weight_column: str = WEIGHT
     eval_fanouts: list[int] = field(default_factory=list)
     direction: Direction = "in"
@@ -787,6 +790,7 @@ def _check_full_graph(config: StaticConfig) -> None:
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,
+        "sampling.class_path": sampling.class_path,
         f"features.storage {features.storage}": features.storage != "device",
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,

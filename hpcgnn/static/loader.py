@@ -38,7 +38,7 @@ from hpcgnn.static.sampling.contexts import ContextSampler
 from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.negatives import LinkNegatives
-from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by
+from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by, check_sampler, sampler_of
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
 from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches, type_directory
 from hpcgnn.static.sampling.times import TIME, TimedNeighbors, as_ticks, check_seed_time
@@ -216,6 +216,7 @@ def options_of(config: StaticConfig) -> dict[str, Any]:
     columns = message_columns(config)
     return {
         "sampling": replace(config.sampling, edge_columns=columns), "seed": config.train.seed,
+        "neighbors": sampler_of(config.sampling.class_path),
         "with_edges": bool(columns) or config.model.edge_weights, "node_columns": config.model.node_columns,
     }  # fmt: skip
 
@@ -229,7 +230,7 @@ class LoaderOptions:
     batch_size: seeds of a step on all ranks. shuffle: a new order every epoch; default: for "train". Shuffled batches
     are for training: the models of ``hpcgnn.static.model`` drop rows in them alone. drop_last: leave out a short last
     batch. as_data: "" for batches of tensors, "pyg" for PyTorch Geometric's Data, or HeteroData where there are several
-    types or relations, "hetero" for HeteroData always. sampler: a custom class, whose ``sample`` draws the neighbors of
+    types or relations, "hetero" for HeteroData always. sampler: a custom class, whose ``draw`` draws the neighbors of
     one relation and hop. subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges
     among the sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their
     rows. node_columns: columns of all sampled nodes, such as "label", which a batch of PyTorch Geometric then has as
@@ -272,6 +273,7 @@ class LoaderOptions:
         if self.time_column or self.disjoint:
             self._check_contexts()
         sampling.check_relations(list(graph.relations))
+        check_sampler(self.sampler, "sampler")
         check_columns(graph.partition, self.edge_columns)
         if self.strategy == "weighted":
             check_drawn_by(graph.partition, self.weight_column)

@@ -33,7 +33,7 @@ from hpcgnn.static.graph import open_partition
 from hpcgnn.static.learned_edges import find_edges_to_learn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
-from hpcgnn.static.sampling.neighbors import check_drawn_by
+from hpcgnn.static.sampling.neighbors import check_drawn_by, sampler_of
 from hpcgnn.static.sampling.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
@@ -312,7 +312,8 @@ class SamplerRank:
         if self._replica is not None:
             self._excluded = self._replica.excluded
         neighbors = make_neighbors(
-            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica, weight=weight
+            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica, weight=weight,
+            neighbors=sampler_of(config.sampling.class_path),
         )  # fmt: skip
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         num_edges = sum(len(edges.src) for edges in partition.edges)
@@ -323,6 +324,7 @@ class SamplerRank:
     def _check(self, partition: GraphPartition) -> None:
         """Raises ValueError for samples that cannot be drawn from the graph."""
         sampling = self._config.sampling
+        sampler_of(sampling.class_path)
         sampling.check_relations([relation.name for relation in partition.relations])
         if sampling.strategy == "weighted":
             check_drawn_by(partition, sampling.weight_column)

@@ -37,7 +37,7 @@ from hpcgnn.static.moments import moments
 from hpcgnn.static.plan import pad_graph_plan
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
-from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights
+from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights, sampler_of
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
 from hpcgnn.static.sampling.times import describe_times, with_times
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
@@ -123,6 +123,7 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
     check_columns(partition, sampling.edge_columns)
     if config.train.full_graph:
         return
+    sampler_of(sampling.class_path)
     sampling.check_relations([relation.name for relation in partition.relations])
     if draws and sampling.strategy == "weighted":
         check_drawn_by(partition, sampling.weight_column)

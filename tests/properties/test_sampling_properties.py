@@ -126,9 +126,9 @@ def test_edges_that_are_held_out_might_as_well_not_be_there(
     columns = [None if column is None else column[kept] for column in (lists.weight, lists.source_identity)]
     fewer = InLists(np.searchsorted(kept, lists.indptr), lists.identity, *columns)
     sampler = NeighborSampler.__new__(NeighborSampler)
-    sampler.mode, sampler.threads, sampler._lists, sampler._excluded = mode, 1, [lists], exclusion
+    sampler.mode, sampler.threads, sampler.lists, sampler._excluded = mode, 1, [lists], exclusion
     if mode != "labor":
-        sampler._lists = [InLists(lists.indptr, lists.identity, lists.weight, None)]
+        sampler.lists = [InLists(lists.indptr, lists.identity, lists.weight, None)]
     offsets, positions = sampler.sample(0, nodes, fanout, key)
     expected = [kept[at].tolist() for at in drawn(fewer, nodes, fanout, key, mode)]
     assert [positions[begin:end].tolist() for begin, end in pairwise(offsets)] == expected

@@ -8,6 +8,7 @@ lists that leave out x of m edges of a relation.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,12 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route, narrow_rows
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.dispatch import Uploads
+from hpcgnn.nn.own_class import found_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,9 @@ class NeighborSampler:
     """Samples in-neighbors at their owners, with ``threads`` threads. Collective to create and to ask, over
     ``channel``.
 
-    A sampling method of the user's own overrides ``sample``. device: holds the edges; None: the host does.
+    A sampling method of the user's own overrides ``draw``, or ``sample``, which draws from all edges. lists: in-edge
+    lists of this rank's nodes, by relation; of all nodes where a copy of all edges is on every machine. device: holds
+    the edges; None: the host does.
     """
 
     device: torch.device | None = None
@@ -173,11 +178,17 @@ class NeighborSampler:
         excluded: Exclusion | None = None, lists: list[InLists] | None = None, weight: str = WEIGHT,
     ):  # fmt: skip
         """lists: of each relation, if they exist already; weight: column that mode "weighted" draws by."""
+        if excluded is not None and type(self).sample is not NeighborSampler.sample:
+            raise DistributedError(
+                f"{type(self).__name__}.sample would draw the edges that a step of link prediction leaves out: write "
+                "draw(lists, nodes, fanout, random), whose lists are without them",
+                user_error=True,
+            )
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
         self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
-        self._lists: Any = make_lists(partition, mode, channel, weight) if lists is None else lists
+        self.lists: Any = make_lists(partition, mode, channel, weight) if lists is None else lists
         self._sources: Any = [edges.src for edges in partition.edges]
 
     def over(self, channel: Channel) -> NeighborSampler:
@@ -191,16 +202,16 @@ class NeighborSampler:
         """Make a twin that draws on a device, to which it brings the edges; only without ``needs_host``."""
         twin, upload = copy.copy(self), Uploads(device)
         twin.device, twin._sources = device, [upload(source, torch.int64) for source in self._sources]
-        twin._lists = []
-        for lists in self._lists:
+        twin.lists = []
+        for lists in self.lists:
             columns: list[Any] = [None if column is None else upload(column) for column in _columns(lists)]
-            twin._lists.append(InLists(*columns))
+            twin.lists.append(InLists(*columns))
         return twin
 
     @property
     def device_bytes(self) -> int:
         """Bytes that the edges take on a device."""
-        columns = [column for lists in self._lists for column in _columns(lists) if column is not None]
+        columns = [column for lists in self.lists for column in _columns(lists) if column is not None]
         return sum(column.nbytes for column in columns) + sum(8 * len(source) for source in self._sources)
 
     @property
@@ -230,7 +241,7 @@ class NeighborSampler:
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
         """Draw all hops of a batch if ``alone``, the same neighbors as hop by hop; returns for each hop offsets, source
         positions, and edges or None."""
-        lists = self._lists[0]
+        lists = self.lists[0]
         return native.sample_layers(
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
             weight=lists.weight, with_positions=self._with_edges, threads=self.threads,
@@ -239,8 +250,8 @@ class NeighborSampler:
     def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
         its destination type. The result must depend on the random key and the nodes' flat row ids alone."""
-        lost, lists = self._lost(relation, random), self._lists[relation]
-        return self._draw_without(lost, self._draw, lists, nodes, fanout, random)
+        lost, lists = self._lost(relation, random), self.lists[relation]
+        return self._draw_without(lost, self.draw, lists, nodes, fanout, random)
 
     def _lost(self, relation: int, random: Random) -> np.ndarray:
         """Find the positions, increasing, of the edges that a step leaves out."""
@@ -249,7 +260,7 @@ class NeighborSampler:
     def _draw_without(
         self, lost: np.ndarray, draw: Draws, lists: InLists, nodes: np.ndarray, fanout: int, random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw by a function like ``_draw``, which does not see the edges at positions ``lost``."""
+        """Draw by a function like ``draw``, which does not see the edges at positions ``lost``."""
         if len(lost) == 0:
             return draw(lists, nodes, fanout, random)
         first, last = (np.searchsorted(lost, lists.indptr[nodes + end]) for end in (0, 1))
@@ -258,7 +269,10 @@ class NeighborSampler:
         offsets, positions = draw(rest, np.arange(len(rest.identity)), fanout, random)
         return splice(touched, draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
 
-    def _draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
+        """Draw offsets [D + 1] and positions [E] in the in-edge lists, for the nodes [D] with these numbers. fanout:
+        neighbors of a node, -1: all. Edges that the step must not see are not in the lists. The result must depend on
+        the random key, ``lists.identity[nodes]`` and the edges of the nodes alone."""
         return native.sample_neighbors(
             lists.indptr, nodes, lists.identity, fanout, random, mode=self.mode, weight=lists.weight,
             source_identity=lists.source_identity, threads=self.threads,
@@ -311,11 +325,28 @@ class NeighborSampler:
         key = Random(random.seed, random.stream, random.step, random.epoch, random.hop, relation)
         return self._sample_in(relation, nodes, context, fanout, key)
 
+    def _checked(self, relation: int, nodes: np.ndarray, drawn: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return offsets and positions that a subclass drew. Raises ValueError unless the positions are edges of their
+        nodes."""
+        offsets, positions = (np.asarray(column).astype(np.int64) for column in drawn)
+        indptr, fits = self.partition.edges[relation].indptr, len(offsets) == len(nodes) + 1
+        counts = np.diff(offsets)
+        if fits and offsets[0] == 0 and offsets[-1] == len(positions) and (counts >= 0).all():
+            first, last = (np.repeat(indptr[bound], counts) for bound in (nodes, nodes + 1))
+            if ((positions >= first) & (positions < last)).all():
+                return offsets, positions
+        raise ValueError(
+            f"{type(self).__name__} drew neighbors of {len(nodes)} nodes of relation "
+            f"{self.partition.relations[relation].name} that are not theirs: offsets [D + 1] begin with 0, positions "
+            "are those of the nodes' in-edges"
+        )
+
     def _sample_in(
         self, relation: int, nodes: np.ndarray, context: Any, fanout: int, random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw as ``sample`` does, each node in its context [D, W], if there are any."""
-        return self.sample(relation, nodes, fanout, random)
+        drawn = self.sample(relation, nodes, fanout, random)
+        return drawn if self._has_kernel else self._checked(relation, nodes, drawn)
 
     def _serve(self, request: np.ndarray, context, serve: np.ndarray, fanouts: list[int], random: Random):
         """Sample for local rows [M] that ranks requested, requester by requester; context [M, W] or None. Returns
@@ -360,6 +391,29 @@ class NeighborSampler:
             _in_order(degrees, columns[width * number : width * (number + 1)], place[kind])
             for number, (degrees, kind) in enumerate(zip(counts, kinds, strict=True))
         ]
+
+
+def check_sampler(sampler: Any, key: str) -> type[NeighborSampler]:
+    """Return a class that draws neighbors. Raises ValueError, which begins with the ``key``, for another one, and for
+    methods that take other arguments."""
+    if not (isinstance(sampler, type) and issubclass(sampler, NeighborSampler)):
+        raise ValueError(f"{key} is no subclass of hpcgnn.NeighborSampler")
+    for name in ("draw", "sample"):
+        arguments = [*inspect.signature(getattr(NeighborSampler, name)).parameters]
+        try:
+            inspect.signature(getattr(sampler, name)).bind(*arguments)
+        except TypeError as error:
+            raise ValueError(f"{key}: {name} is called with ({', '.join(arguments[1:])}): {error}") from error
+    return sampler
+
+
+def sampler_of(class_path: str) -> type[NeighborSampler]:
+    """Return the class that ``sampling.class_path`` names; empty: the one that draws by ``sampling.strategy``. Raises
+    ValueError."""
+    if not class_path:
+        return NeighborSampler
+    key = "sampling.class_path"
+    return check_sampler(found_at(class_path, key, "Class"), f"{key} {class_path!r}")
 
 
 def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -190,10 +190,10 @@ class TimedNeighbors(NeighborSampler):
         self._orders = [TimeOrder.of(edges) if TIME in edges.columns else None for edges in partition.edges]
         for number, order in enumerate(self._orders):
             if order is not None:
-                lists = self._lists[number]
+                lists = self.lists[number]
                 columns = [None if column is None else column[order.order]
                            for column in (lists.weight, lists.source_identity)]  # fmt: skip
-                self._lists[number] = InLists(lists.indptr, lists.identity, *columns)
+                self.lists[number] = InLists(lists.indptr, lists.identity, *columns)
 
     @property
     def needs_host(self) -> str:
@@ -204,7 +204,7 @@ class TimedNeighbors(NeighborSampler):
         self, relation: int, nodes: np.ndarray, context: np.ndarray, fanout: int, random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
         order, lost = self._orders[relation], self._lost(relation, random)
-        lists, draw = self._spans(relation, nodes, context), self._draw
+        lists, draw = self._spans(relation, nodes, context), self.draw
         if order is not None:
             lost = np.sort(order.place[lost])
             draw = self._draw_newest if self._newest else draw
@@ -213,7 +213,7 @@ class TimedNeighbors(NeighborSampler):
 
     def _spans(self, relation: int, nodes: np.ndarray, context: np.ndarray) -> InLists:
         """Make lists in which row 2 i has the allowed edges of node i; the rows between are not drawn from."""
-        lists, order = self._lists[relation], self._orders[relation]
+        lists, order = self.lists[relation], self._orders[relation]
         begin, end = lists.indptr[nodes], lists.indptr[nodes + 1]
         if order is not None:
             end = order.end(begin, end, context[:, 0])
@@ -230,7 +230,7 @@ class TimedNeighbors(NeighborSampler):
         if fanout != FULL:
             begin = np.maximum(begin, end - fanout)
         last = InLists(_interleaved(begin, end, lists.indptr[-1]), np.zeros(2 * len(nodes), np.int64), None, None)
-        return self._draw(last, np.arange(0, 2 * len(nodes), 2), FULL, random)
+        return self.draw(last, np.arange(0, 2 * len(nodes), 2), FULL, random)
 
     def degrees(self, frontier: list[np.ndarray], contexts: list[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Collective. Count the allowed in-edges, or sum their weights, of nodes in contexts, over all relations, as
