@@ -120,6 +120,8 @@ class GraphSamplingConfig:
             )
         if self.prefetch < -1:
             raise ValueError(f"sampling.prefetch must be at least -1, got {self.prefetch}")
+        if self.class_path and self.time_column:
+            raise ValueError("sampling.class_path does not know of times: leave it or sampling.time_column out")
         if self.strategy == RECENT and not self.time_column:
             raise ValueError(f"sampling.strategy {RECENT} needs sampling.time_column: name it, or use another strategy")
         if self.time_column and self.topology not in (AUTO, SHARDED):
