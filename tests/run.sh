@@ -23,6 +23,9 @@ readonly DURATIONS=(--durations=30 --durations-min=0.5)
 
 SUITE=(--short)
 
+# Of the stage launch: files that start scripts, and whose tests do not depend on how fast something is.
+readonly SCRIPTS=(tests/repository/test_{docs_commands,examples,stories}.py)
+
 # Scratch files lie in memory where 4 GiB of it are free: most of them live for less than a second.
 readonly SCRATCH_KIB=$((4 << 20))
 
@@ -78,9 +81,15 @@ unit() {
         -m "not slurm and not launcher and not nightly" "$@"
 }
 
-# Tests that start ranks need the cores for these.
+# Tests that start ranks need the cores for these. Scripts of tutorials and pages of the docs start one program after the
+# other, most of them on one core: two side by side.
 launch() {
-    patiently python -m pytest "${DURATIONS[@]}" "${SUITE[@]}" -m "launcher and not slurm and not nightly"
+    local flags=("${DURATIONS[@]}" "${SUITE[@]}" -m "launcher and not slurm and not nightly") status=0
+    if ((!${#SUITE[@]})); then
+        patiently python -m pytest "${flags[@]}" -n 2 --dist worksteal "${SCRIPTS[@]}" || status=$?
+    fi
+    patiently python -m pytest "${flags[@]}" "${SCRIPTS[@]/#/--ignore=}" || status=$?
+    return "$status"
 }
 
 # Python's own dump of all threads is the only word from a rank that is stuck inside MPI. Ranks that wait leave their core

@@ -24,12 +24,12 @@ BROKEN_SLURM = {"tests/slurm/setup.sh": "exit 1"}
 
 @pytest.fixture
 def run(tmp_path):
-    """A callable `run(stage, changes)`: exit code and line of the summary. None: no such stand-in."""
+    """A callable `run(stage, changes, suite)`: exit code and line of the summary. None: no such stand-in."""
     (tmp_path / "tests").mkdir()
     for name in ("run.sh", "idle_timeout.py"):
         shutil.copy(TESTS / name, tmp_path / "tests")
 
-    def start(stage: str, changes: dict[str, str | None]) -> tuple[int, str]:
+    def start(stage: str, changes: dict[str, str | None], suite: str = "") -> tuple[int, str]:
         for name, script in (STAND_INS | changes).items():
             if script is not None:
                 (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def run(tmp_path):
         for name in TOOLS:
             if not (tmp_path / "bin" / name).exists():
                 (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-        environment = {"PATH": str(tmp_path / "bin"), "IDLE_MINUTES": "0.05"}
+        environment = {"PATH": str(tmp_path / "bin"), "IDLE_MINUTES": "0.05", "HPCGNN_SUITE": suite}
         command = [tmp_path / "bin/bash", tmp_path / "tests/run.sh", stage]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert "=== summary ===" in ended.stdout, ended.stdout + ended.stderr
@@ -79,6 +79,14 @@ def test_a_failing_pytest_fails_its_stage(run):
     assert run("slurm", {"bin/python": f"{python}\nexit 3"})[0] == 1
     assert run("unit", {"bin/python": f'{python}\n[[ "$*" != *-n*auto* ]]'})[0] == 1
     assert run("launch", {"bin/python": f'{python}\n[[ "$*" != *launcher* ]]'})[0] == 1
+
+
+def test_scripts_have_their_turn_side_by_side_and_no_other(run):
+    """In the suite of all tests: the short one has none of them."""
+    python = STAND_INS["bin/python"]
+    for failing, codes in (("*-n?2*/test_stories.py*", (1, 0)), ("*--ignore=*/test_stories.py*", (1, 1))):
+        changes = {"bin/python": f'{python}\n[[ "$*" != {failing} ]]'}
+        assert tuple(run("launch", changes, suite)[0] for suite in ("all", "")) == codes
 
 
 @pytest.mark.parametrize(("changes", "code"), [({}, 1), (USER, 0)], ids=["root", "user"])

@@ -137,7 +137,7 @@ def filtered_mrr(scores: np.ndarray, asked: set[tuple[int, int]], known: set[tup
 
 def test_next_week(tmp_path):
     """Events of the next week, ranked among all items by a model that never saw them."""
-    printed = run_script("next_week.sh", tmp_path, 2)
+    printed = run_script("next_week.sh", tmp_path, 1)
     events = np.array([[int(value) for value in row.values()] for row in rows_of(tmp_path / "events.csv")])
     new, items = events[-900:], np.unique(events[:, 1])
     pairs = {"src": new[:, 0].repeat(len(items)), "dst": np.tile(items, len(new)), "time": new[:, 2].repeat(len(items))}
@@ -205,7 +205,7 @@ def test_recommend_items(tmp_path):
 
 
 def test_rdf_entities(tmp_path):
-    printed = run_script("further/rdf_entities.sh", tmp_path, 2)
+    printed = run_script("further/rdf_entities.sh", tmp_path, 1)
     true = {row["person"]: row["label_affiliation"] for row in rows_of(tmp_path / "testSet.tsv", "\t")}
     found = {row["node"]: row["class"] for row in rows_of(tmp_path / "groups.csv")}
     assert found.keys() == true.keys()
