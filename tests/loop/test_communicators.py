@@ -19,10 +19,20 @@ from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import TemporalConfig
 
 
+def small_config(kind):
+    """Of few nodes, events and snapshots, with several steps an epoch."""
+    data = {
+        TemporalConfig: {"synthetic_events": 1500}, StaticConfig: {"synthetic_nodes": 400},
+        SnapshotConfig: {"synthetic_nodes": 60, "synthetic_snapshots": 12},
+    }  # fmt: skip
+    train = {"batch_size": 50} if kind is not SnapshotConfig else {}
+    return kind.from_dict({"data": data[kind], "train": train})
+
+
 @pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
 def test_a_run_makes_no_communicators_on_its_way(comm, mpi_tmp_path, monkeypatch, make_config):
     """Whatever it trains, scores and plans ahead."""
-    config, made, make = make_config(), [], exchange.Channel.__init__
+    config, made, make = small_config(make_config), [], exchange.Channel.__init__
     config.comm, config.sampling.prefetch = CommConfig(device="cpu", threads=1, watchdog_seconds=0), 2
     if comm.rank == 0:
         kinds.make_built_in(config, mpi_tmp_path / "parts")
@@ -75,7 +85,7 @@ class Counted(MPI.Intracomm):
 @pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
 def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, ranks_per_machine):
     """Its own communicators, the nodes' among them, and its world's: a service may open a run every minute."""
-    config = make_config()
+    config = small_config(make_config)
     config.comm = CommConfig(device="cpu", threads=1, watchdog_seconds=0, ranks_per_machine=ranks_per_machine)
     if comm.rank == 0:
         kinds.make_built_in(config, mpi_tmp_path / "parts")
@@ -115,7 +125,7 @@ def test_calls_from_python_free_what_they_made(mpi_tmp_path, monkeypatch):
 
     monkeypatch.setattr(Ledger, "_remember", count)
     monkeypatch.setattr(Ledger, "Free", free)
-    config = {"comm.device": "cpu", "train.epochs": 1, "data.synthetic_nodes": 200, "model.hidden": 8}
+    config = {"comm.device": "cpu", "train.epochs": 1, "data.synthetic_nodes": 100, "model.hidden": 8}
     parts = mpi_tmp_path / "run" / "data" / "parts"
     run = hpcgnn.fit(kind="static", config=config, folder=mpi_tmp_path / "run", quiet=True)
     run.evaluate()
