@@ -23,7 +23,7 @@ from hpcgnn.choices import check_choice
 from hpcgnn.comm.world import World
 from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
-from hpcgnn.loop.answer_file import check_suffix
+from hpcgnn.loop.answer_file import check_out
 from hpcgnn.loop.settings import Sections
 from hpcgnn.reopen import command_parser, open_run, parse, provenance
 
@@ -77,7 +77,7 @@ def main(world: World, argv: list[str]) -> int:
     arguments, comm = parse(make_parser(), argv, world)
 
     def change(config: Sections) -> Sections:
-        check_suffix(arguments.out)
+        check_out(arguments.out)
         if arguments.task:
             check_choice("--task", arguments.task, ("", *config.task.further))
         return kind_of(config).check(arguments, config)

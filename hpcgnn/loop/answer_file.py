@@ -114,10 +114,14 @@ def refuse_probabilities(arguments: Namespace, classifies: bool) -> None:
         raise ValueError("--probabilities is for classes, which this command does not write for this run: leave it out")
 
 
-def check_suffix(path: str) -> None:
-    """Raise ValueError for a path whose suffix names no format."""
+def check_out(path: str) -> None:
+    """Raise ValueError for a path whose suffix names no format, and where the JSON file beside the answers would
+    replace one of another program."""
     if Path(path).suffix not in WRITERS:
         raise ValueError(f"--out {path}: the suffix sets the format, and must be one of {', '.join(WRITERS)}")
+    beside = Path(f"{path}.json")
+    if WRITERS[Path(path).suffix] is not _write_parquet and beside.exists() and not _is_provenance(beside):
+        raise ValueError(f"{beside}: not written by hpcgnn, and --out {path} would replace it: choose another name")
 
 
 def write_answers(path: str, answers: AnswerColumns, world: World, provenance: dict[str, Any] | None = None) -> None:
@@ -132,8 +136,8 @@ def write_answers(path: str, answers: AnswerColumns, world: World, provenance: d
     writer = WRITERS[Path(path).suffix]
     writes_beside = bool(provenance) and writer is not _write_parquet
     with together(world, f"write {path}"):
-        if world.rank == 0 and writes_beside and beside.exists() and not _is_provenance(beside):
-            raise ValueError(f"{beside}: not written by hpcgnn, and --out {path} would replace it: choose another name")
+        if world.rank == 0 and provenance:
+            check_out(path)
     try:
         metadata = {METADATA: json.dumps(provenance)} if provenance else {}
         writer(temporary, answers, world, metadata)

@@ -96,7 +96,8 @@ def test_answers_leave_no_origin_of_older_ones(tmp_path):
         assert run([command]) == 0
         assert beside.read_text() == others
         (tmp_path / "s.csv.json").write_text(others)
-        ended = run_caught(*command[:-1], f"--out={tmp_path / 's.csv'}")
+        early = [*command[:2], f"--pairs={tmp_path / 'none.csv'}", f"--out={tmp_path / 's.csv'}"]
+        ended = run_caught(*early)  # before anything is computed, or questions are read
         assert ended.returncode == launch.EXIT_USER
         assert f"{tmp_path / 's.csv.json'}: not written by hpcgnn" in ended.stderr
         assert ((tmp_path / "s.csv.json").read_text(), (tmp_path / "s.csv").exists()) == (others, False)
