@@ -285,10 +285,19 @@ class LoaderOptions:
             raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {self.subgraph_type!r}")
         if self.as_data:
             pyg.check_installed()
+            pyg.check_node_columns(self.node_columns)
         for name in self.node_columns:
             if all(name not in columns for columns in graph.partition.columns):
                 there = ", ".join(sorted(set().union(*graph.partition.columns))) or "none"
                 raise ValueError(f"node_columns: no node type has a column {name}; there are {there}")
+        for kind, columns in zip(graph.types, graph.partition.columns, strict=True):
+            for name in (
+                name for name in self.node_columns if name in columns and columns[name].dtype.kind not in "biuf"
+            ):
+                raise ValueError(
+                    f"node_columns: column {name} of node type {kind} has no numbers, but {columns[name].dtype}: leave "
+                    "it out, and look it up in the graph file by n_id"
+                )
         return sampling
 
     def _check_contexts(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,11 +14,31 @@ from hpcgnn.static.config import OUT
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.model.blocks import Adjacency, Block
 
+# Names that batches have beside those of Data, and those of Data that are free for columns.
+SET_HERE = {
+    "n_id", "input_id", "batch_size", "num_seeds", "input_type", "adjs", "e_id", "src_index", "dst_pos_index",
+    "dst_neg_index",
+}  # fmt: skip
+FREE = {"time", "pos", "face"}
+
 
 def check_installed() -> None:
     """Check that torch_geometric is installed. Raises ValueError where it cannot be imported."""
     if importlib.util.find_spec("torch_geometric") is None:
         raise ValueError("as_data 'pyg' needs torch-geometric: pip install torch-geometric, or leave as_data empty")
+
+
+def check_node_columns(names: Sequence[str]) -> None:
+    """Raise ValueError for columns of nodes that PyTorch Geometric's Data, or a batch here, uses the names of."""
+    from torch_geometric.data import Data
+
+    taken = (SET_HERE | set(dir(Data))) - FREE
+    for name in names:
+        if name in taken or name.startswith("edge_"):
+            raise ValueError(
+                f"node_columns: {name} has another meaning in PyTorch Geometric's Data: rename the column, or leave "
+                "as_data empty, where batch.columns has it by type"
+            )
 
 
 def to_data(batch: NeighborBatch, graph: StaticGraph, options: Any):

@@ -331,6 +331,28 @@ def test_what_cannot_be_loaded_is_refused(comm, typed_parts, given, changes, mes
         NeighborLoader(graph, given, FANOUTS, **({"batch_size": 8} | changes))
 
 
+@pytest.mark.parametrize(
+    ("name", "as_data", "message"),
+    [
+        ("id", "", r"column id of node type node has no numbers, but .*: leave it out, and look it up .* by n_id"),
+        *((name, "pyg", f"node_columns: {name} has another meaning in PyTorch Geometric's Data: rename the column")
+          for name in ("x", "y", "batch", "num_nodes", "n_id", "num_seeds", "edge_index", "edge_feat", "keys")),
+    ],
+)  # fmt: skip
+def test_columns_without_numbers_or_with_a_name_of_data_are_refused(comm, mpi_tmp_path, name, as_data, message):
+    def write(path):
+        nodes = {"split": np.zeros(9, np.int8), "label": np.arange(9), "time": np.arange(9)}
+        nodes[name] = np.array([b"a%d" % row for row in range(9)]) if name == "id" else np.arange(9.0)
+        edges = {"src": np.arange(9), "dst": np.arange(9)[::-1].copy()}
+        return write_graph(path, {"node": nodes}, {("node", "meets", "node"): edges}, "static")
+
+    graph = open_graph(comm, make_static_parts(comm, write, mpi_tmp_path))
+    with pytest.raises(DistributedError, match=message):
+        NeighborLoader(graph, "train", [2], 4, node_columns=[name], as_data=as_data)
+    loader = NeighborLoader(graph, "train", [2], 4, node_columns=["time"], as_data="")
+    assert all((batch.columns[0]["time"] == batch.n_id[0]).all() for batch in loader)
+
+
 @pytest.mark.serial
 def test_nodes_are_named_once():
     own = np.array([4, 7, 9])
