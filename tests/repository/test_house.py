@@ -1,4 +1,4 @@
-"""The floor plan of docs/design.md: which imports there may be, and how full a folder gets."""
+"""The floor plan of docs/design.md: which imports there may be, how full a folder gets, and how long a function."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ TOOL_FLOORS = (
 CROSSING = ("hpcgnn.kinds", "data_tools.built_in")
 PARTITIONING = ("hpcgnn.runs", "data_tools.partition.command")
 MOST_FILES = 25  # of Python or C++ in a folder
+MOST_LINES = 63  # of a function, as the longest had when the limit was set
 SUFFIXES = {".py", ".cpp", ".h", ".cu", ".cuh"}
 FULLER: dict[str, int] = {}  # folders that may hold more
 
@@ -159,3 +160,14 @@ def test_no_folder_is_fuller_than_a_reader_can_see():
     )  # fmt: skip
     full = {folder: count for folder, count in counts.items() if count > MOST_FILES}
     assert full == {folder: count for folder, count in FULLER.items() if counts[folder] > MOST_FILES}
+
+
+def test_no_function_is_longer_than_the_longest_were():
+    """Lines from its name to its end, with its docstring."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    lines = {
+        f"{name}.{node.name}, line {node.lineno}": (node.end_lineno or 0) - node.lineno + 1
+        for name, tree in modules().items() for node in ast.walk(tree) if isinstance(node, kinds)
+    }  # fmt: skip
+    assert len(lines) > 1000, "no functions found: the test looks in the wrong place"
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
