@@ -57,7 +57,11 @@ def make_parser() -> jsonargparse.ArgumentParser:
         "--destinations", type=str, default="",
         help="file of destinations, column dst, in place of --sources: --top_k then finds their best sources",
     )  # fmt: skip
-    parser.add_argument("--new_only", action="store_true", help="leave out destinations that a source has an edge to")
+    parser.add_argument("--new_only", action="store_true", help="leave known edges out of the answers of --top_k")
+    parser.add_argument(
+        "--known", type=str, default="all",
+        help="edges that --new_only leaves out: all, or train, which are edges of the training split",
+    )  # fmt: skip
     parser.add_argument(
         "--probabilities",
         action="store_true",

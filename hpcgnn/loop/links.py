@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
@@ -27,6 +28,7 @@ from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.ranking import Candidates
 
+ALL, TRAIN = "all", "train"  # known edges that answers leave out
 AT_ONCE = 1 << 14  # queries whose rows, and answers, all ranks hold at once
 # An answer. query: place of its query among this rank's; row: in the file of answers; place: among the query's, from 1.
 PLACED = np.dtype([(name, np.int64) for name in ("query", "row", "place", "node")] + [("score", np.float64)])
@@ -65,6 +67,11 @@ class LinkEnds:
     rank: Callable[[np.ndarray, int], np.ndarray] | None = None
     score_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
+    @property
+    def is_of_one_type(self) -> bool:
+        """Whether both ends have one node type: a query is then no answer to itself."""
+        return self.query.kind == self.answer.kind
+
     def named(self, end: LinkEnd) -> Named:
         """Return the names of an end's nodes in files."""
         kind = self.book.node_types[end.kind]
@@ -77,15 +84,18 @@ def check_queries(arguments: Namespace) -> None:
         raise ValueError(f"--top_k must be above 0, got {arguments.top_k}")
     if (arguments.sources or arguments.destinations or arguments.new_only) and not arguments.top_k:
         raise ValueError("--sources, --destinations and --new_only are for --top_k: leave them out")
+    check_choice("--known", arguments.known, (ALL, TRAIN))
+    if arguments.known != ALL and not arguments.new_only:
+        raise ValueError(f"--known {arguments.known} is for --new_only: give it, too, or leave --known out")
     if arguments.sources and arguments.destinations:
         raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
 
 
-def answer_best(links_of: Callable[[str, bool], LinkEnds], arguments: Namespace, session: Session) -> None:
+def answer_best(links_of: Callable[[str, str], LinkEnds], arguments: Namespace, session: Session) -> None:
     """Collective. Write the best answers that the arguments of ``hpcgnn.predict`` ask for. links_of: collective, makes
-    the links for the column of the given end, and whether known edges are left out."""
+    the links for the column of the given end, and which known edges are left out: ALL, TRAIN or, empty, none."""
     given = "dst" if arguments.destinations else "src"
-    found = links_of(given, arguments.new_only)
+    found = links_of(given, arguments.known if arguments.new_only else "")
     answers = best_answers(found, arguments.top_k, arguments.destinations or arguments.sources)
     answer_with(arguments.out, answers, "best sources" if given == "dst" else "best destinations", session)
 
@@ -93,8 +103,8 @@ def answer_best(links_of: Callable[[str, bool], LinkEnds], arguments: Namespace,
 @torch.no_grad()
 def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
     """Collective. Find the ``count`` answers that score highest for each query. Columns are the query (src or dst), rel
-    where there are edge types, place from 1, the answer, and its score. path: CSV of the queries, and their edge types;
-    empty: all nodes at the query's end. Of equal scores the node that the graph file has first comes first.
+    where there are edge types, place from 1, the answer, and its score. A query is no answer to itself. path: CSV of
+    the queries, and their edge types; empty: all nodes at the query's end. Of equal scores the node that the graph file has first comes first.
 
     Raises DistributedError for queries that the graph does not have, and for scores that are not finite.
     """
@@ -111,7 +121,7 @@ def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
             rows = _pull(links, query, node)
             best = candidates.best(
                 links.decoder, answer.embedding, rows, node, edge_type, answer.row_id, count, world, channel,
-                answer.is_candidate,
+                answer.is_candidate, links.is_of_one_type,
             )  # fmt: skip
         holds = np.full(len(node), -1)
         holds[queries.row[own] - begin] = np.arange(own.start, own.stop)

@@ -17,7 +17,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.snapshots.config import SnapshotConfig
@@ -49,6 +49,10 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     if arguments.snapshots != 1 and not (of_nodes or arguments.embeddings):
         raise ValueError("--snapshots: --pairs and --top_k are about the time after the last snapshot: leave it out")
     check_queries(arguments)
+    if arguments.known != ALL:
+        raise ValueError(
+            "--known: splits are of snapshots, and --new_only leaves out edges of the last one: leave it out"
+        )
     refuse_probabilities(arguments, kind == NODE or (kind == EDGE and bool(arguments.pairs)))
     return config
 
@@ -67,21 +71,21 @@ def answer(session: Session, arguments: Namespace) -> None:
     answer_with(arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session)
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
+def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     """Collective. Compute the outputs of all nodes at the last snapshot, as ends of links. given: the end of queries,
-    "src" or "dst"; new_only: with the edges of the last snapshot as known."""
+    "src" or "dst"; known: edges to leave out, of the last snapshot; empty: none."""
     partition, world, channel = session.partition, session.world, session.graph.channel
     *_, (number, outputs) = forecast(session)
     ids = original_ids(partition)
     ends = [LinkEnd(column, 0, ids, partition.flat_row, outputs) for column in ("src", "dst")]
     query, answer = ends if given == "src" else ends[::-1]
-    known = None
-    if new_only:
+    left_out = None
+    if known:
         edges = partition.edges_at(number, (TYPE,) if session.goal.num_edge_types else ())
         edges = edges if given == "src" else reversed_edges(edges, partition, channel)
-        known = answers_of(edges, partition)
+        left_out = answers_of(edges, partition)
     decoder = getattr(session.model, "decoder", None)
-    return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types_of(session), known)
+    return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types_of(session), left_out)
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:

@@ -21,7 +21,7 @@ from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import Named, Questions, each_value, read_edges, read_questions
 from hpcgnn.loop.session import Session
 from hpcgnn.static import sampled
@@ -67,7 +67,13 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     if config.eval.ranking in GIVEN:
         config = replace(config, eval=replace(config.eval, ranking="", negatives_file="", exact=True))
     if arguments.new_only:  # what is known is looked up as this ranking does
-        config = replace(config, eval=replace(config.eval, ranking="filtered"))
+        if arguments.known != ALL and arguments.destinations:
+            raise ValueError(
+                f"--known {arguments.known} is for the best destinations, which eval.ranking destinations ranks: leave "
+                "--destinations out, or leave out edges of all splits"
+            )
+        of_all = arguments.known == ALL
+        config = replace(config, eval=replace(config.eval, ranking="filtered" if of_all else "destinations"))
     return replace(config, sampling=replace(config.sampling, topology=SHARDED))  # nothing is sampled
 
 
@@ -176,9 +182,10 @@ def embed_ends(session: Session) -> AnswerColumns:
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
+def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     """Collective. Compute the embeddings of the ends of the learned relation. given: the end of queries, "src" or
-    "dst"; new_only: with the edges of all splits as known; the run is open with eval.ranking filtered then."""
+    "dst"; known: edges to leave out, of all splits if the run is open with eval.ranking filtered, and of training with
+    destinations; empty: none."""
     partition, learned, outputs = session.partition, session.goal.learned, sampled.outputs(session)
 
     def end(column: str, kind: int) -> LinkEnd:
@@ -187,10 +194,10 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
 
     ends = [end("src", learned.src_type), end("dst", learned.dst_type)]
     query, answer = ends if given == "src" else ends[::-1]
-    known = session.goal.candidates[DESTINATION if given == "src" else SOURCE].known if new_only else None
+    left_out = session.goal.candidates[DESTINATION if given == "src" else SOURCE].known if known else None
     return LinkEnds(
         partition.book, query, answer, session.goal.head, session.world, session.graph.channel,
-        edge_types_of(session), known,
+        edge_types_of(session), left_out,
     )  # fmt: skip
 
 

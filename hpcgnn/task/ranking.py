@@ -55,7 +55,7 @@ class Candidates:
 
     def best(
         self, decoder: Any, embeddings: torch.Tensor, rows: torch.Tensor, query, edge_type, row_id, count: int,
-        world: World, channel: Channel, is_candidate: np.ndarray | None = None,
+        world: World, channel: Channel, is_candidate: np.ndarray | None = None, leave_query: bool = False,
     ) -> np.ndarray:  # fmt: skip
         """Collective. Find the ``count`` candidates of all ranks that score highest for each query, without known
         answers. Returns a structured array of number (of the query), score (compared in float32), row_id and node
@@ -65,7 +65,8 @@ class Candidates:
         Raises DistributedError for scores that are not finite.
 
         embeddings [c, Z], row_id [c] of the candidates; rows [Q, Z] of the queries; query, edge_type [Q], alike.
-        is_candidate [c] bool: candidates that may be answers, None: all.
+        is_candidate [c] bool: candidates that may be answers, None: all. leave_query: queries, which
+        ``known`` has as global ids, are no answers to themselves.
         """
         found, is_finite, step = (
             [],
@@ -79,6 +80,10 @@ class Candidates:
             is_finite = is_finite and _is_finite(score)
             places = (torch.from_numpy(array).to(score.device) for array in self.known.of(query[part], edge_type[part]))
             score[tuple(places)] = -math.inf
+            if leave_query:
+                place = query[part] - self.known.first
+                here = np.flatnonzero((place >= 0) & (place < self.known.count))
+                score[torch.from_numpy(here), torch.from_numpy(place[here])] = -math.inf
             if is_candidate is not None:
                 score[:, torch.from_numpy(~is_candidate)] = -math.inf
             found.append(self._highest(score, row_id, count, at))

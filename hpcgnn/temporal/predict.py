@@ -21,7 +21,7 @@ from hpcgnn.comm.exchange import exchange_columns
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
-from hpcgnn.loop.links import LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import TRAIN, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import (
     Block,
     Named,
@@ -276,10 +276,11 @@ def _label_columns(session: Session, output: np.ndarray, probabilities: bool = F
     return class_columns(output, session.schema.values[CLASSES], probabilities)
 
 
-def links_of(session: Session, given: str = "src", new_only: bool = False) -> LinkEnds:
+def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     """Collective. Compute the embeddings of the ends of links one unit of time after the last event; or, for a decoder
     that also compares the neighbors of a pair, prepare to score each pair. given: the end of queries, "src" or "dst";
-    new_only: with the pairs of all events as known. Answers are nodes that have been at their end of an event; with
+    known: pairs to leave out, of all events or of training events; empty: none. Answers are nodes that have been at
+    their end of an event; with
     ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
     source, _, destination = files.split_relation(partition.relation)
@@ -296,10 +297,10 @@ def links_of(session: Session, given: str = "src", new_only: bool = False) -> Li
 
     ends = [end("src", source), end("dst", destination)]
     query, answer = ends if given == "src" else ends[::-1]
-    known = _pairs_that_met(session, query, answer) if new_only else None
+    left_out = _pairs_that_met(session, query, answer, known) if known else None
     return LinkEnds(
-        partition.book, query, answer, decoder, world, session.graph.channel, known=known,
-        rank=partial(_rank_pairs, session, query, answer, known, time) if by_pair else None,
+        partition.book, query, answer, decoder, world, session.graph.channel, known=left_out,
+        rank=partial(_rank_pairs, session, query, answer, left_out, time) if by_pair else None,
         score_of=lambda score: 1 / (1 + np.exp(-score)),
     )  # fmt: skip
 
@@ -352,6 +353,7 @@ def _rank_pairs(
         check_finite(bool(np.isfinite(score).all()), world)
         for at, place in _known_places(known, part, node, world):
             score[at, place] = -np.inf
+        score[part[:, None] == node] = -np.inf  # of one node type: no node is an answer to itself
         best = np.argsort(-score, axis=1, kind="stable")[:, :count]
         entries = np.empty(best.shape, BEST)
         entries["number"], entries["score"] = begin + np.arange(len(part))[:, None], np.take_along_axis(score, best, 1)
@@ -386,10 +388,12 @@ def _embed_type(session: Session, kind: int, time: int) -> torch.Tensor:
     return torch.cat(rows)
 
 
-def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd) -> KnownAnswers:
-    """Collective. Index the pairs of all events at the owners of the answers."""
+def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd, known: str) -> KnownAnswers:
+    """Collective. Index the pairs of all events, or of training events, at the owners of the answers."""
     partition, world = session.partition, session.world
     ownership, events = partition.book.of_type(answer.kind), partition.events
+    if known == TRAIN:
+        events = events.take(events.row < session.graph.splits.bounds[1])
     pairs = [events.src, events.dst] if query.column == "src" else [events.dst, events.src]
     pairs = exchange_columns(pairs, ownership.locate(pairs[1])[0], session.graph.channel)
     unique = np.unique(np.column_stack(pairs), axis=0)

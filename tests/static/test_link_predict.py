@@ -12,7 +12,7 @@ import pytest
 import torch
 from link_graphs import facts, shop
 from mpi4py import MPI
-from run_commands import asked, run_caught
+from run_commands import asked, asked_for, run_caught
 from static_runs import make_static_parts, open_graph_session
 from test_graph_links import BUYS, link_config, rank_of, relation_rows
 from training_runs import on_rank_0
@@ -21,8 +21,9 @@ from hpcgnn import config as configuration
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop.links import best_answers
+from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import embed_ends, links_of, read_pairs, score_pairs
+from hpcgnn.static.predict import check, embed_ends, links_of, read_pairs, score_pairs
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 CASES = {
@@ -226,7 +227,9 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
     lines = [f"{column[1 - end]},rel", *(f"{query},{rel}" for query, rel in zip(queries, rels, strict=True))]
     given = mpi_tmp_path / "queries.csv"
     on_rank_0(comm, lambda: given.write_text("\n".join(lines) + "\n") and None)
-    answers = best_answers(links_of(session, "src" if end == DESTINATION else "dst", new_only), 5, str(given))
+    answers = best_answers(
+        links_of(session, "src" if end == DESTINATION else "dst", "all" if new_only else ""), 5, str(given)
+    )
     table = {column: answers.slab(column, 0, session.world) for column in answers.columns}
     sides = [[query for query in queries for _ in found], found * 9]
     src, dst = sides if end == DESTINATION else sides[::-1]
@@ -238,6 +241,8 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
     expected = []
     for number in range(9):
         score = scores[number * len(found) : (number + 1) * len(found)].astype(np.float32)
+        if make is facts:  # one node type: the query itself is no answer
+            score[number] = -np.inf
         if new_only:
             same = (edges["rel"] == rels[number]) if typed else np.full(len(edges["src"]), True)
             score[edges[column[end]][same & (edges[column[1 - end]] == number)]] = -np.inf
@@ -246,3 +251,38 @@ def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_onl
     shown = [table[name].tolist() for name in (column[1 - end], "place", column[end])]
     assert list(zip(*shown, strict=True)) == [row[:3] for row in expected]
     np.testing.assert_allclose(table["score"], [row[3] for row in expected], rtol=1e-6)
+
+
+def test_recall_of_the_answers_is_that_of_evaluation(comm, mpi_tmp_path):
+    """Of the file of best answers without training edges, against the test edges: as LightGCN and others report it."""
+    parts = make_static_parts(comm, shop, mpi_tmp_path)
+    config = link_config(task__relation=BUYS, task__decoder="mlp", eval__ranking="destinations")
+    config = check(asked_for(top_k=20, new_only=True, known="train"), config)
+    session = open_graph_session(comm, parts, config)
+    metrics = split_metrics(session, "test", session.scores("test"))
+    answers = best_answers(links_of(session, "src", "train"), 20)
+    table = {name: answers.slab(name, 0, session.world) for name in answers.columns}
+    edges = relation_rows(parts, BUYS)
+    if comm.rank:
+        return
+    best = {user: table["dst"][table["src"] == user].tolist() for user in range(40)}
+    is_train = edges["split"] == 0
+    train = set(zip(edges["src"][is_train].tolist(), edges["dst"][is_train].tolist(), strict=True))
+    assert not train & {(user, item) for user in best for item in best[user]}
+    rows = np.flatnonzero(edges["split"] == 2)
+    found = [[edges["dst"][row] in best[user] for row in rows if edges["src"][row] == user] for user in range(40)]
+    recall = np.mean([np.mean(hits) for hits in found if hits])
+    assert 0.3 < recall < 0.99
+
+    assert metrics["recall@20"] == pytest.approx(recall, rel=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"known": "train"}, "--known train is for --new_only: give it, too"),
+    ({"known": "val", "new_only": True}, "--known must be one of all, train, got 'val'"),
+    ({"known": "train", "new_only": True, "destinations": "d.csv"}, "--known train is for the best destinations"),
+])  # fmt: skip
+def test_known_edges_that_cannot_be_left_out_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check(asked_for(top_k=3, **changes), link_config())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_commands import asked
-from training_runs import bipartite, make_config, make_parts, on_rank_0, open_session
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
@@ -68,8 +68,8 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
 
 
 @pytest.mark.parametrize("decoder", ["mlp", "pair"])
-@pytest.mark.parametrize(("given", "new_only"), [("src", True), ("dst", False)])
-def test_best_answers_are_those_of_all_pairs(comm, parts, given, new_only, decoder, monkeypatch):
+@pytest.mark.parametrize(("given", "known"), [("src", "all"), ("src", "train"), ("dst", "")])
+def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, decoder, monkeypatch):
     """Each user with each item is scored as a pair; the highest of a query, by hand, are its best answers."""
     monkeypatch.setattr(predict, "PAIRS", 70)
     session = open_session(comm, parts, make_config(train__batch_size=17, task__decoder=decoder))
@@ -78,6 +78,7 @@ def test_best_answers_are_those_of_all_pairs(comm, parts, given, new_only, decod
     source, _, destination = session.partition.relation.split(".")
     ids = {kind: np.concatenate(comm.allgather(session.partition.node_ids[kind])) for kind in (source, destination)}
     events = session.partition.events
+    left_out = events.take(events.row < {"all": 300, "train": session.graph.splits.bounds[1], "": 0}[known])
     met = {
         pair
         for pairs in comm.allgather(list(zip(events.src.tolist(), events.dst.tolist(), strict=True)))
@@ -91,16 +92,18 @@ def test_best_answers_are_those_of_all_pairs(comm, parts, given, new_only, decod
     last = max(comm.allgather(int(events.time.max(initial=0))))
     scores = score_pairs(session, asked(partial(read_pairs, session), src=src, dst=dst, time=[last + 1] * len(src)))
     matrix = scores.slab("score", 0, session.world)
-    found = best_answers(links_of(session, given, new_only), 3)
+    found = best_answers(links_of(session, given, known), 3)
     table = {name: found.slab(name, 0, session.world) for name in found.columns}
-    known = known_pairs(session, met, source, destination)
+    every = known_pairs(session, met, source, destination)
+    pairs = comm.allgather(list(zip(left_out.src.tolist(), left_out.dst.tolist(), strict=True)))
+    hidden = known_pairs(session, {pair for piece in pairs for pair in piece}, source, destination)
     session.close()
     if comm.rank:
         return
     matrix = matrix.reshape(len(row[source]), len(row[destination])).copy()
-    for user, item in known if new_only else ():
+    for user, item in hidden:
         matrix[np.searchsorted(row[source], user), np.searchsorted(row[destination], item)] = -1
-    ends = [np.isin(row[kind], [pair[end] for pair in known]) for end, kind in enumerate((source, destination))]
+    ends = [np.isin(row[kind], [pair[end] for pair in every]) for end, kind in enumerate((source, destination))]
     if given == "src":  # who was never at the end of an event is no answer
         matrix[:, ~ends[1]] = -1
     else:
@@ -125,3 +128,23 @@ def known_pairs(session, met, source: str, destination: str) -> set:
         for piece in session.world.allgather(own):
             names |= piece
     return {(names[user], names[item]) for user, item in met}
+
+
+@pytest.mark.parametrize("decoder", ["mlp", "pair"])
+def test_no_node_is_an_answer_to_itself(comm, mpi_tmp_path, decoder):
+    """Of one node type, with as many answers as there are other nodes at the end of events."""
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: homogeneous(graph))
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts", 4, "random")
+    session = open_session(comm, parts, make_config(task__decoder=decoder))
+    replay(session)
+    found = best_answers(links_of(session), 1000)
+    table = {name: found.slab(name, 0, session.world) for name in found.columns}
+    session.close()
+    if comm.rank:
+        return
+    assert not (table["src"] == table["dst"]).any()
+    names, counts = np.unique(table["src"], return_counts=True)
+    ends = np.unique(table["dst"])
+    assert len(ends) > 20
+    assert counts.tolist() == [len(ends) - (name in ends) for name in names]
