@@ -65,7 +65,7 @@ def make_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--probabilities",
         action="store_true",
-        help="write the probabilities of classes in place of outputs",
+        help="write probabilities in place of outputs of classes, or of scores of links that task.loss binary learned",
     )
     parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
     parser.add_argument(

@@ -7,9 +7,9 @@ import io
 import json
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class AnswerColumns:
     row: np.ndarray
     total: int
     columns: dict[str, Any]  # arrays, or TextColumn
+    classes: Sequence[str] = ()  # names of the classes that vectors of probabilities are of; empty: they have none
 
     def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
         """Collective. Gather a column of the answers first .. first + SLAB - 1, in order of row, on rank 0 (None
@@ -80,6 +81,11 @@ class AnswerColumns:
         counts = np.bincount((self.row[own] - first) * world.size // SLAB, minlength=world.size)
         (rows, _), (values, _) = (world.exchange(part[own], counts) for part in (self.row, self.columns[name]))
         return values[np.argsort(rows)]
+
+
+def logistic(score: np.ndarray) -> np.ndarray:
+    """Compute 1 / (1 + exp(-score)), without overflow."""
+    return np.exp(-np.logaddexp(0, -score))
 
 
 def text(ids: np.ndarray) -> np.ndarray:
@@ -103,15 +109,22 @@ def class_columns(
     if not probabilities:
         return columns | {"output": output}
     if several:
-        return columns | {"probability": 1 / (1 + np.exp(-output))}
+        return columns | {"probability": logistic(output)}
     shares = np.exp(output - output.max(axis=1, keepdims=True))
     return columns | {"probability": shares / shares.sum(axis=1, keepdims=True)}
 
 
-def refuse_probabilities(arguments: Namespace, classifies: bool) -> None:
-    """Raise ValueError for ``--probabilities`` of answers that are no classes."""
-    if arguments.probabilities and not classifies:
-        raise ValueError("--probabilities is for classes, which this command does not write for this run: leave it out")
+def refuse_probabilities(arguments: Namespace, classifies: bool, loss: str = "") -> None:
+    """Raise ValueError for ``--probabilities`` of answers that are no classes, or scores of links that were learned by
+    another ``loss`` than binary; empty: no scores of links."""
+    if not arguments.probabilities or classifies or loss == "binary":
+        return
+    if loss:
+        raise ValueError(
+            f"--probabilities: this run has task.loss {loss}, which compares scores of pairs with each other; only "
+            "task.loss binary learns the probability of a pair: leave it out"
+        )
+    raise ValueError("--probabilities is for classes, which this command does not write for this run: leave it out")
 
 
 def check_out(path: str) -> None:
@@ -169,7 +182,7 @@ def _write_csv(path: Path, answers: AnswerColumns, world: World, _: dict[str, st
     with _on_rank_0(world, lambda: open(path, "wb")) as file:
         for first in range(0, max(1, answers.total), SLAB):
             world.working(f"write {path}", first)
-            columns = _by_entry({name: answers.share(name, first, world) for name in answers.columns})
+            columns = _by_entry({name: answers.share(name, first, world) for name in answers.columns}, answers.classes)
             lines = io.StringIO(newline="")
             writer = csv.writer(lines)
             if first == world.rank == 0:
@@ -191,7 +204,7 @@ def _write_parquet(path: Path, answers: AnswerColumns, world: World, metadata: d
     import pyarrow as pa  # takes a second to load, and few answers are parquet
     from pyarrow import parquet
 
-    kinds = _by_entry({name: column[:0] for name, column in answers.columns.items()})
+    kinds = _by_entry({name: column[:0] for name, column in answers.columns.items()}, answers.classes)
     schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()], metadata)
     with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
         for first in range(0, max(1, answers.total), SLAB):
@@ -199,17 +212,18 @@ def _write_parquet(path: Path, answers: AnswerColumns, world: World, metadata: d
             slabs = {name: answers.slab(name, first, world) for name in answers.columns}
             with together(world, f"write {path}"):
                 if file:
-                    file.write_table(pa.table(_by_entry(slabs), schema))
+                    file.write_table(pa.table(_by_entry(slabs, answers.classes), schema))
 
 
-def _by_entry(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Make a column of each entry of vectors."""
+def _by_entry(columns: dict[str, np.ndarray], classes: Sequence[str]) -> dict[str, np.ndarray]:
+    """Make a column of each entry of vectors, named by number, or, of a probability, by its class."""
     singles: dict[str, np.ndarray] = {}
     for name, column in columns.items():
         if column.ndim == 1:
             singles[name] = column
         else:
-            singles |= {f"{name}_{place}": entries for place, entries in enumerate(column.T)}
+            words = dict(enumerate(classes)) if name.startswith("probability") else {}
+            singles |= {f"{name}_{words.get(place, place)}": entries for place, entries in enumerate(column.T)}
     return singles
 
 
@@ -255,13 +269,13 @@ def _on_rank_0(world: World, make) -> Iterator:
             opened.close()
 
 
-def answer_with(path: str, answers: AnswerColumns, what: str, session: Session) -> None:
+def answer_with(path: str, answers: AnswerColumns, what: str, session: Session, classes: Sequence[str] = ()) -> None:
     """Collective. Write the answers of a session into a file, whose folder is made if need be, with where they come
-    from, and print how many there are of ``what``."""
+    from, and print how many there are of ``what``. classes: names of classes, empty if they have none."""
     world = session.world
     with together(world, f"write {path}"):
         if world.rank == 0:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_answers(path, answers, world, session.provenance)
+    write_answers(path, replace(answers, classes=classes), world, session.provenance)
     if world.rank == 0:
         print(f"{path}: {answers.total} {what}")

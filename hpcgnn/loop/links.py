@@ -22,7 +22,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.original_ids import OriginalIds
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, text
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, logistic, text
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
@@ -91,20 +91,26 @@ def check_queries(arguments: Namespace) -> None:
         raise ValueError("give --sources, for their best destinations, or --destinations, for their best sources")
 
 
+def score_column(score: np.ndarray, probabilities: bool) -> dict[str, np.ndarray]:
+    """Name the decoder's scores [m]; with ``probabilities``, name their logistic function."""
+    return {"probability": logistic(score)} if probabilities else {"score": score}
+
+
 def answer_best(links_of: Callable[[str, str], LinkEnds], arguments: Namespace, session: Session) -> None:
     """Collective. Write the best answers that the arguments of ``hpcgnn.predict`` ask for. links_of: collective, makes
     the links for the column of the given end, and which known edges are left out: ALL, TRAIN or, empty, none."""
     given = "dst" if arguments.destinations else "src"
     found = links_of(given, arguments.known if arguments.new_only else "")
-    answers = best_answers(found, arguments.top_k, arguments.destinations or arguments.sources)
+    answers = best_answers(found, arguments.top_k, arguments.destinations or arguments.sources, arguments.probabilities)
     answer_with(arguments.out, answers, "best sources" if given == "dst" else "best destinations", session)
 
 
 @torch.no_grad()
-def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
+def best_answers(links: LinkEnds, count: int, path: str = "", probabilities: bool = False) -> AnswerColumns:
     """Collective. Find the ``count`` answers that score highest for each query. Columns are the query (src or dst), rel
     where there are edge types, place from 1, the answer, and its score. A query is no answer to itself. path: CSV of
-    the queries, and their edge types; empty: all nodes at the query's end. Of equal scores the node that the graph file has first comes first.
+    the queries, and their edge types; empty: all nodes at the query's end. Of equal scores the node that the graph file
+    has first comes first. probabilities: write these in place of scores.
 
     Raises DistributedError for queries that the graph does not have, and for scores that are not finite.
     """
@@ -127,7 +133,10 @@ def best_answers(links: LinkEnds, count: int, path: str = "") -> AnswerColumns:
         holds[queries.row[own] - begin] = np.arange(own.start, own.stop)
         pieces.append(_placed(best, holds, total))
         total += len(best)
-    return _columns(links, queries, np.concatenate(pieces), total)
+    best = np.concatenate(pieces)
+    columns = _columns(links, queries, best)
+    columns |= score_column(best["score"], True) if probabilities else {"score": links.score_of(best["score"])}
+    return AnswerColumns(best["row"], total, columns)
 
 
 def _alike(queries: Questions, own: slice, column: str, world: World) -> tuple[np.ndarray, np.ndarray]:
@@ -205,13 +214,11 @@ def _queries(links: LinkEnds, path: str) -> Questions:
     return Questions("", end.row_id[order], total, {end.column: first + order}, {}, names)
 
 
-def _columns(links: LinkEnds, queries: Questions, best: np.ndarray, total: int) -> AnswerColumns:
-    """Collective. Name this rank's answers, entries of ``PLACED``; total: answers of all ranks, as a query may have
-    fewer than it asks for."""
+def _columns(links: LinkEnds, queries: Questions, best: np.ndarray) -> dict[str, Any]:
+    """Collective. Name this rank's answers, entries of ``PLACED``, as columns of a file."""
     columns = {name: column.take(best["query"]) for name, column in queries.shown.items()}
     columns |= {"place": best["place"], links.answer.column: names_of(links, links.answer, best["node"])}
-    columns["score"] = links.score_of(best["score"])
-    return AnswerColumns(best["row"], total, columns)
+    return columns
 
 
 def names_of(links: LinkEnds, end: LinkEnd, node: np.ndarray) -> np.ndarray:

@@ -53,7 +53,8 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
         raise ValueError(
             "--known: splits are of snapshots, and --new_only leaves out edges of the last one: leave it out"
         )
-    refuse_probabilities(arguments, kind == NODE or (kind == EDGE and bool(arguments.pairs)))
+    scored = config.task.loss if kind == LINK and not arguments.embeddings else ""
+    refuse_probabilities(arguments, kind == NODE or (kind == EDGE and bool(arguments.pairs)), scored)
     return config
 
 
@@ -63,12 +64,14 @@ def answer(session: Session, arguments: Namespace) -> None:
     out = arguments.out
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
-        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", session)
+        classes = session.schema.values[EDGE_CLASSES]
+        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", session, classes)
         return
     if arguments.top_k:
         answer_best(partial(links_of, session), arguments, session)
         return
-    answer_with(arguments.out, forecast_nodes(session, arguments.snapshots, arguments.probabilities), "nodes", session)
+    nodes = forecast_nodes(session, arguments.snapshots, arguments.probabilities)
+    answer_with(out, nodes, "nodes", session, session.schema.values[CLASSES])
 
 
 def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
@@ -116,7 +119,7 @@ def score_pairs(session: Session, pairs: Questions, probabilities: bool = False)
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, _: torch.Tensor
     ) -> dict[str, np.ndarray]:
         if session.config.task.kind == LINK:
-            return {"score": model.decoder(source, destination, relation).cpu().numpy()}
+            return links.score_column(model.decoder(source, destination, relation).cpu().numpy(), probabilities)
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
         if session.config.task.kind == EDGE:
             return class_columns(output, classes, probabilities)

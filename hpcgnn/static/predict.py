@@ -38,6 +38,12 @@ if TYPE_CHECKING:  # pyarrow takes a second to load
     import pyarrow as pa
 
 
+# Columns of answers about nodes, in words.
+WRITTEN = {
+    "class": "class", "output": "outputs", "probability": "probabilities", "embedding": "rows before the output layer",
+}  # fmt: skip
+
+
 def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     """Return the configuration that ``hpcgnn.predict`` opens a run with. Raises ValueError for arguments of other
     kinds."""
@@ -61,7 +67,8 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
             "this run learned labels of edges: give --pairs, to label pairs of nodes, or --embeddings of the nodes"
         )
     check_queries(arguments)
-    refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings)
+    scored = config.of_task(arguments.task).task.loss if kind == LINK and not arguments.embeddings else ""
+    refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings, scored)
     if timed := config.sampling.time_column:
         _check_timed(arguments, config, timed)
     if config.eval.ranking in GIVEN:
@@ -92,18 +99,18 @@ def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write classes and outputs, or embeddings, of all nodes of the learned type; or scores or labels of
     pairs, or embeddings of all nodes that the learned relation is between."""
     session = one_task(session, arguments.task)
-    config = session.config
+    config, classes = session.config, session.schema.values.get(CLASSES, [])
     if arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, session)
+        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, session, classes)
     elif arguments.top_k:
         answer_best(partial(links_of, session), arguments, session)
     elif config.task.of_edges:
         answer_with(arguments.out, embed_ends(session), "nodes", session)
     else:
-        what = "nodes, their class and " + ("rows before the output layer" if arguments.embeddings else "outputs")
         answers = predict_nodes(session, arguments.embeddings, arguments.probabilities, arguments.nodes)
-        answer_with(arguments.out, answers, what, session)
+        kinds = [words for name, words in WRITTEN.items() if name in answers.columns]
+        answer_with(arguments.out, answers, f"nodes, their {' and '.join(kinds)}", session, classes)
 
 
 @torch.no_grad()
@@ -251,7 +258,7 @@ def score_pairs(session: Session, pairs: Questions, probabilities: bool = False)
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor
     ) -> dict[str, np.ndarray]:
         if task.kind == LINK:
-            return {"score": decoder(source, destination, relation).cpu().numpy()}
+            return links.score_column(decoder(source, destination, relation).cpu().numpy(), probabilities)
         output = label_edges(decoder, (source, destination), [numbers]).cpu().numpy()
         if task.kind == EDGE_CLASSES:
             return class_columns(output, values[CLASSES], probabilities)

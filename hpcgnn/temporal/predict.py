@@ -20,7 +20,7 @@ import torch
 from hpcgnn.comm.exchange import exchange_columns
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, logistic, refuse_probabilities
 from hpcgnn.loop.links import TRAIN, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import (
     Block,
@@ -249,7 +249,8 @@ def score_pairs(
     queries = queries_at(session, pairs.row, pairs.node["src"], pairs.node["dst"], time, feature)
     answers = compute(session, queries, answers_of)
     columns = pairs.shown | {"time": source_times(time, session.partition.time_scale)}
-    columns |= {"score": answers} if goal.draws_negatives else _label_columns(session, answers, probabilities)
+    name = "probability" if probabilities else "score"  # of links, alike
+    columns |= {name: answers} if goal.draws_negatives else _label_columns(session, answers, probabilities)
     return AnswerColumns(pairs.row, pairs.total, columns)
 
 
@@ -280,8 +281,7 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     """Collective. Compute the embeddings of the ends of links one unit of time after the last event; or, for a decoder
     that also compares the neighbors of a pair, prepare to score each pair. given: the end of queries, "src" or "dst";
     known: pairs to leave out, of all events or of training events; empty: none. Answers are nodes that have been at
-    their end of an event; with
-    ``task.negative_pool`` "all" they are all nodes."""
+    their end of an event; with ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
     source, _, destination = files.split_relation(partition.relation)
     types, time = partition.book.node_types, _last_time(session) + 1
@@ -301,7 +301,7 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     return LinkEnds(
         partition.book, query, answer, decoder, world, session.graph.channel, known=left_out,
         rank=partial(_rank_pairs, session, query, answer, left_out, time) if by_pair else None,
-        score_of=lambda score: 1 / (1 + np.exp(-score)),
+        score_of=logistic,
     )  # fmt: skip
 
 
@@ -426,7 +426,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
         raise ValueError(f"--top_k is for runs on links; this one has task.kind {config.task.kind}: leave it out")
     check_queries(arguments)
     of_classes = config.task.kind == ("edge" if arguments.pairs else "node") and not arguments.embeddings
-    refuse_probabilities(arguments, of_classes)
+    scored = config.task.loss if config.task.kind == "link" and not arguments.nodes else ""
+    refuse_probabilities(arguments, of_classes, scored)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if arguments.pairs and config.task.kind == "node":
@@ -439,7 +440,7 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, at their times; or the
     best answers after the end of the graph."""
-    task = session.config.task
+    task, classes = session.config.task, session.schema.values[CLASSES]
     if arguments.top_k:
         replay(session)
         answer_best(partial(links_of, session), arguments, session)
@@ -447,9 +448,11 @@ def answer(session: Session, arguments: Namespace) -> None:
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities, _walk), what, session)
+        answers = score_pairs(session, pairs, arguments.probabilities, _walk)
+        answer_with(arguments.out, answers, what, session, classes)
         return
     embeddings = arguments.embeddings or task.kind != "node"
     nodes = read_nodes(session, arguments.nodes)
     what = "embeddings" if embeddings else "labels"
-    answer_with(arguments.out, answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk), what, session)
+    answers = answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk)
+    answer_with(arguments.out, answers, what, session, classes)

@@ -221,6 +221,9 @@ def test_best_links_are_those_of_all_pairs(comm, mpi_tmp_path, case, given):
     types = {"rel": [1] * len(every)} if typed else {}
     pairs = asked(partial(read_pairs, session), src=src, dst=dst, **types)
     scores = score_pairs(session, pairs).slab("score", 0, session.world)
+    session.close()
+    session = open_session(comm, parts, config)
+    likely = score_pairs(session, pairs, probabilities=True).slab("probability", 0, session.world)
     queries = mpi_tmp_path / "queries.csv"
     lines = [f"{given},rel", *(f"{name},1" for name in names)] if typed else [given, *names]
     on_rank_0(comm, lambda: queries.write_text("\n".join(lines) + "\n") and None)
@@ -231,6 +234,7 @@ def test_best_links_are_those_of_all_pairs(comm, mpi_tmp_path, case, given):
     session.close()
     if comm.rank:
         return
+    np.testing.assert_allclose(likely, torch.from_numpy(scores).sigmoid(), rtol=1e-9)
     last = graph.first == 8
     known = set(zip(graph.src[last & ((graph.edges["rel"] == 1) | (not typed))].tolist(),
                     graph.dst[last & ((graph.edges["rel"] == 1) | (not typed))].tolist(), strict=True))  # fmt: skip

@@ -8,6 +8,7 @@ import tracemalloc
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from mpi4py import MPI
@@ -17,12 +18,12 @@ from static_runs import make_static_parts, open_graph_session, plain, static_con
 from training_runs import on_rank_0
 
 from hpcgnn import config as configuration
-from hpcgnn.comm.world import DistributedError
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop import answer_file
-from hpcgnn.loop.answer_file import class_columns, write_answers
+from hpcgnn.loop.answer_file import AnswerColumns, class_columns, write_answers
 from hpcgnn.native import Relabel
 from hpcgnn.static.inference import full_block, infer, last_rows
 from hpcgnn.static.model.blocks import rows_of
@@ -227,7 +228,7 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
         ("temporal", ["--embeddings"], "give one of --pairs, --nodes and --top_k"),
         ("static", ["--top_k=3"], "--top_k is for runs that learned links"),
         ("snapshots", ["--probabilities"], "--probabilities is for classes"),
-        ("temporal", ["--pairs=pairs.csv", "--probabilities"], "--probabilities is for classes"),
+        ("temporal", ["--nodes=nodes.csv", "--probabilities"], "--probabilities is for classes"),
         ("temporal", ["--top_k=-2"], "give one of --pairs, --nodes and --top_k"),
         ("temporal", ["--top_k=2", "--sources=a.csv", "--destinations=b.csv"], "give --sources, for their best"),
         ("temporal", ["--pairs=pairs.csv", "--new_only"], "are for --top_k: leave them out"),
@@ -253,6 +254,20 @@ def test_formats_that_are_none_are_refused_before_any_work(comm, mpi_tmp_path, c
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_probabilities_are_named_by_their_classes(tmp_path, suffix):
+    """Also by text with commas, quotes and spaces; classes without a name by their number."""
+    classes, probability = ['red, "dark"', "blå"], np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]])
+    columns = {"node": np.arange(2), "probability": probability, "output": probability}
+    path = tmp_path / f"answers.{suffix}"
+    write_answers(str(path), AnswerColumns(np.arange(2), 2, columns, classes), World.alone())
+    frame = pd.read_csv(path) if suffix == "csv" else pd.read_parquet(path)
+    names = ["probability_" + name for name in (*classes, "2")]
+    assert list(frame) == ["node", *names, "output_0", "output_1", "output_2"]
+    assert np.array_equal(frame[names], probability)
+
+
+@pytest.mark.serial
 def test_columns_of_classes():
     output = np.array([[0.0, 2.0, 1.0], [3.0, -1.0, 0.0]])
     named = class_columns(output, ["cat", "dog"], probabilities=True)
@@ -264,3 +279,19 @@ def test_columns_of_classes():
     np.testing.assert_allclose(several["probability"], torch.from_numpy(output).sigmoid().numpy(), rtol=1e-12)
     assert list(several) == ["probability"]
     assert class_columns(output, [])["output"] is output
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("kind", "options", "words"), [
+    ("node", [], "class and outputs"), ("node", ["--probabilities"], "class and probabilities"),
+    ("regression", [], "outputs"), ("node", ["--embeddings"], "class and rows before the output layer"),
+])  # fmt: skip
+def test_the_command_prints_which_columns_it_wrote(comm, tmp_path, capsys, kind, options, words):
+    parts = make_static_parts(comm, plain, tmp_path)
+    train = ["train", "--kind=static", f"--task.kind={kind}", "--train.epochs=1", "--model.layers=2",
+             "--sampling.fanouts=[3,3]", "--model.hidden=4", "--comm.threads=1", f"--data.path={parts}",
+             f"--output.dir={tmp_path / 'run'}"]  # fmt: skip
+    assert run([train]) == 0
+    capsys.readouterr()
+    assert run([["predict", str(tmp_path / "run"), "--nodes=", *options, f"--out={tmp_path / 'out.csv'}"]]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f" nodes, their {words}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from functools import partial
+from itertools import product
 
 import h5py
 import numpy as np
@@ -275,6 +276,36 @@ def test_recall_of_the_answers_is_that_of_evaluation(comm, mpi_tmp_path):
     assert 0.3 < recall < 0.99
 
     assert metrics["recall@20"] == pytest.approx(recall, rel=1e-12)
+
+
+def test_probabilities_are_the_logistic_function_of_scores(comm, mpi_tmp_path):
+    """Of pairs, and of best answers, in the same order."""
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(task__relation=BUYS))
+    pairs, _ = pairs_of(parts, BUYS, session, False)
+    answers = [score_pairs(session, pairs, each) for each in (False, True)]
+    answers += [best_answers(links_of(session), 3, "", each) for each in (False, True)]
+    tables = [{name: answer.slab(name, 0, session.world) for name in answer.columns} for answer in answers]
+    if comm.rank:
+        return
+    for scored, likely in (tables[:2], tables[2:]):
+        expected = torch.from_numpy(scored.pop("score")).double().sigmoid()
+        np.testing.assert_allclose(likely.pop("probability"), expected, rtol=1e-6)
+        assert scored.keys() == likely.keys()
+        assert all(np.array_equal(scored[name], likely[name]) for name in scored)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_probabilities_of_links_need_the_loss_that_learns_them(kind):
+    for loss, question in product(("binary", "margin", "softmax"), ({"pairs": "p.csv"}, {"top_k": 3})):
+        config = KINDS[kind].config.from_dict({"task": {"kind": "link", "loss": loss}})
+        opened = partial(KINDS[kind].check, asked_for(probabilities=True, **question), config)
+        if loss == "binary":
+            assert opened().task.loss == loss
+            continue
+        with pytest.raises(ValueError, match=f"--probabilities: this run has task.loss {loss}, which compares"):
+            opened()
 
 
 @pytest.mark.serial

@@ -92,6 +92,8 @@ def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, decoder,
     last = max(comm.allgather(int(events.time.max(initial=0))))
     scores = score_pairs(session, asked(partial(read_pairs, session), src=src, dst=dst, time=[last + 1] * len(src)))
     matrix = scores.slab("score", 0, session.world)
+    likely = best_answers(links_of(session, given, known), 3, probabilities=True)
+    likely = likely.slab("probability", 0, session.world)
     found = best_answers(links_of(session, given, known), 3)
     table = {name: found.slab(name, 0, session.world) for name in found.columns}
     every = known_pairs(session, met, source, destination)
@@ -100,6 +102,7 @@ def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, decoder,
     session.close()
     if comm.rank:
         return
+    assert np.array_equal(likely, table["score"])  # which is one already
     matrix = matrix.reshape(len(row[source]), len(row[destination])).copy()
     for user, item in hidden:
         matrix[np.searchsorted(row[source], user), np.searchsorted(row[destination], item)] = -1
