@@ -279,7 +279,9 @@ def _blocks(path: str, columns: Sequence[str], optional: Sequence[str]) -> Itera
         header = source.header()
         missing = [column for column in columns if column not in header]
         if missing:
-            raise ValueError(f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}")
+            found = f"{path}: no column {', '.join(missing)}; it has {', '.join(header)}"
+            other = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), "")
+            raise ValueError(f"{found}: its fields are separated by {other!r}: use commas" if other else found)
         chosen = [*columns, *(column for column in optional if column in header)]
         for column in chosen:
             if header.count(column) > 1:
