@@ -100,7 +100,8 @@ def abort(world: World | None, code: int, error: BaseException) -> int:
     place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
     if stage := getattr(error, "stage", ""):
         place += f", {stage}"
-    print(f"hpcgnn: {place}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    remedy = f"{error.remedy}\n" if hasattr(error, "remedy") else ""
+    print(f"hpcgnn: {place}:\n{traceback.format_exc()}{remedy}", file=sys.stderr, flush=True)
     if world is not None and world.size > 1:
         world.abort(code)
     return code

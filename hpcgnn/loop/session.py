@@ -23,6 +23,7 @@ from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.native.products import choose_products
+from hpcgnn.nn.own_class import with_remedy
 from hpcgnn.task.goal import Collected
 
 
@@ -177,7 +178,8 @@ class Session:
         """Collective. The collected scores of a split; None when ``stop``, collective and called after every step,
         returns True. Raises DistributedError where the model draws from a generator that ranks do not share."""
         before = generator_states()
-        collected = self._scores(split, stop)
+        with with_remedy(self.config.model.class_path):
+            collected = self._scores(split, stop)
         refuse_draws(before, self.world, self.model_key, f"scores of {split}")
         return collected
 

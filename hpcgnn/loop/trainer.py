@@ -29,6 +29,7 @@ from hpcgnn.loop.records import Seen
 from hpcgnn.loop.same_model import check_model, check_source, generator_states, refuse_draws
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.settings import TrainConfig
+from hpcgnn.nn.own_class import with_remedy
 from hpcgnn.task.goal import TrainScores
 from hpcgnn.task.own_loss import KEY, OwnLoss
 
@@ -252,7 +253,8 @@ class Trainer:
         if not self._losses:
             self.optimizer.begin(plan.step)
         before = None if self._is_checked else generator_states()
-        self._losses.append(session.task.train(plan))
+        with with_remedy(session.config.model.class_path):
+            self._losses.append(session.task.train(plan))
         if before is not None:
             self._check_first_step(before)
         if self._config.train_metrics:

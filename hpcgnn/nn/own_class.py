@@ -42,6 +42,20 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())} [{Path(place.filename).name}:{place.lineno}]"
 
 
+@contextmanager
+def with_remedy(class_path: str) -> Iterator[None]:
+    """Add to an exception of a step with the custom class where its interface is described, for the message that ends
+    the job. Empty ``class_path``: the class is not a custom one."""
+    try:
+        yield
+    except Exception as error:
+        if class_path:
+            error.remedy = (  # type: ignore[attr-defined]
+                f"model.class_path {class_path!r}: docs/own_model.md lists its methods, their arguments and results"
+            )
+        raise
+
+
 def found_at(path: str, key: str, form: str) -> Any:
     """Return what a dotted path names: the value of a ``key``, package.module.``form``. Raises ValueError."""
     module, _, name = path.rpartition(".")

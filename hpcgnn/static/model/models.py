@@ -21,6 +21,7 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape
+from hpcgnn.static.model.edge_index import EdgeIndexModel, takes_edge_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,13 @@ class GraphSizes:
 
 
 def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
-    """Make the configured model; a class of the user's own as Class(config, sizes). Raises ValueError for parts that do
-    not go together with the graph."""
+    """Make the configured model; a class of the user's own as Class(config, sizes), or, with forward(x, edge_index), by
+    an EdgeIndexModel. Raises ValueError for parts that do not go together with the graph."""
     if config.class_path:
         model_class = own_class(config.class_path)
+        joins = not issubclass(model_class, GraphModel) and takes_edge_index(model_class)
         with named_errors(config.class_path):
-            model = model_class(config, sizes)
+            model = EdgeIndexModel(model_class, config, sizes) if joins else model_class(config, sizes)
         check_parts(model, config.class_path)
         return model
     part = CONVOLUTIONS[config.kind]
