@@ -234,8 +234,10 @@ class LoaderOptions:
     one relation and hop. subgraph_type: "directional" for layered blocks of the sampled edges, "induced" for all edges
     among the sampled nodes in every layer. edge_columns: columns of the edges that come with them; with_edge_ids: their
     rows. node_columns: columns of all sampled nodes, such as "label", which a batch of PyTorch Geometric then has as
-    ``y`` of all nodes; a request and a reply each step. disjoint: every seed has separate neighbors and separate draws,
-    and batches tell the seed of each node; else seeds share nodes, with time_column seeds of the same time.
+    ``y`` of all nodes; a request and a reply each step. by_hop: nodes and edges of PyTorch Geometric's Data are in
+    order of the hop that drew them, as its ``trim_to_layer`` needs them. disjoint: every seed has separate neighbors
+    and separate draws, and batches tell the seed of each node; else seeds share nodes, with time_column seeds of the
+    same time.
     """
 
     fanouts: list[int]
@@ -257,6 +259,7 @@ class LoaderOptions:
     with_edge_ids: bool = False
     node_columns: Sequence[str] = ()
     weight_column: str = WEIGHT
+    by_hop: bool = False
 
     @property
     def tells_edges(self) -> bool:
@@ -283,6 +286,8 @@ class LoaderOptions:
             raise ValueError(f"as_data must be one of {', '.join(map(repr, FORMATS))}, got {self.as_data!r}")
         if self.subgraph_type not in SUBGRAPHS:
             raise ValueError(f"subgraph_type must be one of {', '.join(SUBGRAPHS)}, got {self.subgraph_type!r}")
+        if self.by_hop and (not self.as_data or self.subgraph_type != DIRECTIONAL):
+            raise ValueError(f"by_hop is for as_data 'pyg' or 'hetero' and subgraph_type {DIRECTIONAL}: leave it false")
         if self.as_data:
             pyg.check_installed()
             pyg.check_node_columns(self.node_columns)

@@ -13,6 +13,7 @@ from hpcgnn.static.batches import LayerBatch, LinkBatch, NeighborBatch
 from hpcgnn.static.config import OUT
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.model.by_hop import JoinedHops, join_hops
 
 # Names that batches have beside those of Data, and those of Data that are free for columns.
 SET_HERE = {
@@ -87,22 +88,34 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch | LayerBatch, graph: St
     sees more than the block it belongs to. ``adjs`` are the hops for layered use, the innermost first: (edge_index
     from neighbors to the nodes they were sampled for, (source nodes, destination nodes)), in HeteroData by
     relation.
+
+    ``options.by_hop``: nodes and edges are those of ``join_hops`` instead, without ``adjs``. num_sampled_nodes: by hop,
+    nodes that it reached, the seeds first; num_sampled_edges: by hop, edges that it drew; in HeteroData by type and by
+    relation.
     """
     from torch_geometric.data import Data, HeteroData
 
     typed, with_ids = is_typed(graph, options), options.tells_edges
     data = HeteroData() if typed else Data()
-    for kind, name in enumerate(graph.types):
-        store = data[name] if typed else data
-        store.n_id, store.num_nodes = batch.n_id[kind], len(batch.n_id[kind])
-        if batch.x[kind] is not None:
-            store.x = batch.x[kind]
-        if batch.seed_number:
-            store.batch = batch.seed_number[kind]
-        for column, values in batch.columns[kind].items():
-            store["y" if column == "label" else column] = values
     blocks, device = batch.batch.blocks, batch.n_id[0].device
+    joined = join_hops(blocks, device) if options.by_hop else None
+    for kind, name in enumerate(graph.types):
+        store, place = data[name] if typed else data, joined.node_places(kind) if joined else slice(None)
+        store.n_id = batch.n_id[kind][place]
+        store.num_nodes = len(store.n_id)
+        if batch.x[kind] is not None:
+            store.x = batch.x[kind][place]
+        if batch.seed_number:
+            store.batch = batch.seed_number[kind][place]
+        for column, values in batch.columns[kind].items():
+            store["y" if column == "label" else column] = values[place]
+        if joined:
+            store.num_sampled_nodes = [len(of_hop) for of_hop in joined.nodes[kind]]
     names = [files.split_relation(name) for name in graph.relations]
+    if joined:
+        for number, relation in enumerate(names):
+            _add_by_hop(data[relation] if typed else data, joined, number, graph.direction == OUT, with_ids)
+        return data
     for number, relation in enumerate(names):
         _add_edges(data[relation] if typed else data, blocks, number, graph.direction == OUT, device, with_ids)
     if typed:
@@ -135,6 +148,20 @@ def _add_edges(
         for name in hops[0].columns:
             column = torch.cat([relation.columns[name] for relation in hops])
             store["edge_attr" if name == "feat" else f"edge_{name}"] = column[unique]
+
+
+def _add_by_hop(store, joined: JoinedHops, number: int, backward: bool, with_ids: bool) -> None:
+    """Add the edges of a relation in order of hop."""
+    hops: list[Any] = joined.of_relation(number)
+    store.num_sampled_edges = [len(of_hop[number].place) if number in of_hop else 0 for of_hop in joined.edges]
+    none = torch.empty((2, 0), dtype=torch.int64, device=joined.nodes[0][0].device)
+    index = torch.cat([none, *(hop.index for hop in hops)], dim=1)
+    store.edge_index = index.flip(0) if backward else index
+    if with_ids and hops:
+        store.e_id = torch.cat([hop.relation.edge.to(none.device)[hop.place] for hop in hops])
+        for name in hops[0].relation.columns:
+            column = torch.cat([hop.relation.columns[name][hop.place] for hop in hops])
+            store["edge_attr" if name == "feat" else f"edge_{name}"] = column
 
 
 def _first_of_each(destination: torch.Tensor, identity: torch.Tensor) -> torch.Tensor:

@@ -142,6 +142,31 @@ class GcnConv(nn.Module):
         return native.segment_sum(rows, lists, factors.unsqueeze(1), own_scale.square() if self.self_loop else None)
 
 
+class GinConv(nn.Module):
+    """GIN (Xu et al., How powerful are graph neural networks?, 2019), for one node type and relation: two products of
+    (1 + eps) times the own row and the sum of the neighbors' rows, with eps learnable. With features of edges, a
+    message is relu(row of the neighbor + product of the features) (Hu et al., Strategies for pre-training graph neural
+    networks, 2020). Edge weights multiply the messages."""
+
+    def __init__(self, in_width: int, out_width: int, edge_width: int = 0):
+        super().__init__()
+        self.eps = nn.Parameter(torch.zeros(()))
+        self.edge = nn.Linear(edge_width, in_width) if edge_width else None
+        self.widen, self.product = nn.Linear(in_width, out_width), nn.Linear(out_width, out_width)
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        lists, messages = block.lists, rows
+        if self.edge is not None and block.feature is not None:
+            feature = linear(block.feature.to(rows.dtype), self.edge.weight, self.edge.bias)
+            singles = torch.arange(len(feature) + 1, device=feature.device)
+            neighbors = native.segment_sum(rows, EdgeLists(singles, lists.source, lists.num_sources))
+            messages, lists = torch.relu(neighbors + feature), each_edge(lists)
+        mixed = (1 + self.eps) * block.own(rows) + aggregate(messages, lists, block.weight, "sum")
+        widened_rows = torch.relu(linear(mixed, self.widen.weight, self.widen.bias))
+        out = linear(widened_rows, self.product.weight, self.product.bias)
+        return torch.relu(out) if rectify else out
+
+
 class GatConv(nn.Module):
     """Attention of H heads over the neighbors (Velickovic et al., Graph attention networks, 2018), for one node type
     and relation. concat: the heads' rows side by side, O = H x head width; else their mean. With features of edges, an
@@ -435,6 +460,11 @@ CONVOLUTIONS = {
         lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
         "sum normalized by the degrees of both ends, one relation only (Kipf and Welling, GCN, 2017)",
         node_columns=("degree",), one_relation=True, weighs=True,
+    ),
+    "gin": ConvolutionPart(
+        lambda shape: GinConv(shape.in_width, shape.out_width, shape.edge_width),
+        "two products of a node's row and the sum of its neighbors, one relation only (Xu et al., GIN, 2019)",
+        one_relation=True, weighs=True, edge_features=True,
     ),
     "gat": ConvolutionPart(
         _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,

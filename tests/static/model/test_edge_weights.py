@@ -95,18 +95,43 @@ def test_training_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, case):
     run_both(comm, parts, mpi_tmp_path, static_config(model__edge_weights=True, **changes))
 
 
-def test_all_neighbors_as_a_sample_give_the_exact_outputs(comm, mpi_tmp_path):
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "rgcn"])
+def test_all_neighbors_as_a_sample_give_the_exact_outputs(comm, mpi_tmp_path, kind):
     """Scores of evaluation with fanouts of all neighbors are those of exact inference."""
-    parts, scores = make_static_parts(comm, weighted, mpi_tmp_path), []
+    relations = 3 if kind == "rgcn" else 1
+    parts, scores = make_static_parts(comm, lambda path: weighted(path, relations), mpi_tmp_path), []
     for exact in (False, True):
         config = static_config(
-            model__edge_weights=True, model__kind="gcn", sampling__fanouts=[-1, -1], eval__exact=exact
+            model__edge_weights=True, model__kind=kind, sampling__fanouts=[-1, -1], eval__exact=exact
         )  # fmt: skip
         session = open_graph_session(comm, parts, config)
         columns = session.scores("test").columns()
         scores.append(np.sort(np.concatenate(comm.allgather(columns["output"].ravel()))))
         session.close()
     np.testing.assert_allclose(*scores, rtol=1e-9)
+
+
+@pytest.mark.parametrize("aggregator", ["mean", "sum"])
+def test_weights_of_relations_are_those_of_dense_matrices(comm, mpi_tmp_path, aggregator):
+    """RGCN: a matrix of weights for each relation, divided by its sums of rows for a mean; missing weights are 1."""
+    parts = make_static_parts(comm, lambda path: weighted(path, 3), mpi_tmp_path)
+    changes = {"model__kind": "rgcn", "model__bases": 2, "model__aggregator": aggregator}
+    session = open_graph_session(comm, parts, static_config(model__edge_weights=True, **changes))
+    found = outputs(session)
+    if comm.rank == 0:
+        _, feat, edges = weighted(mpi_tmp_path / "again.h5", 3)
+        rows = torch.from_numpy(feat).double()
+        for number, layer in enumerate(session.model.layers):
+            matrices = torch.einsum("rb,bio->rio", layer.weights.coefficients, layer.weights.matrices)
+            total = rows @ layer.own.weight[0] + layer.own.bias
+            for columns, matrix in zip(edges.values(), matrices, strict=True):
+                dense = np.zeros((NODES, NODES))
+                np.add.at(dense, (columns["dst"], columns["src"]), columns.get("weight", 1.0))
+                sums = dense.sum(1, keepdims=True) if aggregator == "mean" else 1.0
+                total = total + torch.from_numpy(dense / np.where(sums == 0, 1.0, sums)) @ rows @ matrix
+            rows = torch.relu(total) if number == 0 else total
+        torch.testing.assert_close(found, rows.detach(), rtol=1e-9, atol=1e-11)
+    session.close()
 
 
 def test_weights_below_0_are_refused(comm, mpi_tmp_path):
@@ -119,7 +144,7 @@ def test_weights_below_0_are_refused(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__kind": "gat"}, "for model.kind sage or gcn or rgcn, with aggregator mean or sum, not for gat"),
+        ({"model__kind": "gat"}, "for model.kind sage or gcn or gin or rgcn, with aggregator mean or sum, not for gat"),
         ({"model__aggregator": "max"}, "with aggregator mean or sum"),
         ({"comm__sampling_servers": 1}, "model.edge_weights: sampling servers send no edge columns"),
         ({"train__cuda_graphs": True}, "CUDA graphs do not work with model.edge_weights"),
