@@ -197,7 +197,7 @@ def _build_model(
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
-        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths)
+        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types))
         model: Any = make_model(config.model, sizes)
     if config.features.standardize:
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])

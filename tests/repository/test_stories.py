@@ -45,6 +45,9 @@ PROGRAMS = {
     "a model of PyG layers, trained by the command": (
         "pyg_model.py", "test_docs.py::test_own_model_of_a_static_graph",
     ),
+    "an encoder for items and one for users, for links": (
+        "further/two_encoders.py", "../static/model/test_two_encoders.py::test_pairs_and_best_items",
+    ),
     "a sweep, a report, a stop, more ranks, a warm start": (
         "further/compare_runs.sh", "test_stories.py::test_compare_runs",
     ),

@@ -27,13 +27,14 @@ from hpcgnn.static.model.edge_index import EdgeIndexModel, takes_edge_index
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
     """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
-    relations as (src_type, dst_type), the width of the output, and the widths of the features of edges by relation (0:
-    none, or none are read)."""
+    relations as (src_type, dst_type), the width of the output, the widths of the features of edges by relation (0:
+    none, or none are read), and the names of the node types."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
     outputs: int
     edges: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
