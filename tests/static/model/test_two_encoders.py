@@ -21,7 +21,6 @@ from hpcgnn.static.inference import infer
 from hpcgnn.static.predict import links_of, read_pairs, score_pairs
 from hpcgnn.static.sampled import sampled_outputs
 
-OWN = {"model__class_path": "two_encoders.TwoEncoders", "task__relation": BUYS}
 USERS, ITEMS = 40, 30
 
 
@@ -32,14 +31,22 @@ def folder(monkeypatch):
 
 def test_training_with_exact_evaluation_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path):
     parts = make_static_parts(comm, shop, mpi_tmp_path)
-    run_both(comm, parts, mpi_tmp_path, link_config(**OWN, eval__exact=True))
+    run_both(
+        comm,
+        parts,
+        mpi_tmp_path,
+        link_config(model__class_path="two_encoders.TwoEncoders", task__relation=BUYS, eval__exact=True),
+    )
 
 
 def test_pairs_and_best_items(comm, mpi_tmp_path):
     """Outputs of all nodes are those of samples of all neighbors; scores of pairs are their products, and the best
     items have the highest of them."""
     parts = make_static_parts(comm, shop, mpi_tmp_path)
-    session = open_graph_session(comm, parts, link_config(**OWN, sampling__fanouts=[-1, -1]))
+    config = link_config(
+        model__class_path="two_encoders.TwoEncoders", task__relation=BUYS, sampling__fanouts=[-1, -1]
+    )  # fmt: skip
+    session = open_graph_session(comm, parts, config)
     kinds = dict(zip(session.partition.types, session.model.encoders, strict=True))
     assert [type(kinds[name]) for name in ("user", "item")] == [nn.Linear, nn.Sequential]
     exact, sampled = by_row(session, infer(session)), by_row(session, sampled_outputs(session))
