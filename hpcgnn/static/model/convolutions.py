@@ -148,11 +148,11 @@ class GinConv(nn.Module):
     message is relu(row of the neighbor + product of the features) (Hu et al., Strategies for pre-training graph neural
     networks, 2020). Edge weights multiply the messages."""
 
-    def __init__(self, in_width: int, out_width: int, edge_width: int = 0):
+    def __init__(self, in_width: int, hidden: int, out_width: int, edge_width: int = 0):
         super().__init__()
         self.eps = nn.Parameter(torch.zeros(()))
         self.edge = nn.Linear(edge_width, in_width) if edge_width else None
-        self.widen, self.product = nn.Linear(in_width, out_width), nn.Linear(out_width, out_width)
+        self.widen, self.product = nn.Linear(in_width, hidden), nn.Linear(hidden, out_width)
 
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         lists, messages = block.lists, rows
@@ -462,7 +462,7 @@ CONVOLUTIONS = {
         node_columns=("degree",), one_relation=True, weighs=True,
     ),
     "gin": ConvolutionPart(
-        lambda shape: GinConv(shape.in_width, shape.out_width, shape.edge_width),
+        lambda shape: GinConv(shape.in_width, shape.config.hidden, shape.out_width, shape.edge_width),
         "two products of a node's row and the sum of its neighbors, one relation only (Xu et al., GIN, 2019)",
         one_relation=True, weighs=True, edge_features=True,
     ),
