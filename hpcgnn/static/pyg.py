@@ -103,8 +103,9 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch | LayerBatch, graph: St
         store, place = data[name] if typed else data, joined.node_places(kind) if joined else slice(None)
         store.n_id = batch.n_id[kind][place]
         store.num_nodes = len(store.n_id)
-        if batch.x[kind] is not None:
-            store.x = batch.x[kind][place]
+        rows = batch.x[kind]
+        if rows is not None:
+            store.x = rows[place]
         if batch.seed_number:
             store.batch = batch.seed_number[kind][place]
         for column, values in batch.columns[kind].items():

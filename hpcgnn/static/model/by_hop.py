@@ -9,6 +9,7 @@ the batch. A self-loop stays one, at the row of its destination.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -48,7 +49,9 @@ def join_hops(blocks: tuple[Block, ...], device: torch.device) -> JoinedHops:
     edges = []
     for block in reversed(blocks):
         first = [sum(map(len, of_type[:-1])) for of_type in nodes]
-        drawn = [(relation, *_edges_of(relation, nodes[relation.dst_type][-1])) for relation in block.relations]
+        drawn: list[Any] = [
+            (relation, *_edges_of(relation, nodes[relation.dst_type][-1])) for relation in block.relations
+        ]
         reached = []
         for kind, of_type in enumerate(nodes):
             sources = [source[~is_loop] for of, _, source, _, is_loop in drawn if of.src_type == kind]
