@@ -15,7 +15,7 @@ ROOT=$PWD
 readonly QUICK_TESTS=(
     tests/native/test_{attention_layer,encode,gru,link_decoder,neighbor_batch,neighbors}.py
     tests/native/test_{owner,random,recurrent,relabel,rows,sample}.py
-    tests/comm/test_comm.py tests/commands/test_config.py tests/static/test_graph_models.py
+    tests/comm/test_comm.py tests/commands/test_config.py tests/static/model/test_graph_models.py
     tests/temporal/test_temporal_models.py tests/task/test_metrics.py tests/loop/test_checkpoints.py
 )
 readonly QUICK_NEEDS=(pytest pytest-mpi pytest-timeout hypothesis scikit-learn)
