@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hpcgnn.static.loader import NeighborLoader
     from hpcgnn.static.model.blocks import rows_of, stack_first
     from hpcgnn.static.model.models import GraphModel, drop
+    from hpcgnn.static.node_embedding import NodeEmbedding
     from hpcgnn.static.sampling.neighbors import NeighborSampler
     from hpcgnn.task.labels import LabelScores
     from hpcgnn.task.metrics import (
@@ -63,6 +64,7 @@ EXPORTS = {
     "hpcgnn.static.exact": ("exact_outputs",),
     "hpcgnn.static.loader": ("NeighborLoader",),
     "hpcgnn.static.link_loader": ("LinkNeighborLoader",),
+    "hpcgnn.static.node_embedding": ("NodeEmbedding",),
     "hpcgnn.static.sampling.neighbors": ("NeighborSampler",),
     "hpcgnn.static.model.models": ("GraphModel", "drop"),
     "hpcgnn.static.model.blocks": ("rows_of", "stack_first"),

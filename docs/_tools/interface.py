@@ -23,6 +23,7 @@ MODULES = {
     ),
     "State of a rank": (
         "hpcgnn.temporal.memory", "hpcgnn.temporal.mail", "hpcgnn.graph.book", "hpcgnn.static.features",
+        "hpcgnn.static.node_embedding",
     ),
     "Models": (
         "hpcgnn.temporal.model.model", "hpcgnn.static.model.models", "hpcgnn.static.model.blocks",
