@@ -173,6 +173,11 @@ class StaticGraph:
         """Make a model of this graph on the rank's device, in the dtype of the input rows. Weights are drawn from
         ``seed``, the same on all ranks. outputs: width of the output, such as the number of classes. Raises
         ValueError."""
+        if config.edge_weights and not self.partition.weighs:
+            raise ValueError(
+                "model.edge_weights is for run files: a loader's batches have no weights of messages; load the column "
+                "with edge_columns=['weight'], for a custom model"
+            )
         torch.manual_seed(seed)
         relations = tuple((relation.src_type, relation.dst_type) for relation in self.partition.relations)
         return make_model(config, GraphSizes(self.widths, relations, outputs)).to(self.world.device, self.dtype)

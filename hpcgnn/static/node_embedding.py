@@ -26,7 +26,8 @@ class NodeEmbedding:
 
     A step updates only the rows that were looked up and have a gradient. The gradients of all ranks and lookups are
     added up, and their owners update each row once. "adam" corrects its bias by the number of updates of the row, where
-    ``torch.optim.SparseAdam`` takes the number of all steps; its eps counts before the correction. "adagrad" is torch's.
+    ``torch.optim.SparseAdam`` takes the number of all steps; its eps counts before the correction.
+    "adagrad" is that of torch.
     """
 
     def __init__(
