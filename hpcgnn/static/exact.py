@@ -1,7 +1,7 @@
 """Computes the layers of a user's training loop for all nodes exactly: layer by layer, with all neighbors.
 
-A layer's rows lie at the owners of their nodes; every pass over a part of the nodes pulls the rows of its neighbors. n
-nodes of a type at this rank; S source nodes of a type in a pass, the first D of which the layer computes.
+A layer's rows lie at the owners of their nodes. Each pass computes a part of the nodes, and pulls the rows of their
+neighbors. n nodes of a type at this rank; S source nodes of a type in a pass, the first D of which the layer computes.
 """
 
 from __future__ import annotations

@@ -104,6 +104,8 @@ class StaticGraph:
         if partition is None:
             with together(world, "open the partition set"):
                 check_choice("direction", direction, DIRECTIONS)
+                if features is not None and features.standardize:
+                    raise ValueError("features.standardize is for run files: standardize the rows in your model")
                 partition = open_graph_partition(
                     path, world.rank, world.size, check_hash, with_out=direction == OUT, working=world.working
                 )

@@ -128,6 +128,7 @@ def add_nodes_and_edges(batch: NeighborBatch | LinkBatch | LayerBatch, graph: St
 
 
 def is_typed(graph: StaticGraph, options: Any) -> bool:
+    """Say whether batches are HeteroData."""
     return options.as_data == "hetero" or (len(graph.types), len(graph.relations)) != (1, 1)
 
 

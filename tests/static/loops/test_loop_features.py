@@ -8,7 +8,7 @@ import pytest
 import torch
 from static_runs import make_static_parts, plain
 
-from hpcgnn import CommConfig, FeatureConfig, GraphModelConfig, NeighborLoader, StaticGraph, World
+from hpcgnn import CommConfig, DistributedError, FeatureConfig, GraphModelConfig, NeighborLoader, StaticGraph, World
 
 CHOICES = {
     "file": {"storage": "file"},
@@ -43,9 +43,12 @@ def test_batches_have_the_rows_of_their_nodes(comm, mpi_tmp_path, choice):
     plainly.close()
 
 
-def test_weights_of_messages_are_for_runs(comm, mpi_tmp_path):
-    """The batches of a loader lack them: a model would compute without."""
-    graph = StaticGraph(make_static_parts(comm, plain, mpi_tmp_path), World(CommConfig(device="cpu", threads=1), comm))
+def test_what_is_for_runs_is_refused(comm, mpi_tmp_path):
+    """Batches of a loader lack weights of messages, and their rows are not standardized."""
+    parts, world = make_static_parts(comm, plain, mpi_tmp_path), World(CommConfig(device="cpu", threads=1), comm)
+    with pytest.raises(DistributedError, match=r"features.standardize is for run files"):
+        StaticGraph(parts, world, FeatureConfig(standardize=True))
+    graph = StaticGraph(parts, world)
     with pytest.raises(ValueError, match=r"model.edge_weights is for run files: .*batches have no weights"):
         graph.make_model(GraphModelConfig(layers=1, edge_weights=True), 2)
     assert np.isfinite(sum(of.sum().item() for of in graph.make_model(GraphModelConfig(layers=1), 2).parameters()))
