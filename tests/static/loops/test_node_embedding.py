@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from static_runs import bare, make_static_parts
+from places import REPOSITORY
+from static_runs import bare, make_static_parts, plain
 
 from hpcgnn import NeighborLoader, NodeEmbedding, StaticGraph
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -167,3 +168,19 @@ def test_what_is_refused(comm, parts):
         embedding.load_state_dict([state | {"weight": state["weight"][:, :2]}])
     with pytest.raises(DistributedError, match=r"the states lack paper \d+: give the states of all ranks"):
         embedding.load_state_dict([{name: column[1:] for name, column in state.items()}])
+
+
+def test_the_example_gives_one_answer(comm, mpi_tmp_path, monkeypatch):
+    """Embeddings, layers of PyTorch Geometric and exact outputs together, with all neighbors."""
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
+    import pyg_exact
+
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    options = {"epochs": 3, "batch_size": 16, "fanouts": (-1, -1), "dtype": torch.float64}
+    found, alone = (
+        pyg_exact.train(parts, world=World(CommConfig(device="cpu", threads=1), who), **options)
+        for who in (comm, MPI.COMM_SELF)
+    )
+    assert found == alone
+    assert found["accuracy"] > 0.3
