@@ -266,7 +266,7 @@ def test_pairs_get_the_labels_that_evaluation_saw(comm, mpi_tmp_path, case):
         error = np.array([float(row[2]) for row in rows]) - edges["label"][tested]
         assert reported["test_mse"] == pytest.approx(np.mean(error**2), rel=1e-5)
     else:
-        assert heading == ["src", "dst", "class", "class_id", *(f"probability_{place}" for place in range(3))]
+        assert heading == ["src", "dst", "class", "class_id", *(f"probability_{word}" for word in WORDS)]
         assert [row[2] for row in rows] == [WORDS[int(row[3])] for row in rows]
         shares = np.array([row[4:] for row in rows], float)
         np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)

@@ -279,7 +279,7 @@ def test_loss_of_candidates_is_that_of_scores_one_by_one(comm, mpi_tmp_path):
         loss = loss + softmax_loss((src * weight * dst).sum(1), scores) / 2 / plan.batch_size
     (expected, for_relation) = torch.autograd.grad(loss, [rows, decoder.relation.weight])
     given = {}
-    session.memory.tables[0].apply = lambda route, gradient: given.update(gradient=gradient)
+    session.memory.tables[0].apply_all = lambda pushed: given.update(gradient=pushed[0][1])
     decoder.relation.weight.grad = None
     assert task.train(plan).item() == pytest.approx(loss.item(), rel=1e-12)
     torch.testing.assert_close(given["gradient"], expected, rtol=1e-10, atol=1e-14)

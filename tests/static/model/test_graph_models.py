@@ -318,7 +318,7 @@ def test_dropout_follows_training_step_and_probability():
 
 @pytest.mark.parametrize(
     ("keys", "message"),
-    [({"kind": "gin"}, "model.kind"), ({"heads": 3, "kind": "gat"}, "divide"), ({"bases": 2}, "bases"),
+    [({"kind": "gim"}, "model.kind"), ({"heads": 3, "kind": "gat"}, "divide"), ({"bases": 2}, "bases"),
      ({"dropout": 1.0}, "dropout"), ({"low_memory": True}, "low_memory"), ({"feed_forward": 1}, "residual"),
      ({"layers": 0}, "at least 1"), ({"kind": "rgcn", "basis_rows": True}, "model.bases above 0"),
      ({"kind": "rgcn", "bases": 2, "basis_rows": True, "layers": 1}, "at least 2"),
