@@ -16,10 +16,10 @@ from typing import Any
 
 from data_tools.convert import convert
 from data_tools.source.graph_writer import Summary
+from data_tools.source.object_columns import columns_of
 from data_tools.source.objects import (
     RELATION,
     GraphTables,
-    columns_of,
     is_table_of_tables,
     is_undirected,
     renamed,

@@ -12,19 +12,34 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import ColumnSpec, FileSpec, TableFile
 from data_tools.source.formats.arrays import Sparse
 from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.table import Table
-from data_tools.source.formats.values import Place, Raw, Reference, RowError, parse_numbers, parse_times, single
+from data_tools.source.formats.values import (
+    Place,
+    Raw,
+    Reference,
+    RowError,
+    is_number,
+    is_text,
+    parse_numbers,
+    parse_times,
+    single,
+    to_arrow,
+    to_text,
+)
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
 from data_tools.source.spool import Spool
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import NO_SPLIT, SPLITS
 
+SPLIT_WORDS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Convert = Callable[[Raw, str, int], np.ndarray]
 
 
@@ -131,7 +146,9 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
             name,
             column.file or names[0],
             Sparse(column.sparse) if column.sparse is not None else column.column,
-            Classes(column.dtype or "int64", column.fill) if column.classes else partial(convert_column, name, column),
+            Classes(column.dtype or "int64", column.fill)
+            if column.classes and name != "split"
+            else partial(convert_column, name, column),
         )
         for name, column in columns.items()
         if not column.sets
@@ -140,7 +157,12 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
 
 def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row: int) -> np.ndarray:
     """Parse one piece of a stored column; features are always a matrix, weights never."""
-    values = parse_numbers(raw, file, first_row, np.dtype(column.dtype), column.fill, column.values)
+    fill = column.fill
+    if name == "split" and not column.values:
+        fill = NO_SPLIT if fill is None else fill
+        places = [Place(file, label, first_row) for label in raw.labels]
+        raw = dataclasses.replace(raw, parts=list(map(split_numbers, raw.parts, places)))
+    values = parse_numbers(raw, file, first_row, np.dtype(column.dtype), fill, column.values)
     if name == "weight" and values.ndim > 1:
         what = f"a weight is one number, not {values.shape[1]}; choose one, or give the column another name"
         raise FileFormatError(f"{file}: column {', '.join(raw.labels)}: {what}")
@@ -148,6 +170,25 @@ def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row
         what = f"split {values[tuple(bad[0])]} is not 0 (train), 1 (val), 2 (test) or -1 (none); map others by values"
         raise Place(file, raw.labels[0], first_row).error(int(bad[0][0]), what)
     return values[:, None] if name == "feat" and values.ndim == 1 else values
+
+
+def split_numbers(part: pa.Array | np.ndarray, place: Place) -> pa.Array | np.ndarray:
+    """Put numbers in place of the names of splits in a column [n] of text; other columns stay. Raises FileFormatError
+    for another word."""
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":  # also a matrix, which is no Arrow array
+        return part
+    column = to_arrow(part)
+    if not is_text(column) and not pa.types.is_binary(column.type):
+        return part
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(pc.fill_null(to_text(column, place), "")))
+    for word in pc.unique(words).to_pylist():
+        if word and word not in SPLIT_WORDS and not is_number(word):
+            row = pc.index(words, word).as_py()
+            raise place.error(
+                row, f"split {word!r} is not one of {', '.join(SPLIT_WORDS)}; mend it, or map it by values"
+            )
+    numbers = pa.array([str(number) for number in SPLIT_WORDS.values()])
+    return pc.coalesce(pc.take(numbers, pc.index_in(words, pa.array(list(SPLIT_WORDS)))), words)
 
 
 class OrderedTimes:

@@ -24,8 +24,8 @@ from data_tools.source.segments import ArraySegments, sorted_buckets
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
+from hpcgnn.graph.splits import NO_SPLIT
 
-NO_SPLIT = -1
 SLAB_BYTES = 16 << 20  # of a column that goes to another order by way of the disk
 
 
@@ -125,7 +125,8 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
         if table.codes is None:
             write_column(group, name, column)
             continue
-        fill = table.spec.columns[name].fill if name in table.spec.columns else NO_SPLIT
+        fill = table.spec.columns[name].fill if name in table.spec.columns else None
+        fill = NO_SPLIT if fill is None and name == "split" else fill
         dataset = create_column(group, name, num_nodes, column.shape[1:], column.dtype)
         for start, rows, there in scattered(column, table.codes, num_nodes, folder, num_buckets):
             if fill is None and not there.all():

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.source.object_columns import NUMBERS, array_of
 from data_tools.source.spec_file import DEFAULT_DTYPES
 from hpcgnn.graph.files import split_relation
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import NO_SPLIT, SPLITS, add_to_split
 
 NODE, RELATION = "node", "node.to.node"
 RENAMED = {"x": "feat", "y": "label", "edge_attr": "feat", "edge_weight": "weight", "msg": "feat", "t": "time"}
-MASKS = {f"{name}_mask": number for number, name in enumerate(SPLITS)}
+MASKS = {f"{name}_mask": name for name in SPLITS}
 LEFT_OUT = {"edge_index", "num_nodes", "src", "dst", "adj_t", "n_id", "e_id", "batch", "ptr", "_ID"}
-NUMBERS = "biuf"
 
 
 @dataclass
@@ -48,52 +48,6 @@ def renamed(columns: dict[str, np.ndarray], names: dict[str, str], relation: str
     if missing:
         raise ValueError(f"edges of {relation}: no column {', '.join(missing)}; there are {', '.join(columns)}")
     return {names.get(name, name): values for name, values in columns.items()}
-
-
-def columns_of(table: Any, what: str, dates: str = "") -> dict[str, np.ndarray]:
-    """Read the columns of a pandas or Arrow table, or of a mapping. Times of dates become seconds since 1970. Raises
-    ValueError that begins with ``what`` for anything else, and for columns that differ in length. dates: name of the
-    column whose dates stay dates, of whole seconds."""
-    if hasattr(table, "column_names"):  # Arrow
-        columns = {name: table[name].to_pandas().to_numpy() for name in table.column_names}
-    elif hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas
-        columns = {str(name): table[name].to_numpy() for name in table.columns}
-    elif isinstance(table, Mapping):
-        columns = {str(name): array_of(values) for name, values in table.items()}
-    else:
-        raise ValueError(f"{what}: {type(table).__name__} is no table: give a pandas or Arrow table, or a dictionary")
-    sizes = {name: len(values) for name, values in columns.items()}
-    if len(set(sizes.values())) != 1:
-        raise ValueError(f"{what}: columns must have one length, got {sizes or 'no column'}")
-    columns = {name: _plain(values, f"{what}: column {name}") for name, values in columns.items()}
-    is_left = {name: values.dtype.kind == "M" and name != dates for name, values in columns.items()}
-    return {name: values.astype(np.int64) if is_left[name] else values for name, values in columns.items()}
-
-
-def _plain(values: np.ndarray, what: str) -> np.ndarray:
-    """Make a column numbers, text, or dates to the second. Raises ValueError for dates that are missing, or have parts
-    of seconds, and for other objects."""
-    if values.dtype.kind == "M":
-        if np.isnat(values).any():
-            raise ValueError(f"{what}, row {int(np.flatnonzero(np.isnat(values))[0]) + 1}: no date")
-        seconds = values.astype("datetime64[ns]").astype(np.int64)
-        if (seconds % 10**9).any():
-            raise ValueError(f"{what}: dates have parts of seconds: round them, or give integers of a smaller unit")
-        return (seconds // 10**9).astype("datetime64[s]")
-    if values.dtype.kind != "O":
-        return values
-    if len(values) and all(hasattr(value, "timestamp") for value in values):
-        return np.array([value.timestamp() for value in values]).astype("datetime64[s]")
-    if all(isinstance(value, str) for value in values):
-        return values.astype(str)
-    refused = ValueError(f"{what}: values are neither numbers nor words nor vectors of one length")
-    try:
-        stacked = np.stack([np.asarray(value) for value in values]) if len(values) else np.empty(0)
-    except ValueError:
-        raise refused from None
-    if stacked.dtype.kind not in NUMBERS:
-        raise refused
-    return stacked
 
 
 def tables_of(graph: Any, fold: int = 0) -> GraphTables:
@@ -225,9 +179,9 @@ def node_columns(arrays: Mapping[str, np.ndarray], fold: int = 0) -> dict[str, n
         elif name not in LEFT_OUT and values.ndim and values.dtype.kind in NUMBERS:
             columns[RENAMED.get(name, name)] = values[:, 0] if name == "y" and values.shape[1:] == (1,) else values
     if masks:
-        split = np.full(len(next(iter(masks.values()))), -1, np.int8)
-        for number, mask in masks.items():
-            split[mask] = number
+        split = np.full(len(next(iter(masks.values()))), NO_SPLIT, np.int8)
+        for name, mask in masks.items():
+            add_to_split(split, mask, name, "masks of nodes")
         columns["split"] = split
     return columns
 
@@ -239,12 +193,6 @@ def _edge_columns(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and not hasattr(value, "tocoo")
-
-
-def array_of(value: Any) -> np.ndarray:
-    """Return a tensor, array or list as an array."""
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    return value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
 
 
 def save_tables(
@@ -288,7 +236,7 @@ def _columns(columns: Mapping[str, np.ndarray], further: Iterable[str]) -> dict[
         if name in further:
             continue
         declared[name] = {"column": name}
-        if values.dtype.kind in "US":
+        if values.dtype.kind in "US" and name != "split":
             declared[name] |= {"classes": True, "dtype": "int64"}
         elif name not in DEFAULT_DTYPES or (name == "label" and values.dtype.kind == "f"):
             declared[name]["dtype"] = _stored(values.dtype)

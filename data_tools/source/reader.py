@@ -17,7 +17,7 @@ from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, MISSING, IdColumn, 
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
 from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec, table_files
 from hpcgnn.graph.files import FileFormatError, split_relation
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import NO_SPLIT, add_to_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def read_sets(
     spec: SourceSpec, table: NodeSpec | EdgeSpec, column: ColumnSpec, num_rows: int, folder: pathlib.Path
 ) -> np.ndarray:
     """Make a split [N], int8, of arrays of row numbers or masks; -1 where a row of the table is in no set."""
-    split = np.full(num_rows, -1, np.int8)
+    split = np.full(num_rows, NO_SPLIT, np.int8)
     for name, item in column.sets.items():
         if isinstance(item, FileColumn):
             file, reference = item.file, item.column
@@ -147,7 +147,10 @@ def read_sets(
             )
         if not is_mask and len(rows) and (rows.min() < 0 or rows.max() >= num_rows):
             raise FileFormatError(f"{title}: {reference!r} names rows outside of 0 .. {num_rows - 1}")
-        split[rows] = SPLITS.index(name)
+        try:
+            add_to_split(split, rows, name, f"{title}: {reference!r}")
+        except ValueError as error:
+            raise FileFormatError(str(error)) from None
     return split
 
 

@@ -428,6 +428,15 @@ def read_origin(folder: str | os.PathLike) -> dict[str, Any]:
     return {"graph": graph, "set_id": set_id, **{name: value for name, value in origin.items() if value}}
 
 
+def refuse_split_words(group: h5py.Group) -> None:
+    """Raise FileFormatError for a table whose column ``split`` numbers words in their order, so that test may be 0."""
+    if "split" in group and (words := class_names(group["split"])):
+        raise FileFormatError(
+            f"{group.file.filename}: {group.name}/split: its numbers stand for the words "
+            f"{', '.join(words[:5])} in this order, not for train, val and test; convert and partition again"
+        )
+
+
 def class_names(column: h5py.Dataset) -> list[str]:
     """Read the words that a column's numbers from 0 stand for (attribute ``names``, a JSON list); empty for a column of
     plain numbers. Raises FileFormatError for an attribute that is no such list."""

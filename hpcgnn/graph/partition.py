@@ -257,7 +257,10 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
 
 def _read_attributes(file: h5py.File) -> dict[str, dict[str, Any]]:
     """Read the attributes of all columns of nodes and edges, by the columns' places."""
-    columns = (group[name] for table in ("nodes", "edges") for group in file[table].values() for name in group)
+    groups = [group for table in ("nodes", "edges") for group in file[table].values()]
+    for group in groups:
+        files.refuse_split_words(group)
+    columns = (group[name] for group in groups for name in group)
     return {column.name.lstrip("/"): {**column.attrs, "names": files.class_names(column)} for column in columns}
 
 

@@ -216,6 +216,7 @@ def _read_part(
     of_types = [file["nodes"][name] for name in book.node_types]
     nodes = [{key: of_type[key][()] for key in OF_NODES if key in of_type} for of_type in of_types]
     group = file["edges"][relation]
+    files.refuse_split_words(group)
     missing = [column for column in FIXED if column not in group]
     if missing:
         raise KeyError(f"/edges/{relation} has no column {missing[0]}")

@@ -19,7 +19,7 @@ from data_tools.source.formats.dgl_files import PartGraph, read_graph, read_tens
 from data_tools.source.schema import items
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, relation_name
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import NO_SPLIT, add_to_split
 
 ONLY_TYPE, ONLY_RELATION = "_N", "_N:_E:_N"
 
@@ -179,10 +179,10 @@ def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     columns = dict(tensors)
     for key in [key for key in tensors if key.rpartition("/")[2] == "train_mask"]:
         prefix = key.removesuffix("train_mask")
-        split = np.full(len(tensors[key]), -1, np.int8)
+        split = np.full(len(tensors[key]), NO_SPLIT, np.int8)
         for mask, name in MASKS.items():
             if prefix + mask in columns:
-                split[columns.pop(prefix + mask).astype(bool)] = SPLITS.index(name)
+                add_to_split(split, columns.pop(prefix + mask).astype(bool), name, f"masks {prefix}*_mask")
         columns[prefix + "split"] = split
     return columns
 

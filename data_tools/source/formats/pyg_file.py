@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from data_tools.source.objects import GraphTables, array_of, of_store, of_stores
+from data_tools.source.object_columns import array_of
+from data_tools.source.objects import GraphTables, of_store, of_stores
 from hpcgnn.graph.files import FileFormatError
 
 PACKAGES = ("torch_geometric.data.", "torch_geometric.datasets.")  # whose classes are read as their attributes

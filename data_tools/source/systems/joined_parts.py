@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from data_tools.source.formats.chunks_dgl import local_name, stored_column
-from data_tools.source.objects import RENAMED, array_of
+from data_tools.source.object_columns import array_of
+from data_tools.source.objects import RENAMED
 from hpcgnn.graph.files import FileFormatError, relation_name
 
 ENDS = "ends"

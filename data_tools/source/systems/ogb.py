@@ -22,7 +22,8 @@ import numpy as np
 from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, describe_raw, find_split, link_edges, put_splits
 from data_tools.source.formats.pyg_file import load_attributes
-from data_tools.source.objects import NODE, RELATION, GraphTables, array_of, save_tables
+from data_tools.source.object_columns import array_of
+from data_tools.source.objects import NODE, RELATION, GraphTables, save_tables
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import build_spec
 from data_tools.source.systems.content import FolderContent

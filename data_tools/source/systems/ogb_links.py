@@ -18,7 +18,7 @@ import numpy as np
 
 from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, read_rows
-from data_tools.source.objects import array_of
+from data_tools.source.object_columns import array_of
 from hpcgnn.graph.files import (
     GRAPH,
     NEGATIVES,

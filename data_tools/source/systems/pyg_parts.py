@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from data_tools.source.formats.arrays import open_tensors
-from data_tools.source.objects import NODE, array_of
+from data_tools.source.object_columns import array_of
+from data_tools.source.objects import NODE
 from data_tools.source.systems.joined_parts import ENDS, JoinedParts
 from hpcgnn.graph.decode import decode_json
 

@@ -1,0 +1,119 @@
+"""Makes columns of tables in memory plain arrays: numbers, text and dates, of pandas, Arrow, or mappings of arrays.
+
+Dates without a time zone are in UTC, or in the zone that is given. n rows of a table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from data_tools.source.formats.dates import Dates
+from data_tools.source.formats.values import Place
+
+NUMBERS = "biuf"
+UNITS = ("D", "s", "ms", "us", "ns")  # of dates that Arrow reads
+ABSENT = {"NoneType", "NAType", "NaTType"}  # None, pandas.NA, pandas.NaT
+
+
+def columns_of(table: Any, what: str, dates: str = "", zone: str = "UTC") -> dict[str, np.ndarray]:
+    """Read the columns [n] or [n, F] of a pandas or Arrow table, or of a mapping: numbers, text (empty where missing),
+    and dates, which become seconds since 1970. dates: name of the column whose dates stay dates; zone: of dates that
+    name none.
+
+    Raises ValueError that begins with ``what`` for anything else, and for columns that differ in length.
+    """
+    if hasattr(table, "column_names"):  # Arrow
+        columns = {name: table[name].to_pandas().to_numpy() for name in table.column_names}
+    elif hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas
+        columns = {str(name): table[name].to_numpy() for name in table.columns}
+    elif isinstance(table, Mapping):
+        columns = {str(name): array_of(values) for name, values in table.items()}
+    else:
+        raise ValueError(f"{what}: {type(table).__name__} is no table: give a pandas or Arrow table, or a dictionary")
+    sizes = {name: len(values) for name, values in columns.items()}
+    if len(set(sizes.values())) != 1:
+        raise ValueError(f"{what}: columns must have one length, got {sizes or 'no column'}")
+    columns = {name: _plain(values, f"{what}: column {name}", zone) for name, values in columns.items()}
+    return {
+        name: _seconds(values, f"{what}: column {name}", zone) if values.dtype.kind == "M" and name != dates else values
+        for name, values in columns.items()
+    }
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return a tensor, array or list as an array; a list with words is one of objects, so that None stays None."""
+    value = value.detach().cpu() if hasattr(value, "detach") else value
+    values = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
+    return np.array(value, object) if isinstance(value, list | tuple) and values.dtype.kind in "US" else values
+
+
+def _plain(values: np.ndarray, what: str, zone: str) -> np.ndarray:
+    """Make a column numbers (NaN where missing), text, or dates. Raises ValueError for a missing date, and for other
+    objects."""
+    if values.dtype.kind == "M":
+        _refuse_missing(np.isnat(values), what)
+        return values if np.datetime_data(values.dtype)[0] in UNITS else values.astype("datetime64[s]")
+    if values.dtype.kind != "O":
+        return values
+    missing = np.array([_is_missing(value) for value in values], bool)
+    present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
+    if present and all(isinstance(value, datetime.date) for value in present):
+        _refuse_missing(missing, what)
+        return np.array([_moment(value, what, zone) for value in present])
+    if all(isinstance(value, str | uuid.UUID) for value in present):
+        return np.array(["" if _is_missing(value) else str(value) for value in values], str)
+    if all(isinstance(value, int | float | decimal.Decimal | np.number | np.bool_) for value in present):
+        return _numbers(present, missing)
+    refused = ValueError(f"{what}: values are neither numbers nor words nor dates nor vectors of one length")
+    try:
+        stacked = np.stack([np.asarray(value) for value in values])
+    except ValueError:
+        raise refused from None
+    if stacked.dtype.kind not in NUMBERS:
+        raise refused
+    return stacked
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float | np.floating | decimal.Decimal):
+        return value != value
+    return type(value).__name__ in ABSENT
+
+
+def _refuse_missing(missing: np.ndarray, what: str) -> None:
+    if missing.any():
+        raise ValueError(f"{what}, row {int(np.argmax(missing)) + 1}: no date; mend or remove the row")
+
+
+def _moment(value: Any, what: str, zone: str) -> np.datetime64:
+    """Make a date or a time, without a part of it lost, in UTC, or in ``zone`` where it names no zone."""
+    if not isinstance(value, datetime.datetime):
+        return np.datetime64(value, "s")
+    if value.tzinfo is not None:
+        if zone != "UTC":
+            raise ValueError(f"{what}: its dates have a time zone; leave out zone={zone!r}, which is for dates without")
+        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    # Nanoseconds of pandas are beyond what NumPy reads of a datetime.
+    return value.to_datetime64() if hasattr(value, "to_datetime64") else np.datetime64(value)
+
+
+def _numbers(present: list, missing: np.ndarray) -> np.ndarray:
+    """Make integers where all numbers are, and none is missing; else float64 with NaN."""
+    if not missing.any() and all(value == int(value) for value in present if isinstance(value, decimal.Decimal)):
+        return np.array([int(value) if isinstance(value, decimal.Decimal) else value for value in present])
+    values = np.full(len(missing), np.nan)
+    values[~missing] = [float(value) for value in present]
+    return values
+
+
+def _seconds(values: np.ndarray, what: str, zone: str) -> np.ndarray:
+    """Make seconds since 1970 [n] int64 of dates. Raises ValueError for parts of seconds."""
+    if (values != values.astype("datetime64[s]")).any():
+        raise ValueError(f"{what}: dates have parts of seconds: round them, or give integers of a smaller unit")
+    return Dates(zone=zone).parse(values, Place(what, "", 0), 1)
