@@ -15,9 +15,9 @@ from hpcgnn import FlatParameters, GradientSum, GraphModelConfig, NeighborLoader
 class FirstNeighbors(NeighborSampler):
     """The first ``fanout`` in-neighbors of a node, in the order of the edges in the graph file."""
 
-    def sample(self, relation, nodes, fanout, random):
-        """Positions of edges at this rank: ``random`` is the key of draws, which this method does not need."""
-        first = self.partition.edges[relation].indptr
+    def draw(self, lists, nodes, fanout, random):
+        """Positions of edges in the lists: ``random`` is the key of draws, which this method does not need."""
+        first = lists.indptr
         count = np.minimum(first[nodes + 1] - first[nodes], fanout)
         offsets = np.concatenate(([0], np.cumsum(count)))
         return offsets, np.repeat(first[nodes] - offsets[:-1], count) + np.arange(offsets[-1])

@@ -71,11 +71,10 @@ class GraphTask(StepTask):
             for rows in learned.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learned))
-        gradients = {
-            kind: (fetch.route, fetch.summed(torch.zeros_like(rows) if rows.grad is None else rows.grad))
-            for kind, rows in learned.items()
-            for fetch in [plan.fetches[kind]]
-        }
+        gradients = {}
+        for kind, rows in learned.items():
+            fetch, gradient = plan.fetches[kind], torch.zeros_like(rows) if rows.grad is None else rows.grad
+            gradients[kind] = fetch.route, fetch.summed(gradient)
         return loss.detach(), None if scores is None else scores.detach(), gradients
 
     def move_rows(self, gradients: list[Pushed]) -> None:
