@@ -9,7 +9,7 @@ cd "$folder"
 
 # 1. Data: a partition set. Replace this line by yours.
 rm -rf parts/
-python -c "import hpcgnn; hpcgnn.make_synthetic_graph('parts', num_nodes=1000)"
+python -c "import hpcgnn; hpcgnn.make_synthetic_graph('parts', num_nodes=5000)"
 options=(--recipe sage --data.path parts/ --model.layers 2 --model.hidden 32 --sampling.fanouts '[10, 5]'
     --train.batch_size 64 --train.epochs 8)
 
@@ -21,7 +21,7 @@ hpcgnn report sweep/ --format text
 
 # 3. Stop: one of these runs again, which writes a checkpoint and ends at a signal.
 mpirun -np "$ranks" hpcgnn train "${options[@]}" --train.lr 0.01 --train.seed 0 --output.dir stopped/ > stopped.log 2>&1 &
-until [[ -s stopped/metrics.jsonl ]]; do sleep 0.1; done
+until [[ -s stopped/metrics.jsonl ]]; do sleep 0.02; done
 kill -USR1 $!
 wait $! || echo "stopped with exit code $?"
 

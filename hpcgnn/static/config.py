@@ -62,9 +62,8 @@ class GraphSamplingConfig:
             replacement), or "labor". With "labor", the nodes of a batch share draws, so that they sample the same
             neighbors (Balin and Catalyurek, 2023). "recent": the newest neighbors; needs time_column.
         time_column: Column of times, integers or numbers, of edges or nodes. A seed then sees only neighbors whose time
-            is at most its time, on every hop. The time of an edge is its time in the column, or the time of its
-            source node; where both have the column, the later one. Relations without either are not restricted. Empty:
-            no times.
+            is at most its time, on every hop. An edge has its time in the column, or the time of its source node; where
+            both have the column, the later one. Relations without either are not restricted. Empty: no times.
         class_path: Custom class that draws neighbors, such as package.module.Class, a subclass of
             hpcgnn.NeighborSampler; empty: the strategy alone. With strategy "weighted", it gets the weights.
         weight_column: Column of the edges by which strategy "weighted" draws: a number of at least 0 for each edge;

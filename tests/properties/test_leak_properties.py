@@ -294,11 +294,7 @@ def test_labels_among_the_columns_of_edges_are_found(tmp_path):
 
 def test_edges_that_are_held_out_among_the_messages_are_found(tmp_path, monkeypatch):
     """All edges carry messages, those of a step too, so that a model learns what a message from the other end means."""
-
-    def leave_nothing_out(partition, relation, split, *_):
-        return partition, {}, 0
-
-    monkeypatch.setattr(seeds, "_leave_out", leave_nothing_out)
+    monkeypatch.setattr(seeds, "_masks", lambda *_: ({}, 0))
     row = row_of("static", task__kind="link", sampling__fanouts=[-1, -1], task__negative_ends="both")
     assert excess("static", row, tmp_path) > ERRORS + 1
 

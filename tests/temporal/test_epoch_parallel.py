@@ -95,7 +95,7 @@ def test_the_rate_of_a_round_counts_its_epochs(comm, parts, monkeypatch):
     trainer = open_trainer(comm, parts, Path("unused"), config)
     monkeypatch.setattr(trainer, "_write", lambda *_, **line: lines.append(line))
     trainer.progress.train_seconds = 4.0
-    trainer._report_epoch({})
+    trainer._report_epoch({}, {})
     assert lines[0]["samples_per_second"] == trainer.session.batches["train"].sizes.sum() * 2 / 4
 
 
