@@ -1,7 +1,7 @@
 """Does what pages tell a newcomer to do: every command, as it stands, in order, in one bash, in the clone of this file.
 
     python3 tests/stranger.py --first README.md                   the first block
-    python3 tests/stranger.py --rest README.md docs/first_run.md  all others
+    python3 tests/stranger.py --rest README.md docs/first_run.md  all others, but for the same commands
     python3 tests/stranger.py --count                             how many of all pages run unchanged, with a hint, not
 
 What the pages show of the output has to come, in that order: words as they are; numbers within 5 %, but for seconds,
@@ -187,11 +187,14 @@ def main() -> None:
 
 
 def chosen(files: list[Path], first: bool) -> list[Command | Shown]:
-    """The first block of the first page with what is shown of its output, or all else."""
+    """The first block of the first page with what is shown of its output, or all else, but for its commands."""
     found = [part for page in files for part in parts(page)]
     start = next(number for number, part in enumerate(found) if isinstance(part, Command) and not part.inline)
     stop = next(number for number, part in enumerate(found) if isinstance(part, Shown)) + 1
-    return found[start:stop] if first else found[:start] + found[stop:]
+    block = found[start:stop]
+    has_run = {part.words for part in block if isinstance(part, Command)}
+    rest = [part for part in found[:start] + found[stop:] if isinstance(part, Shown) or part.words not in has_run]
+    return block if first else rest
 
 
 if __name__ == "__main__":
