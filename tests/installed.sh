@@ -44,7 +44,7 @@ use() {
     (
         cd "$folder"
         PATH=$environment/bin:/usr/bin:/bin
-        python -m hpcgnn.info && mpirun -np 2 hpcgnn train
+        python -m hpcgnn.info && mpirun -np 2 hpcgnn train --train.epochs 1
     ) >"$log" 2>&1 || { cat "$log" >&2 && return 1; }
     grep -E "self-check: kernels and exchange agree|best epoch|results in" "$log" | tee "$log.seen"
     expect "info, or the training's results, are not among what was printed" test "$(wc -l <"$log.seen")" = 3
