@@ -40,6 +40,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_btl": "^ofi",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         "TMPDIR": str(folder),
     }
 
