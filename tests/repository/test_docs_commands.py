@@ -24,15 +24,15 @@ LONG = (
     "measurements/snapshots.md", "measurements/static.md", "measurements/temporal.md", "models.md", "own_data.md",
     "partition.md", "performance.md", "recipes.md", "runs.md", "scaling.md", "slurm.md", "snapshots.md", "static.md",
     "static_sampling.md", "tutorials/classify_papers.md", "tutorials/forecast_sensors.md",
-    "tutorials/further.md", "tutorials/knowledge_graph.md", "tutorials/next_week.md", "tutorials/recommend_items.md",
-    "tutorials/tgn_on_events.md",
+    "tutorials/further.md", "tutorials/index.md", "tutorials/knowledge_graph.md", "tutorials/next_week.md",
+    "tutorials/pyg_sage.md", "tutorials/recommend_items.md", "tutorials/tgn_on_events.md",
 )  # fmt: skip
 MOST_HINTS = 40
 
 
 def environment(folder: Path) -> dict[str, str]:
     """What an activated environment sets, and what README.md names for root and more ranks than cores. No rank is bound
-    to a core, as test machines are shared."""
+    to a core, and one that waits leaves its core to others, as test machines are shared."""
     return clean_environment() | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -43,14 +43,18 @@ def run_script(name: str, folder: Path, ranks: int) -> str:
 
 
 @RANKS
-def test_classify_papers(tmp_path, ranks):
-    """Most papers without a topic get the right one."""
+def test_classify_papers(tmp_path, mpirun, ranks):
+    """Most papers without a topic get the right one. A loop trains on the same parts, as the tutorial of PyG says."""
     printed = run_script("classify_papers.sh", tmp_path, ranks)
     right, total = map(int, re.search(r"correct: (\d+) of (\d+) papers", printed).groups())
     assert total == 195
     assert right > 0.85 * total
     with open(tmp_path / "topics.csv") as file:
         assert {row["class"] for row in csv.DictReader(file)} == {"biology", "chemistry", "physics", "statistics"}
+    if ranks == 2:
+        pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+        printed = mpirun(ranks, EXAMPLES / "pyg_sage.py", "parts/", 4, cwd=tmp_path).stdout
+        assert re.findall(r"^epoch (\d+): loss [\d.]+, test accuracy [\d.]+$", printed, re.MULTILINE) == [*"01234"]
 
 
 @RANKS
