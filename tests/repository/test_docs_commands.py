@@ -78,6 +78,16 @@ def test_commands_of_a_page(page, tmp_path, capfd):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("program", sorted((REPOSITORY / "examples").glob("own_*.py")), ids=lambda path: path.stem)
+def test_first_lines_of_custom_parts_have_a_command_of_their_page(program):
+    """Which runs it, for fewer epochs."""
+    lines = "\n\n".join(program.read_text().split('"""')[1].split("\n\n")[2:])
+    first = docs_commands._of_paragraph(program.name, 1, lines.rstrip("\n"))[0]
+    assert "hpcgnn train" in first.words
+    assert any(set(first.words.split()) <= set(command.words.split()) for command in COMMANDS["own_model.md"])
+
+
+@pytest.mark.serial
 def test_commands_are_taken_word_for_word(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

@@ -100,21 +100,6 @@ def test_a_missing_library_is_named(tmp_path):
     assert lines == ["this example needs PyTorch Geometric: pip install torch-geometric"]
 
 
-@pytest.mark.parametrize(
-    ("program", "options"),
-    [
-        ("own_model.BilinearTGN", ["--data.synthetic_events=600"]),
-        ("own_static_model.MeanSAGE", ["--kind=static", "--data.synthetic_nodes=300"]),
-        ("own_snapshot_model.NeighborGRU", ["--kind=snapshots", "--data.synthetic_nodes=60"]),
-    ],
-)
-def test_custom_models_train_by_the_command(tmp_path, mpirun, program, options):
-    """As the first lines of their files say."""
-    command = ["-m", "hpcgnn", "train", f"--model.class_path={program}", "--train.epochs=1", "--output.dir=run"]
-    mpirun(2, *command, *options, cwd=tmp_path, env={"PYTHONPATH": str(EXAMPLES)})
-    assert (tmp_path / "run" / "finished").exists()
-
-
 def test_a_custom_loss_and_callback_train_by_the_command(tmp_path, mpirun):
     """As the first lines of their file say; the averages are of the model."""
     command = ["-m", "hpcgnn", "train", "--kind=static", "--task.loss_path=own_loss_and_callback.focal_loss"]
