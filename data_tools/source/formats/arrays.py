@@ -92,7 +92,7 @@ class ArraysTable(Table):
 
     def size(self, reference: Any) -> Size:
         """Measure the file, whose rows are the rows of an array."""
-        array = type(self)(self.source, self.spec).array(reference)  # which is dropped with that table
+        array = type(self)(self.source, self.spec).array(listed(reference)[0])  # which is dropped with that table
         largest = max(array.nbytes, os.path.getsize(self.source.path), self.memory())
         return Size(len(array) if array.ndim else 0, array.nbytes, 1 + largest // BLOCK_BYTES)
 
@@ -101,27 +101,34 @@ class ArraysTable(Table):
         fresh = type(self)(self.source, self.spec)
         if sparse is not None:
             return super(ArraysTable, fresh).column_bytes(reference, sparse, row)
-        return NUMBER_BYTES * fresh.array(reference).size
+        return NUMBER_BYTES * sum(fresh.array(item).size for item in listed(reference))
 
-    def batches(self, references: Mapping[str, str | Sparse]) -> Iterator[dict[str, Raw]]:
-        """Yield pieces of the requested arrays. Raises FileFormatError where they differ in their number of rows."""
-        columns = {key: self._column(reference) for key, reference in references.items()}
-        lengths = {str(references[key]): column.shape[0] for key, column in columns.items()}
+    def batches(self, references: Mapping[str, str | Sparse | list]) -> Iterator[dict[str, Raw]]:
+        """Yield pieces of the requested arrays; of a list, side by side. Raises FileFormatError where arrays differ in
+        their number of rows."""
+        found = {key: [self._column(item) for item in listed(ref)] for key, ref in references.items()}
+        labels = {key: [str(item) for item in listed(ref)] for key, ref in references.items()}
+        columns = [column for parts in found.values() for column in parts]
+        lengths = {name: column.shape[0] for key in found for name, column in zip(labels[key], found[key], strict=True)}
         if len(set(lengths.values())) > 1:
             raise FileFormatError(f"{self.name}: the selected arrays differ in their number of rows: {lengths}")
         num_rows = next(iter(lengths.values()), 0)
-        for start, stop in slabs(num_rows, max(map(row_bytes, columns.values())), SLAB_BYTES):
-            yield {
-                key: Raw([part := column[start:stop]], [str(references[key])], part.ndim == 1, stop - start, True)
-                for key, column in columns.items()
-            }
-            for column in columns.values():
+        for start, stop in slabs(num_rows, max(map(row_bytes, columns)), SLAB_BYTES):
+            batch = {}
+            for key, reference in references.items():
+                parts = [column[start:stop] for column in found[key]]
+                is_scalar = not isinstance(reference, list) and parts[0].ndim == 1
+                batch[key] = Raw(parts, labels[key], is_scalar, stop - start, True)
+            yield batch
+            for column in columns:
                 for array in (column.indices, column.data) if isinstance(column, SparseRows) else (column,):
                     forget(array)
 
     def array(self, reference: str) -> np.ndarray:
         """Read one array, its index applied. Raises FileFormatError naming the arrays of the file when it is
         missing."""
+        if reference in self._names:  # also a name with brackets
+            return self._load(reference)
         match = REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
         if match is None:
             raise FileFormatError(f"{self.name}: {reference!r} is not an array of it; it has {self._listed}")
@@ -237,6 +244,11 @@ class TensorsTable(ArraysTable):
             with zipfile.ZipFile(self.source.path) as archive:
                 size = sum(info.file_size for info in archive.infolist())
         return SPARSE_COPIES * size + TORCH_BYTES
+
+
+def listed(reference: Any) -> list:
+    """Return a list of references as it is, and one as a list."""
+    return reference if isinstance(reference, list) else [reference]
 
 
 def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
