@@ -24,6 +24,11 @@ class Classes:
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Give the codes [n] of a piece of the column, in order of first appearance, -1 for empty words."""
         if self._fill is None:
+            part, place = single(raw, file, first_row)
+            empty = pc.equal(pc.fill_null(to_text(part, place), ""), "").to_numpy(zero_copy_only=False)
+            if empty.any():
+                remedy = "mend the row, or declare a fill for the column, such as fill: -1"
+                raise place.error(int(np.argmax(empty)), f"the word is missing; {remedy}")
             words = parse_names(raw, file, first_row)
         else:
             words = pc.utf8_trim_whitespace(pc.fill_null(to_text(*single(raw, file, first_row)), ""))

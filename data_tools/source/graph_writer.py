@@ -21,7 +21,7 @@ from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
 from data_tools.source.rewrite import create_table, write_column
 from data_tools.source.segments import ArraySegments, sorted_buckets
-from data_tools.source.spec import SourceSpec
+from data_tools.source.spec import EdgeSpec, NodeSpec, SourceSpec
 from data_tools.source.spool import forget
 from hpcgnn.graph.files import GRAPH, FileFormatError, create_column, file_hash, row_bytes, slabs, writing
 from hpcgnn.graph.splits import NO_SPLIT
@@ -67,6 +67,7 @@ def write_graph(
             group = create_table(file, "nodes", name, table.space.num_nodes, type_id)
             write_nodes(group, table, folder, num_buckets)
             summary.nodes[name] = table.space.num_nodes
+            summary.notes.extend(note_unlabeled(group, name, table.spec))
             if table.space.trimmed is not None:
                 summary.notes.append(f"{name}: white space around ids left out, first in {table.space.trimmed}")
             missing = table.num_missing
@@ -80,6 +81,18 @@ def write_graph(
             summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
             write_relation(file, edge, chosen, summary)
     return summary
+
+
+def note_unlabeled(group: h5py.Group, name: str, table: NodeSpec | EdgeSpec) -> list[str]:
+    """Count the labels of a table that are not known, by the fill that stands for them, in a note, or none."""
+    fill = table.columns["label"].fill if "label" in table.columns and "label" in group else None
+    if fill is None or fill >= 0:
+        return []
+    count, column = 0, group["label"]
+    for start, stop in slabs(len(column), row_bytes(column)):
+        labels = column[start:stop].reshape(stop - start, -1)
+        count += int(np.count_nonzero((np.isnan(labels) if fill != fill else labels == fill).all(axis=1)))
+    return [f"{name}: {count:,} of {len(column):,} without a label"] if count else []
 
 
 def find_range(column: np.ndarray) -> tuple[int, int]:
@@ -113,7 +126,9 @@ def describe_spec(value: Any) -> Any:
         return {field.name: describe_spec(item) for field, item in pairs if item not in (None, [], {}, field.default)}
     if isinstance(value, dict):
         return {str(name): describe_spec(item) for name, item in value.items()}
-    return [describe_spec(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [describe_spec(item) for item in value]
+    return ".nan" if isinstance(value, float) and value != value else value  # as in YAML; JSON has no NaN
 
 
 def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_buckets: int) -> None:
@@ -203,6 +218,8 @@ def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: 
             group.attrs["source_name"] = edge.type_name
         write_edges(group, edge, src, dst, chosen)
         summary.edges[name] = chosen.num_edges
+        if name == edge.spec.relation:
+            summary.notes.extend(note_unlabeled(group, name, edge.spec))
 
 
 def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.ndarray, chosen: EdgeRows) -> None:

@@ -56,8 +56,8 @@ blank node of triples belongs to its file.
 
 A column is a name, a position (0, 1, ...), a range of positions ("4:", one matrix; dropped when it selects nothing) or
 a list of names and positions. In npz, npy and mat files it is an array with an optional index as in NumPy:
-"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is the content of an npy file). The long form of a column is a
-mapping with one of `column`, `sparse` and `sets`, and further keys:
+"edges[:,0]", "edge_index[1]", "array[1:]" ("array" is the content of an npy file), or a list of such arrays. The long
+form of a column is a mapping with one of `column`, `sparse` and `sets`, and further keys:
 
 - `column`: the short form of the column.
 - `sparse`: prefix of the arrays data, indices, indptr, shape, or data, row, col, shape, of a sparse matrix.
@@ -66,7 +66,7 @@ mapping with one of `column`, `sparse` and `sets`, and further keys:
 - `file`: the file with the column, row-aligned. Default: the file of the table.
 - `dtype`: the type of the stored values.
 - `fill`: stored for empty and NaN values. .nan, in a column of floats to be learned: not known; neither loss nor
-  metrics count it.
+  metrics count it. Default in `label`: -1 for classes, .nan for floats.
 - `values`: a mapping of the source's words to integers.
 - `classes: true`: the words are numbered in their order, and stored as attribute `names` of the column.
 

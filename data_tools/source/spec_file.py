@@ -124,7 +124,8 @@ def build_tables(kind: type, what: str, data: Any) -> list:
 
 def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSpec:
     """Make one column of its short form (a reference) or its long form (a mapping), with the default dtype of its
-    name. Raises ValueError for a name that is ``taken``."""
+    name, and, of labels, the fill that stands for a label that is not known. Raises ValueError for a name that is
+    ``taken``."""
     where = f"{where}.columns.{name}"
     if name in taken or "/" in name:
         other = name.replace("/", "_") + "_"
@@ -141,7 +142,11 @@ def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSp
     if dtype is None:
         raise ValueError(f"{where}: key 'dtype' is missing; only {', '.join(DEFAULT_DTYPES)} have a default")
     check_values(where, name, column, np.dtype(dtype))
-    return dataclasses.replace(column, dtype=dtype)
+    fill = column.fill
+    if fill is None and name == "label" and not column.values:
+        # Not for plain integers: where they are numbers to predict, -1 is one of them.
+        fill = -1 if column.classes else math.nan if dtype in ("float32", "float64") else None
+    return dataclasses.replace(column, dtype=dtype, fill=fill)
 
 
 def check_values(where: str, name: str, column: ColumnSpec, dtype: np.dtype) -> None:
