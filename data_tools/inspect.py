@@ -70,7 +70,7 @@ def render_head(report: Report) -> Lines:
         if isinstance(source, str):
             lines.append(f"  from {source}")
             continue
-        lines.append(f"  from {source['name']} ({source['bytes']:,} bytes, sha256 {source['sha256']})")
+        lines.append(f"  from {files.source_name(source)} ({source['bytes']:,} bytes, sha256 {source['sha256']})")
     if "spec" in report:
         lines.append(f"  read by {json.dumps(report['spec'])}")
     return lines

@@ -20,6 +20,7 @@ from hpcgnn import config as configuration
 from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import DistributedError, World, mpi_is_cuda_aware, mpi_version
+from hpcgnn.graph import files
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
 from hpcgnn.loop.checkpoint import BEST, MANIFEST, STATE, check_files, read_manifest
@@ -62,7 +63,9 @@ def _sources(folder: Path) -> list[str]:
     origin = read_sources(folder)
     if not origin:
         return []
-    sources = [s if isinstance(s, str) else f"{s['name']} (sha256 {s['sha256']})" for s in origin.get("sources", [])]
+    sources = [
+        s if isinstance(s, str) else f"{files.source_name(s)} (sha256 {s['sha256']})" for s in origin.get("sources", [])
+    ]
     graph = f"graph {origin['graph']['name']} (sha256 {origin['graph']['sha256']})"
     return [graph, *(f"  from {source}" for source in sources)]
 

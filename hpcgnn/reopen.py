@@ -167,7 +167,7 @@ def read_sources(folder: Path) -> dict[str, Any]:
         origin = decode_json(path.read_text())
         texts = [origin["graph"]["name"], origin["graph"]["sha256"]]
         for source in origin.get("sources", []):
-            texts += [source] if isinstance(source, str) else [source["name"], source["sha256"]]
+            texts += [source] if isinstance(source, str) else [files.source_name(source), source["sha256"]]
         if all(isinstance(text, str) for text in texts):
             return origin
         problem = "names and hashes must be text"

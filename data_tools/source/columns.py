@@ -66,7 +66,7 @@ def read_fields(
         here = [field for field in fields if field.file == file]
         spools = {field.name: Spool(folder) for field in here}
         for piece in spec.files[file].pieces():
-            table = piece.open(numbers.get(piece.source, 1))
+            table = piece.open(numbers.get(piece.text, 1))
             num_rows = read_piece(piece, table, here, spools, may_be_empty=bool(spec.files[file].chunks))
             if origin is not None and file == fields[0].file:
                 origin.add(pathlib.Path(piece.title).name, num_rows)
@@ -82,7 +82,7 @@ def read_piece(piece: FileSpec, table: Table, fields: list[Field], spools: dict[
     """Add the columns of one file to spools; returns its number of rows. ``may_be_empty``: a file without a byte, which
     lacks even the names of its columns, has no rows."""
     if may_be_empty:
-        with piece.source.open() as stream:
+        with piece.text.open() as stream:
             if not stream.read(1):
                 return 0
     first_row = 0

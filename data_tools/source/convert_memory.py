@@ -56,7 +56,7 @@ class Files:
     def tables(self, names: Iterable[str]) -> list[Table]:
         """Open all chunks of some files."""
         pieces = (piece for name in names for piece in self.spec.files[name].pieces())
-        return [self.opened.setdefault(piece.source, piece.open()) for piece in pieces]
+        return [self.opened.setdefault(piece.text, piece.open()) for piece in pieces]
 
     def size(self, table: NodeSpec | EdgeSpec, column: Reference) -> Size:
         """Add up the sizes of the files that hold a column of a table."""

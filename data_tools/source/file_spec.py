@@ -42,6 +42,7 @@ class FileSpec:
         comment: Characters; a line that starts with one of them is skipped.
         quote: none: quotes are part of values, which is the default with tabs; not with whitespace.
         encoding: Encoding of text, such as latin-1 or utf-16.
+        source: Where the content comes from, such as a URL or a query, as the graph file and predictions keep it.
     """
 
     path: str | None = None
@@ -56,6 +57,7 @@ class FileSpec:
     comment: str = ""
     quote: Literal[None, "none", '"'] = None
     encoding: str = UTF8
+    source: str = ""
 
     def __post_init__(self):
         try:
@@ -91,7 +93,7 @@ class FileSpec:
         ]
 
     @property
-    def source(self) -> TextSource:
+    def text(self) -> TextSource:
         """The file itself; it has no chunks."""
         return TextSource(pathlib.Path(str(self.path)), self.member, self.encoding)
 
@@ -110,13 +112,13 @@ class FileSpec:
     @property
     def kind(self) -> str:
         """The format: as declared, or by the suffix."""
-        by_suffix = (name for name, row in FORMATS.items() if self.source.suffix in row.suffixes)
+        by_suffix = (name for name, row in FORMATS.items() if self.text.suffix in row.suffixes)
         return next(by_suffix, "text") if self.format == "auto" else self.format
 
     def open(self, number: int = 1) -> Table:
         """Make the reader of the file, which has no chunks; number: which of the files with blank nodes it is, from 1.
         Raises FileFormatError for a missing file."""
-        source, row = self.source, FORMATS[self.kind]
+        source, row = self.text, FORMATS[self.kind]
         source.check()
         if self.member is not None and not row.in_archives:
             raise FileFormatError(f"{source.name}: {self.kind} files are not read inside of archives; unpack it")

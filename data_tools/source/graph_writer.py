@@ -105,14 +105,14 @@ def find_range(column: np.ndarray) -> tuple[int, int]:
 
 
 def describe_source(file: FileSpec) -> dict[str, object]:
-    """Describe a source file by name, size and sha256; no folder, since files move. For chunks and the files of a
-    folder: the sum of their sizes, and the sha256 of their sha256."""
+    """Describe a source file by name, size and sha256, and by its declared source; no folder, since files move. For
+    chunks and the files of a folder: the sum of their sizes, and the sha256 of their sha256."""
     paths = [str(piece.path) for piece in file.pieces()]
     hashes = [file_hash(path) for path in paths]
     described = {"name": pathlib.Path(paths[0]).name, "bytes": sum(map(os.path.getsize, paths)), "sha256": hashes[0]}
     if paths != [file.path]:
         described |= {"sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(), "chunks": len(paths)}
-    return described
+    return described | ({"source": file.source} if file.source else {})
 
 
 def describe_spec(value: Any) -> Any:

@@ -19,6 +19,7 @@ A spec is a YAML file; the presets are just such files::
         comment: "#%"             # lines that start with one of these characters are skipped
         quote: '"'                # none: quotes are part of values, as by default with tabs; not with whitespace
         encoding: latin-1         # of text that is not UTF-8
+        source: https://host/e.gz # where the content comes from, as the graph file and predictions keep it
     nodes:                        # the order gives type_id
       - type: user
         ids: int                  # int, string; row: the ids are the row numbers 0 .. num_nodes-1 of the table
@@ -279,7 +280,7 @@ class SourceSpec:
     def triples_files(self) -> dict[TextSource, int]:
         """Number the files that have blank nodes, from 1: such a node belongs to its file."""
         pieces = [piece for name in self.used_files() for piece in self.files[name].pieces()]
-        sources = dict.fromkeys(piece.source for piece in pieces if FORMATS[piece.kind].has_blank_nodes)
+        sources = dict.fromkeys(piece.text for piece in pieces if FORMATS[piece.kind].has_blank_nodes)
         return {source: number for number, source in enumerate(sources, 1)}
 
     def used_files(self) -> list[str]:

@@ -4,9 +4,10 @@ This module alone has the format names, versions and the layout's invariants; ev
 goes through it. Layout (all integers int64 unless said otherwise; E rows are in file order):
 
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
-"static", "snapshots"), ``sources`` (JSON list: name, bytes and sha256 of each source file), ``spec?`` (JSON: how they
-were read, as far as it differs from the defaults, with files by their names); of a snapshot graph ``num_snapshots`` (S)
-and ``splits`` (JSON: first and last snapshot of train, val, test) where the source has any::
+"static", "snapshots"), ``sources`` (JSON list: name, bytes and sha256 of each source file, and its declared source, if
+any), ``spec?`` (JSON: how they were read, as far as it differs from the defaults, with files by their names); of a
+snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first and last snapshot of train, val, test) where the source
+has any::
 
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
@@ -426,6 +427,11 @@ def read_origin(folder: str | os.PathLike) -> dict[str, Any]:
         graph = {"name": str(book.attrs.get("source_name", "")), "sha256": str(book.attrs["source_hash"])}
         set_id = str(book.attrs["set_id"])
     return {"graph": graph, "set_id": set_id, **{name: value for name, value in origin.items() if value}}
+
+
+def source_name(source: dict[str, Any]) -> str:
+    """Name a source file, as the attribute ``sources`` describes it, with the place that its content comes from."""
+    return source["name"] + (f" of {source['source']}" if source.get("source") else "")
 
 
 def refuse_split_words(group: h5py.Group) -> None:
