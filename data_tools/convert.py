@@ -26,7 +26,7 @@ from data_tools.source.formats.ogb_folder import choose_direction
 from data_tools.source.formats.pyg_file import load_pyg
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.graph_writer import Summary, write_graph
-from data_tools.source.objects import save_tables
+from data_tools.source.object_spec import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
@@ -158,7 +158,9 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     if not {"data"} <= assigned.keys() <= {"data", "fold", "undirected"}:
         raise ValueError("--preset pyg: give --set data=FILE.pt, and --set fold=0 and --set undirected=true if need be")
     tables = load_pyg(assigned["data"], int(assigned.get("fold", "0")))
-    return FolderContent(build_spec(save_tables(tables, unpacked, assigned.get("undirected") == "true"), unpacked, {}))
+    options = {"undirected": True} if assigned.get("undirected") == "true" else {}
+    spec = build_spec(save_tables(tables, unpacked, options, pathlib.Path(assigned["data"]).name), unpacked, {})
+    return FolderContent(spec, tables.notes)
 
 
 # Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder.

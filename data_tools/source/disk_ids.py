@@ -154,7 +154,7 @@ class DiskColumn(IdColumn):
                 # The batch is stored in order of its buckets, and within a bucket in order of its rows.
                 place = np.flatnonzero(buckets == buckets[row]).tolist().index(row)
                 value = self._ids.read(batch, int(buckets[row]))[place].as_py()
-                raise unknown_id(raw, file, first_row + int(present[row]), value, self._space.type)
+                raise unknown_id(raw, file, first_row + int(present[row]), value, self._space)
             piece[present] = rows
             forget(codes)
 

@@ -106,7 +106,7 @@ class IdColumn:
         codes = self._space.encode(ids)
         if not self._drop and len(unknown := np.flatnonzero(codes == UNKNOWN)):
             at = int(unknown[0])
-            raise unknown_id(raw, file, first_row + int(rows[at]), ids[at : at + 1].tolist()[0], self._space.type)
+            raise unknown_id(raw, file, first_row + int(rows[at]), ids[at : at + 1].tolist()[0], self._space)
         return codes
 
     def resolve(self, codes: np.ndarray) -> None:
@@ -224,13 +224,18 @@ def find_missing(part: pa.Array | np.ndarray, place: Place, text: bool, is_exact
 ID_SPACES: dict[str, type[IntegerIds | TextIds | RowIds]] = {"int": IntegerIds, "string": TextIds, "row": RowIds}
 
 
-def unknown_id(raw: Raw, file: str, row: int, value: int | str, node_type: str) -> RowError:
+def unknown_id(raw: Raw, file: str, row: int, value: int | str, space: IdSpace) -> RowError:
     """Make the error for an edge (or a row) that names a node which its type does not have; ``row`` is 0-based."""
-    return RowError(
-        f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {node_type}; add it to the node "
-        "table, or set others: add (with a fill for each column), or dangling: drop on the relation",
-        row,
-    )
+    what = f"{file}: column {raw.labels[0]}, row {row + 1}: no node {value!r} of type {space.type}"
+    if isinstance(space, RowIds):
+        what += f", whose {space.num_nodes:,} nodes are numbered by rows from 0"
+        remedy = "name the column of ids of its table (id), or set dangling: drop on the relation"
+    else:
+        remedy = (
+            "add it to the node table, or set others: add (with a fill for each column), or dangling: drop on the "
+            "relation"
+        )
+    return RowError(f"{what}; {remedy}", row)
 
 
 def fixed_width(text: pa.Array, dtype: np.dtype) -> np.ndarray:

@@ -16,34 +16,42 @@ import numpy as np
 from data_tools.source.formats.dates import Dates
 from data_tools.source.formats.values import Place
 
-NUMBERS = "biuf"
+NUMBERS, TEXT = "biuf", "US"  # kinds of dtypes
 UNITS = ("D", "s", "ms", "us", "ns")  # of dates that Arrow reads
 ABSENT = {"NoneType", "NAType", "NaTType"}  # None, pandas.NA, pandas.NaT
 
 
-def columns_of(table: Any, what: str, dates: str = "", zone: str = "UTC") -> dict[str, np.ndarray]:
-    """Read the columns [n] or [n, F] of a pandas or Arrow table, or of a mapping: numbers, text (empty where missing),
-    and dates, which become seconds since 1970. dates: name of the column whose dates stay dates; zone: of dates that
-    name none.
+def columns_of(table: Any, what: str) -> dict[str, np.ndarray]:
+    """List the columns [n] or [n, F] of a pandas or Arrow table, or of a mapping, as they are; ``plain_column`` makes
+    values of them that can be stored. Levels of a pandas index that have a name are columns, too.
 
     Raises ValueError that begins with ``what`` for anything else, and for columns that differ in length.
     """
     if hasattr(table, "column_names"):  # Arrow
         columns = {name: table[name].to_pandas().to_numpy() for name in table.column_names}
     elif hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas
-        columns = {str(name): table[name].to_numpy() for name in table.columns}
+        names = [str(name) for name in table.columns]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"{what}: several columns are called {', '.join(sorted(twice))}; rename them")
+        levels = [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]
+        columns = {str(name): table.index.get_level_values(name).to_numpy() for name in levels}
+        columns |= {str(name): table[name].to_numpy() for name in table.columns}
     elif isinstance(table, Mapping):
         columns = {str(name): array_of(values) for name, values in table.items()}
     else:
         raise ValueError(f"{what}: {type(table).__name__} is no table: give a pandas or Arrow table, or a dictionary")
-    sizes = {name: len(values) for name, values in columns.items()}
+    sizes = {name: len(values) if values.ndim else 1 for name, values in columns.items()}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"{what}: columns must have one length, got {sizes or 'no column'}")
-    columns = {name: _plain(values, f"{what}: column {name}", zone) for name, values in columns.items()}
-    return {
-        name: _seconds(values, f"{what}: column {name}", zone) if values.dtype.kind == "M" and name != dates else values
-        for name, values in columns.items()
-    }
+    return columns
+
+
+def plain_column(values: np.ndarray, what: str, keeps_dates: bool = False, zone: str = "UTC") -> np.ndarray:
+    """Make a column numbers (NaN where missing), text (empty where missing), or dates, which become seconds since 1970
+    unless it ``keeps_dates``. zone: of dates that name none. Raises ValueError that begins with ``what`` for missing
+    dates and other objects."""
+    values = _plain(values, what, zone)
+    return _seconds(values, what, zone) if values.dtype.kind == "M" and not keeps_dates else values
 
 
 def array_of(value: Any) -> np.ndarray:
@@ -54,12 +62,13 @@ def array_of(value: Any) -> np.ndarray:
 
 
 def _plain(values: np.ndarray, what: str, zone: str) -> np.ndarray:
-    """Make a column numbers (NaN where missing), text, or dates. Raises ValueError for a missing date, and for other
-    objects."""
+    refused = ValueError(f"{what}: values are neither numbers nor words nor dates nor vectors of one length")
     if values.dtype.kind == "M":
         _refuse_missing(np.isnat(values), what)
         return values if np.datetime_data(values.dtype)[0] in UNITS else values.astype("datetime64[s]")
     if values.dtype.kind != "O":
+        if values.dtype.kind not in NUMBERS + TEXT:
+            raise refused
         return values
     missing = np.array([_is_missing(value) for value in values], bool)
     present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
@@ -70,7 +79,6 @@ def _plain(values: np.ndarray, what: str, zone: str) -> np.ndarray:
         return np.array(["" if _is_missing(value) else str(value) for value in values], str)
     if all(isinstance(value, int | float | decimal.Decimal | np.number | np.bool_) for value in present):
         return _numbers(present, missing)
-    refused = ValueError(f"{what}: values are neither numbers nor words nor dates nor vectors of one length")
     try:
         stacked = np.stack([np.asarray(value) for value in values])
     except ValueError:

@@ -31,7 +31,7 @@ from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
 
 DOCS = REPOSITORY / "docs"
 EXAMPLES = REPOSITORY / "examples"
-BLOCKS = {"partition": 1, "data": 1, "own_data": 1, "python": 1}  # of Python, by page; each has a test here
+BLOCKS = {"partition": 1, "data": 1, "own_data": 2, "python": 1}  # of Python, by page; each has a test here
 
 
 @pytest.mark.serial
@@ -49,12 +49,18 @@ def program(page: str, folder: Path, number: int = 0):
 
 @pytest.mark.serial
 def test_frames_become_graph_files(tmp_path, monkeypatch):
-    """The block of own_data.md."""
+    """The blocks of own_data.md."""
     monkeypatch.chdir(tmp_path)
     program("own_data", tmp_path)
     with h5py.File(tmp_path / "buys.h5") as file:
         assert file["edges/user.buys.item/time"][()].tolist() == [1704067200, 1704153600, 1704412800]
         assert file["nodes/user/id"][()].tolist() == [b"ann", b"bob"]
+    program("own_data", tmp_path, 1)
+    with h5py.File(tmp_path / "orders.h5") as file:
+        edges = file["edges/user.buys.item"]
+        assert edges["feat"][()].tolist() == [[2.5, 3], [4, 1]]
+        assert edges["time"][()].tolist() == [1704061800000, 1704092400000]  # in UTC, an hour before Berlin
+        assert file["nodes/item/label"][()].tolist() == [-1, 0]  # of cup and pen
 
 
 def example(name: str):

@@ -6,7 +6,8 @@ import pathlib
 from typing import Any
 
 from data_tools.source.object_columns import array_of
-from data_tools.source.objects import GraphTables, of_store, of_stores
+from data_tools.source.object_spec import GraphTables
+from data_tools.source.objects import of_store, of_stores
 from hpcgnn.graph.files import FileFormatError
 
 PACKAGES = ("torch_geometric.data.", "torch_geometric.datasets.")  # whose classes are read as their attributes
@@ -71,7 +72,9 @@ def _tables(graph: Any, fold: int) -> GraphTables:
         return of_store(graph, graph.get("num_nodes"), fold)
     if "_node_store_dict" in vars(graph):
         nodes = {kind: vars(store)["_mapping"] for kind, store in graph._node_store_dict.items()}
-        return of_stores(nodes, {kind: vars(store)["_mapping"] for kind, store in graph._edge_store_dict.items()}, fold)
+        edges = {kind: vars(store)["_mapping"] for kind, store in graph._edge_store_dict.items()}
+        further = vars(graph).get("_global_store")
+        return of_stores(nodes, edges, fold, {} if further is None else vars(further)["_mapping"])
     store = vars(graph._store)["_mapping"]
     count = store.get("num_nodes")
     return of_store(store, None if count is None else int(array_of(count)), fold)

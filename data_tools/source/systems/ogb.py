@@ -23,7 +23,8 @@ from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, describe_raw, find_split, link_edges, put_splits
 from data_tools.source.formats.pyg_file import load_attributes
 from data_tools.source.object_columns import array_of
-from data_tools.source.objects import NODE, RELATION, GraphTables, save_tables
+from data_tools.source.object_spec import ENDS, GraphTables, ObjectTable, save_tables
+from data_tools.source.objects import NODE, RELATION
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import build_spec
 from data_tools.source.systems.content import FolderContent
@@ -136,9 +137,6 @@ def describe_processed(path: pathlib.Path, unpacked: pathlib.Path) -> dict[str, 
     spec = save_tables(tables, unpacked)
     for file in spec["files"].values():
         file["path"] = str(unpacked / file["path"])
-    for column in (table["columns"]["label"] for table in spec["nodes"] if "label" in table.get("columns", {})):
-        if column.get("dtype", "").startswith("float"):
-            column["fill"] = np.nan
     return spec
 
 
@@ -156,17 +154,18 @@ def homogeneous_tables(graph: Mapping[str, Any]) -> GraphTables:
             edges[NAMES.get(column, column)] = array_of(values)
     edges = {"src": ends[0], "dst": ends[1], **{name: one_column(name, values) for name, values in edges.items()}}
     nodes = {name: one_column(name, values) for name, values in nodes.items()}
-    return GraphTables({NODE: nodes}, {NODE: int(graph["num_nodes"])}, {RELATION: edges})
+    count = int(graph["num_nodes"])
+    return GraphTables({NODE: ObjectTable(nodes, count=count)}, {RELATION: ObjectTable(edges, keys=ENDS)})
 
 
 def typed_tables(graph: Mapping[str, Any]) -> GraphTables:
     """Make tables of a processed graph with several types: dictionaries by type, and by relation, in place of arrays.
     X_dict is the same as X."""
     by_name = {name.removesuffix("_dict"): values for name, values in graph.items()}
-    tables = GraphTables({kind: {} for kind in by_name["num_nodes"]})
-    tables.count = {kind: int(count) for kind, count in by_name["num_nodes"].items()}
+    tables = GraphTables({kind: ObjectTable(count=int(count)) for kind, count in by_name["num_nodes"].items()})
     for ends, pair in by_name.pop("edge_index").items():
-        tables.edges[relation_name(*ends)] = {"src": array_of(pair)[0], "dst": array_of(pair)[1]}
+        columns = {"src": array_of(pair)[0], "dst": array_of(pair)[1]}
+        tables.edges[relation_name(*ends)] = ObjectTable(columns, keys=ENDS)
     for name, values in by_name.items():
         kind, _, column = name.partition("_")
         column = NAMES.get(column or name, column)
@@ -174,7 +173,7 @@ def typed_tables(graph: Mapping[str, Any]) -> GraphTables:
             continue
         for key, array in values.items():
             table = tables.edges[relation_name(*key)] if kind == "edge" else tables.nodes[key]
-            table[column] = one_column(column, array_of(array))
+            table.columns[column] = one_column(column, array_of(array))
     return tables
 
 

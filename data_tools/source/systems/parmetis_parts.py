@@ -25,7 +25,8 @@ import numpy as np
 
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.values import RowError, parse_numbers
-from data_tools.source.objects import NODE, GraphTables, save_tables
+from data_tools.source.object_spec import ENDS, GraphTables, ObjectTable, save_tables
+from data_tools.source.objects import NODE
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, relation_name
 
@@ -68,9 +69,8 @@ def unpack_parmetis(folder: pathlib.Path, unpacked: pathlib.Path) -> tuple[dict[
     for number, (title, count) in enumerate(zip(kinds, counts, strict=True)):
         here = np.flatnonzero(kind == number)
         here = here[np.argsort(row[here])]
-        tables.nodes[title], tables.count[title] = {"part": part[here]}, int(count)
-        if attributes.shape[1]:
-            tables.nodes[title]["feat"] = attributes[here]
+        columns = {"part": part[here]} | ({"feat": attributes[here]} if attributes.shape[1] else {})
+        tables.nodes[title] = ObjectTable(columns, count=int(count))
     ends, of_edges, notes = read_edges(folder, name, list(paths.values()), old[np.argsort(new)], schema)
     put_edges(tables, ends, of_edges, kinds, first, schema, notes)
     return save_tables(tables, unpacked), notes
@@ -251,4 +251,4 @@ def put_edges(
         if attributes.shape[1]:
             columns["feat"] = attributes[here]
         middle = title.split(":")[1] if title.count(":") == 2 else title
-        tables.edges[relation_name(source, middle, destination)] = columns
+        tables.edges[relation_name(source, middle, destination)] = ObjectTable(columns, keys=ENDS)
