@@ -74,6 +74,10 @@ def from_edges(
     types = dict.fromkeys(kind for name in by_relation for kind in split_relation(name)[::2])
     by_type = nodes if is_table_of_tables(nodes) else {} if nodes is None else {next(iter(types)): nodes}
     tables = GraphTables()
+    for key, names in (("src", src), ("dst", dst), ("time", time), ("id", id)):
+        known = list(by_type if key == "id" else by_relation)
+        if isinstance(names, Mapping) and (strange := names.keys() - known):
+            raise ValueError(f"{key}: {min(strange)!r} is not one of {', '.join(known) or 'no table of nodes'}")
     for name, table in by_relation.items():
         columns = columns_of(table, f"edges of {name}")
         keys = {"src": _name(src, name), "dst": _name(dst, name), "time": _name(time, name)}

@@ -57,6 +57,7 @@ def plain_column(values: np.ndarray, what: str, keeps_dates: bool = False, zone:
 def array_of(value: Any) -> np.ndarray:
     """Return a tensor, array or list as an array; a list with words is one of objects, so that None stays None."""
     value = value.detach().cpu() if hasattr(value, "detach") else value
+    value = value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value  # which NumPy lacks
     values = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
     return np.array(value, object) if isinstance(value, list | tuple) and values.dtype.kind in "US" else values
 

@@ -89,6 +89,8 @@ def options_by_table(options: Options, tables: GraphTables) -> dict[str, dict[st
         for name, one in (value if by_table else dict.fromkeys(having, value)).items():
             if name not in having:
                 raise ValueError(f"{key}: {name!r} is not one of {', '.join(having)}")
+            if key == "columns" and not isinstance(one, Mapping):
+                raise ValueError(f"columns: expected a mapping of names to columns, got {str(one)[:60]}")
             chosen[name][key] = one
     return chosen
 

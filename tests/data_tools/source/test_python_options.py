@@ -196,6 +196,13 @@ REFUSED = {
         lambda path: from_edges(ENDS, path, {"a": [1, 2]}, columns={"feat": "a"}),
         "columns: there are several tables; give columns by table: columns={'node': ..., 'node.to.node': ...}",
     ),
+    "no mapping": (
+        lambda path: from_edges(ENDS, path, columns={RELATION: ["src"]}),
+        "columns: expected a mapping of names to columns, got ['src']",
+    ),
+    "ids of no type": (
+        lambda path: from_edges(ENDS, path, {"node": {"a": [0, 1]}}, id={"user": "a"}), "id: 'user' is not one of node",
+    ),
     "no column": (
         lambda path: from_edges(ENDS, path, columns={"feat": ["a"]}),
         "edges of node.to.node: no column a; there are src, dst",
@@ -278,7 +285,8 @@ def test_attributes_of_networkx(tmp_path, capsys):
 def test_attributes_of_pyg_that_are_not_kept(tmp_path, capsys):
     """In memory and in a file; of the graph, of types and of relations."""
     graph = data(
-        x=torch.ones(3, 1), names=["one", "two", "three"], title="a graph", pos=torch.ones(2, 5), n_id=torch.arange(3),
+        x=torch.ones(3, 1, dtype=torch.bfloat16), names=["one", "two", "three"], title="a graph",
+        pos=torch.ones(2, 5), n_id=torch.arange(3),
         edge_label_index=torch.ones(2, 4), id=torch.tensor([7, 8, 9]), many=[[1], [1, 2], []],
     )  # fmt: skip
     left = "pos (Tensor [2, 5]), title (str), n_id (Tensor [3]), edge_label_index (Tensor [2, 4]), many (list [3])"
