@@ -104,6 +104,11 @@ def test_dates_of_all_kinds(tmp_path):
         from_edges(frame, tmp_path / f"{name}.h5", time="when", time_scale=1000, **options)
         with h5py.File(tmp_path / f"{name}.h5") as file:
             assert file[f"edges/{RELATION}/time"][:].tolist() == [1719828000250, 1719828001000]
+    born = pd.to_datetime(["2024-07-01 12:00:00"] * 2)  # not of the edges' time
+    for options, seconds in (({}, 1719835200), ({"time": "when", "zone": "Europe/Berlin"}, 1719828000)):
+        from_edges(pd.DataFrame({**ENDS, "when": born, "born": born}), tmp_path / "g.h5", **options)
+        with h5py.File(tmp_path / "g.h5") as file:
+            assert file[f"edges/{RELATION}/born"][:].tolist() == [seconds] * 2
 
 
 @pytest.mark.parametrize("gap", [None, np.nan, pd.NA])
