@@ -1,13 +1,14 @@
-"""Reads pickles of arrays, numbers, text and built-in containers, and runs no code in them.
+"""Reads pickles, and files of torch.save, of arrays, numbers, text and built-in containers, and runs no code in them.
 
-Unpickling calls the functions that a pickle names. Here it finds the few of ADMITTED, which build arrays, and those
-that a caller adds; any other name is refused.
+Unpickling calls the functions that a pickle names. Here it finds the few of ADMITTED, which build arrays and
+dictionaries, and those that a caller adds; any other name is refused. torch.load finds its tensors and the same names.
 """
 
 from __future__ import annotations
 
 import io
 import mmap
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -65,7 +66,15 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")  # as protocols before 3 write bytes
 
 
-ADMITTED = {("numpy", "ndarray"): PickledArray, ("numpy", "dtype"): _Dtype, ("_codecs", "encode"): _encode} | {
+def _dictionary(*factory: Any) -> dict:
+    return {}  # torch fills no defaultdict
+
+
+ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "ndarray"): PickledArray, ("numpy", "dtype"): _Dtype, ("_codecs", "encode"): _encode,
+    ("collections", "defaultdict"): _dictionary, ("builtins", "dict"): dict,
+}  # fmt: skip
+ADMITTED |= {
     (f"numpy.{core}.{module}", name): function
     for core in ("core", "_core")
     for module, name, function in (
@@ -74,6 +83,17 @@ ADMITTED = {("numpy", "ndarray"): PickledArray, ("numpy", "dtype"): _Dtype, ("_c
         ("numeric", "_frombuffer", _from_buffer),
     )
 }
+
+
+class Attributes:
+    """Takes the place of an object of another package: its attributes alone, in ``__dict__``."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
+
+class NotAdmitted(pickle.UnpicklingError):
+    """A file names a function or class that is not admitted."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -103,7 +123,7 @@ class _SlowUnpickler(pickle._Unpickler):
 def _find_class(further: Admitted, module: str, name: str) -> Any:
     admitted = {**ADMITTED, **further}
     if (module, name) not in admitted:
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
+        raise NotAdmitted(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
     return admitted[module, name]
 
 
@@ -127,6 +147,29 @@ def load_pickles(file: Any, further: Admitted | None = None) -> Iterator[Any]:
 def load_pickled_bytes(data: bytes) -> Any:
     """Read a pickle in memory, with NumPy arrays in place of `PickledArray`. Raises as `load_pickle` does."""
     return plain(next(_each(io.BytesIO(data), data, {})))
+
+
+def load_torch(file: str | os.PathLike | io.BytesIO, packages: tuple[str, ...] = ()) -> Any:
+    """Read a file of torch.save. It finds what torch's reader of weights does, and the names of ADMITTED, even where an
+    imported package has registered others. Arrays are `PickledArray`. packages: beginnings of names of classes, of
+    which `Attributes` are made. Raises NotAdmitted for further names where there are ``packages``, and may raise
+    anything else for a damaged file or other names."""
+    import torch  # only here: other files of arrays are read without it
+
+    registered = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    allowed: list[Any] = [(function, f"{module}.{name}") for (module, name), function in ADMITTED.items()]
+    try:
+        torch.serialization.add_safe_globals(allowed)
+        if packages:
+            names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
+            if strange := [name for name in names if not name.startswith(packages)]:
+                raise NotAdmitted(f"holds {strange[0]}, which is not read, as that would run code")
+            torch.serialization.add_safe_globals([(Attributes, name) for name in names])
+        return torch.load(file, map_location="cpu", weights_only=True)
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(registered)
 
 
 def plain(content: Any) -> Any:

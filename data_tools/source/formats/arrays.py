@@ -29,11 +29,10 @@ from data_tools.source.formats.values import Raw
 from data_tools.source.spool import forget
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
-from hpcgnn.graph.unpickle import load_pickled_bytes
+from hpcgnn.graph.unpickle import load_pickled_bytes, load_torch, plain
 
 REFERENCE = re.compile(r"(?P<name>[^\[\]]+?)(\[(?P<index>[-\d:,\s]+)\])?")
 SLAB_BYTES = 16 << 20
-CORES = ("core", "_core")  # what NumPy 1 and 2 call the module that pickles of arrays name
 MOST_EMPTY_ROWS = 1 << 20  # of a sparse matrix, for each entry
 MOST = 1 << 62  # that a number of a row or column of lists may be
 TORCH_BYTES = 224 << 20  # of torch, which reads pt files
@@ -254,16 +253,10 @@ def listed(reference: Any) -> list:
 def load_tensors(path: str | os.PathLike, title: str = "") -> Any:
     """Read tensors, NumPy arrays and built-in containers that torch.save wrote. Raises FileFormatError for other
     objects, which are not read, and ValueError for a file that is none of torch.save."""
-    import torch  # only here: it takes more memory than all the rest
-
-    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-    allowed: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in CORES]
-    allowed += [(_dictionary, "collections.defaultdict"), dict]  # torch fills no defaultdict
-    allowed += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in "?bBhHiIlLefd")]
     try:
-        with _admitting(allowed), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about protocols of pickle, which `pickle_of` is for
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return plain(load_torch(path))
     except Exception as error:  # a damaged pickle raises nearly anything
         if "Weights only load failed" in str(error):
             with contextlib.suppress(Exception):
@@ -287,25 +280,6 @@ def open_tensors(path: pathlib.Path) -> Any:
         raise
     except ValueError as error:
         raise FileFormatError(f"{path}: not a readable pt file ({error})") from None
-
-
-@contextlib.contextmanager
-def _admitting(allowed: list[Any]) -> Iterator[None]:
-    """Have torch find these names alone, and none that imported packages have registered."""
-    import torch
-
-    registered = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    try:
-        torch.serialization.add_safe_globals(allowed)
-        yield
-    finally:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(registered)
-
-
-def _dictionary(*factory: Any) -> dict:
-    return {}
 
 
 def pickle_of(path: str | os.PathLike) -> bytes:

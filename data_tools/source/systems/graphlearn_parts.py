@@ -28,7 +28,7 @@ from data_tools.source.objects import NODE
 from data_tools.source.systems.joined_parts import ENDS, JoinedParts
 from data_tools.source.systems.pyg_parts import ONLY
 from hpcgnn.graph.files import FileFormatError
-from hpcgnn.graph.unpickle import Admitted, load_pickles
+from hpcgnn.graph.unpickle import Admitted, load_pickles, load_torch
 
 BOOK, EDGE_BOOK = "node_pb", "edge_pb"
 
@@ -123,9 +123,7 @@ def read_rows(path: pathlib.Path) -> list[np.ndarray]:
 
 
 def _storage(data: bytes) -> Any:
-    import torch  # only here: it takes more memory than all the rest
-
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return load_torch(io.BytesIO(data))
 
 
 def _tensor(storage: Any, offset: int, size: tuple, stride: tuple, *_: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 import hpcgnn
 from data_tools.convert import main
 from data_tools.objects import convert_object, from_edges
+from data_tools.source.formats.arrays import load_tensors
 from data_tools.source.formats.pyg_file import load_pyg
 from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.unpickle import load_pickled_bytes
 
 pytestmark = pytest.mark.serial
 SPLIT = {"train_mask": 0, "val_mask": 1, "test_mask": 2}
@@ -199,6 +202,21 @@ def test_what_is_no_graph_is_refused(tmp_path, make, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_arrays_of_numpy_are_read_from_all_pickles(tmp_path):
+    """In an object, in a dictionary of torch.save and in a plain pickle."""
+    torch_geometric = pytest.importorskip("torch_geometric.data")
+    arrays = {code: np.array([1, 0, 1]).astype(code) for code in "?bhiqfd"} | {"text": np.array(["a", "bc"])}
+    ends = torch.tensor([[0, 1], [1, 2]])
+    torch.save(torch_geometric.Data(edge_index=ends, num_nodes=3, **arrays), tmp_path / "data.pt")
+    torch.save(defaultdict(dict, arrays), tmp_path / "tensors.pt")
+    (tmp_path / "pickle").write_bytes(pickle.dumps(arrays))
+    found = [load_pyg(tmp_path / "data.pt").nodes["node"], load_tensors(tmp_path / "tensors.pt")]
+    found.append(load_pickled_bytes((tmp_path / "pickle").read_bytes()))
+    for name, values in arrays.items():
+        for columns in found if name != "text" else found[1:]:
+            assert columns[name].tolist() == values.tolist()
+
+
 class Evil:
     def __reduce__(self):
         return (print, ("this ran",))
@@ -211,6 +229,8 @@ def test_files_run_no_code(tmp_path, capsys):
     for name, message in (("evil", "builtins.print"), ("pickle", "not a readable pt file"), ("plain", "no edge_index")):
         with pytest.raises(FileFormatError, match=message):
             load_pyg(tmp_path / f"{name}.pt")
+    with torch.serialization.safe_globals([print]), pytest.raises(FileFormatError, match=r"builtins\.print, which"):
+        load_pyg(tmp_path / "evil.pt")  # another package trusts it
     assert "this ran" not in capsys.readouterr().out
     assert "give --set data=FILE.pt" in refused(tmp_path, capsys, "--preset", "pyg")
     assert "no such file" in refused(tmp_path, capsys, "--preset", "pyg", "--set", f"data={tmp_path / 'none.pt'}")
