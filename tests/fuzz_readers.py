@@ -19,6 +19,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet
 import scipy.io
 import scipy.sparse
@@ -32,6 +33,8 @@ from training_runs import bipartite
 
 from data_tools import convert, inspect
 from data_tools.partition import command as partition
+from data_tools.snapshots import command as snapshots
+from data_tools.source.formats.tables import FORMATS
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.verify import command as verify
 from hpcgnn import config as configuration
@@ -93,9 +96,13 @@ def make_text(folder: Path, name: str) -> None:
     write_spec(folder, {"path": name}, columns={"label": "y", "feat": ["f0", "f1"]}, ids="string")
 
 
-def make_parquet(folder: Path) -> None:
-    pyarrow.parquet.write_table(pa.table(table()), folder / "events.parquet")
-    write_spec(folder, {"path": "events.parquet"}, columns={"label": "y", "feat": ["f0", "f1"]})
+def make_columns(folder: Path, name: str) -> None:
+    """A table of Arrow as parquet or in its own format."""
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(pa.table(table()), folder / name)
+    else:
+        pyarrow.feather.write_feather(pa.table(table()), folder / name)
+    write_spec(folder, {"path": name}, columns={"label": "y", "feat": ["f0", "f1"]})
 
 
 def make_arrays(folder: Path, name: str) -> None:
@@ -160,6 +167,54 @@ def convert_chunks(folder: Path) -> None:
 def make_dgl(folder: Path) -> None:
     folder.rmdir()
     dgl_folder(folder)
+
+
+def make_pyg(folder: Path) -> None:
+    """What torch.save writes of the dictionary of PyTorch Geometric's Data."""
+    ends = torch.tensor([table()["u"], table()["i"]])
+    torch.save({"edge_index": ends, "x": torch.ones(9, 2), "y": np.arange(9) % 3, "num_nodes": 9}, folder / "data.pt")
+
+
+def convert_pyg(folder: Path) -> None:
+    convert.main(["--overwrite", "--preset", "pyg", "--set", f"data={folder / 'data.pt'}", str(folder / "graph.h5")])
+
+
+# Valid sources of every format of tables: names of files, and the function that makes them and their spec.
+TABLES: dict[str, dict[str, Callable[[Path, str], object]]] = {
+    "auto": {"events.csv": make_text}, "text": {"events.csv.gz": make_text}, "npz": {"a.npz": make_arrays},
+    "npy": {"a.npy": make_arrays}, "parquet": {"events.parquet": make_columns}, "arrow": {"e.feather": make_columns},
+    "mat": {"a.mat": make_arrays}, "pt": {"a.pt": make_arrays}, "lists": {"l.txt": make_lists},
+    "triples": {"l.nt": make_lists}, "turtle": {"l.ttl": make_lists}, "idlists": {"l.json": make_lists},
+}  # fmt: skip
+
+EDGES = "src,dst,time,weight\na,b,2024-01-01,1\nb,c,2024-01-02,2.5\n"
+VALUES = "node,time,cases\na,2024-01-01,1\nb,2024-01-01,2\nc,2024-01-02,3\n"
+FACTS = {name: f"0\t0\t1\t{at}\n1\t1\t2\t{at}\n" for at, name in enumerate(("train.txt", "valid.txt", "test.txt"))}
+SPEEDS = {"s.csv": "7,8\n1.5,2\n3,4\n", "w.csv": "0,1\n0.5,0\n"}
+PYGT = {"edges": [[0, 1], [1, 0]], "FX": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}
+# Valid sources of every format of snapshots: texts of files, and the arguments that name them.
+SNAPSHOTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "lists": ({"l.csv": "0,1,2,0.5\n0,2,1,1\n1,1,2,2\n"}, ("l.csv",)),
+    "pygt": ({"p.json": json.dumps(PYGT)}, ("p.json",)),
+    "quadruples": ({f"facts/{name}": text for name, text in FACTS.items()}, ("facts",)),
+    "speeds": (SPEEDS, ("s.csv", "w.csv")),
+    "tables": ({"e.csv": EDGES, "v.csv": VALUES}, ("e.csv", "--series", "v.csv")),
+    "contacts": ({"days/1.txt": "0 1 2\n0 2 3\n", "days/2.txt": "5 1 3\n"}, ("days",)),
+    "windows": ({}, ("graph.h5", "--windows", "3")),
+}
+
+
+def make_snapshots(folder: Path, name: str) -> None:
+    for path, text in SNAPSHOTS[name][0].items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text)
+    if name == "windows":
+        make_graph(folder, "temporal")
+
+
+def convert_snapshots(folder: Path, name: str) -> None:
+    words = [str(folder / word) if (folder / word).exists() else word for word in SNAPSHOTS[name][1]]
+    snapshots.main([name, *words, "--overwrite", str(folder / "snapshots.h5")])
 
 
 # -------------------------------------------------------------------------------------- graph files, partition sets
@@ -333,18 +388,22 @@ def read_negatives(folder: Path, name: str) -> None:
 
 
 def _sources() -> dict[str, Reader]:
-    makers = {name: (make_text, name) for name in ("events.csv", "events.csv.gz")}
-    makers |= {name: (make_arrays, name) for name in ("a.npz", "a.npy", "a.mat", "a.pt")}
-    makers |= {name: (make_lists, name) for name in ("l.txt", "l.json", "l.nt", "l.ttl")}
+    """A reader of every format in the tables of formats, and of sources that are no format."""
     readers = {
         f"convert {name}": Reader(lambda folder, make=make, name=name: make(folder, name), (name,), convert_spec)
-        for name, (make, _) in makers.items()
+        for form in FORMATS
+        for name, make in TABLES[form].items()
     }
+    for form in snapshots.FORMATS:
+        make, read = (lambda folder, form=form, do=do: do(folder, form) for do in (make_snapshots, convert_snapshots))
+        changed = tuple(SNAPSHOTS[form][0]) or ("graph.h5",)
+        name = "graph windows" if form == "windows" else f"snapshots {form}"  # HDF5 reads it before any hash is known
+        readers[name] = Reader(make, changed, read)
     return readers | {
-        "convert events.parquet": Reader(make_parquet, ("events.parquet",), convert_spec),
         "convert spec": Reader(lambda folder: make_text(folder, "events.csv"), ("spec.yaml",), convert_spec),
         "convert chunks": Reader(make_chunks, ("metadata.yaml",), convert_chunks),
         "convert dgl": Reader(make_dgl, ("metadata.json", "metadata.json", "*-*"), convert_chunks),
+        "convert pyg": Reader(make_pyg, ("data.pt",), convert_pyg),
     }
 
 
