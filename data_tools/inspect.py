@@ -65,7 +65,8 @@ def render_head(report: Report) -> Lines:
     lines = [f"{report['path']}: {report['format']}{kind}, {report['bytes']:,} bytes, written by {written}"]
     if "num_snapshots" in report:
         sets = "".join(f"; {name} {first} to {last}" for name, (first, last) in report["splits"].items())
-        lines.append(f"  {report['num_snapshots']} snapshots{sets}")
+        dates = f" ({report['dates']})" if "dates" in report else ""
+        lines.append(f"  {report['num_snapshots']} snapshots{dates}{sets}")
     for source in report.get("sources", []):
         if isinstance(source, str):
             lines.append(f"  from {source}")

@@ -24,6 +24,9 @@ def describe_root(file: h5py.File) -> Report:
     if "num_snapshots" in file.attrs:
         report["num_snapshots"] = plain(file.attrs["num_snapshots"])
         report["splits"] = files.json_attribute(file, "splits") or {}
+        if clock := files.json_attribute(file, files.CLOCK):
+            ends = np.array([clock["first"], clock["first"] + clock["step"] * (report["num_snapshots"] - 1)])
+            report["dates"] = to_dates(ends, "s")
     return {"path": str(path), "bytes": path.stat().st_size, **report}
 
 

@@ -25,6 +25,7 @@ from hpcgnn.kinds import kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.answer_file import check_out
 from hpcgnn.loop.settings import Sections
+from hpcgnn.loop.source_times import DATES, NUMBERS
 from hpcgnn.reopen import command_parser, open_run, parse, provenance
 
 
@@ -67,6 +68,10 @@ def make_parser() -> jsonargparse.ArgumentParser:
         action="store_true",
         help="write probabilities in place of outputs of classes, or of scores of links that task.loss binary learned",
     )
+    parser.add_argument(
+        "--times", type=str, default=DATES,
+        help="form of times in the answers: dates, where the times of the graph come from dates, or numbers",
+    )  # fmt: skip
     parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
     parser.add_argument(
         "--out", type=str, required=True,
@@ -82,6 +87,7 @@ def main(world: World, argv: list[str]) -> int:
 
     def change(config: Sections) -> Sections:
         check_out(arguments.out)
+        check_choice("--times", arguments.times, (DATES, NUMBERS))
         if arguments.task:
             check_choice("--task", arguments.task, ("", *config.task.further))
         return kind_of(config).check(arguments, config)

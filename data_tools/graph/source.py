@@ -24,7 +24,7 @@ SLAB_BYTES = files.SLAB_BYTES // 4  # several columns and their permutations are
 LEAST_BYTES = 2 << 20  # of a rank's share of a slab: less would make many small exchanges
 STAMPS = {"temporal": ("time",), "snapshots": ("first",)}  # columns of edges that a kind needs
 STAMPS_BESIDE = {"snapshots": ("last",)}  # and that it may have
-FACTS = ("num_snapshots", "splits")  # root attributes of a snapshot graph, which its partition sets carry
+FACTS = ("num_snapshots", "splits", files.CLOCK)  # root attributes of a snapshot graph, which its partition sets carry
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,8 @@ class SnapshotGraph:
     snapshot that it stays in, or None: every edge is in one snapshot. edges: further columns [E, ...] by name, such as
     weight; nodes: columns [N, ...] by name; series: columns [N, S, ...] of nodes in every snapshot; id [N]: of the
     source. attributes, edge_attributes: of the columns of nodes, of edges, by name; splits: first and last snapshot of
-    the sets of the source; notes: messages for users about the conversion of the source.
+    the sets of the source; clock: first date, step and zone, as in ``SnapshotClock.facts``, empty without dates; notes:
+    messages for users about the conversion of the source.
     """
 
     num_nodes: int
@@ -46,6 +47,7 @@ class SnapshotGraph:
     attributes: dict[str, dict] = field(default_factory=dict)
     edge_attributes: dict[str, dict] = field(default_factory=dict)
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    clock: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def check(self, name: str) -> None:
@@ -126,7 +128,7 @@ def write_snapshots(
     if chosen.last is not None:
         columns["last"] = chosen.last.astype(STAMP)
     nodes = {**({} if graph.id is None else {"id": graph.id}), **graph.nodes, **graph.series}
-    further = {"splits": graph.splits, "spec": spec}
+    further = {"splits": graph.splits, "spec": spec, files.CLOCK: graph.clock}
     attributes = {name: json.dumps(value, default=str) for name, value in further.items() if value}
     attributes["sources"] = json.dumps(sources)
     with files.writing(path, files.GRAPH, kind="snapshots", num_snapshots=graph.num_snapshots, **attributes) as file:

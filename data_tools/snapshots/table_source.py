@@ -80,7 +80,8 @@ class Times:
     """Parses numbers, and dates: in a column of dates, of the declared form, or else in ISO 8601."""
 
     def __init__(self, form: str, zone: str):
-        self._form, self._zone, self._are_dates = form, zone, False
+        self._form, self._zone = form, zone
+        self.zone = ""  # of dates
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Give the times [n] int64 of a piece, seconds since 1970 where they are dates."""
@@ -89,12 +90,12 @@ class Times:
         if not form and is_text(part) and len(part) and not is_number(part[0].as_py()):
             form = ISO
         dates = Dates(form, self._zone)
-        self._are_dates = dates.covers(part)
-        return dates.parse(part, place, 1) if self._are_dates else parse_times(raw, file, first_row, 1)
+        self.zone = dates.zone_of(part) if dates.covers(part) else ""
+        return dates.parse(part, place, 1) if self.zone else parse_times(raw, file, first_row, 1)
 
     def show(self, time: int) -> str:
         """Write a time as the source has it: a date in UTC, or a number."""
-        return str(np.datetime64(int(time), "s")) if self._are_dates else str(time)
+        return str(np.datetime64(int(time), "s")) if self.zone else str(time)
 
 
 def parse_words(raw: Raw, file: str, first_row: int) -> np.ndarray:
@@ -152,6 +153,12 @@ class SnapshotClock:
     def show(self, number: int) -> str:
         """Write the time of a snapshot."""
         return self._show(self._times[number])
+
+    def facts(self, zone: str) -> dict[str, Any]:
+        """Return the first date, in seconds since 1970, the step in seconds and the zone, where times are dates (of a
+        ``zone``) that are evenly spaced; else nothing."""
+        steps = np.unique(np.diff(self._times))
+        return {"first": int(self._times[0]), "step": int(steps[0]), "zone": zone} if zone and len(steps) == 1 else {}
 
     def notes(self) -> list[str]:
         """List notes for users: first and last time, and where snapshots are not evenly spaced."""

@@ -190,7 +190,8 @@ def read_tables(
         last = first + clock.count - 1
     weights = {WEIGHT: links[WEIGHT]} if WEIGHT in links else {}
     graph = SnapshotGraph(
-        len(space.ids), clock.count, src, dst, first, last, weights, id=space.ids, notes=clock.notes()
+        len(space.ids), clock.count, src, dst, first, last, weights, id=space.ids, clock=clock.facts(tables.times.zone),
+        notes=clock.notes(),
     )  # fmt: skip
     values = {
         **(place_values(people, space, None, options, sources["nodes"].name) if people else {}),

@@ -82,6 +82,7 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
         events = _read_events(file)
         relation = file["edges"][files.relations(file)[0]]
         scale = float(relation.attrs.get("time_scale", relation["time"].attrs.get("time_scale", 1)))
+        zone = str(relation.attrs.get("zone", ""))
         nodes = _read_nodes(file)
     if not len(events.time):
         raise FileFormatError(f"{path}: no events, so no windows")
@@ -94,7 +95,7 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
     last = np.searchsorted(begin, np.arange(len(events.time)), side="right") - 1
     graph = SnapshotGraph(
         nodes.count, len(begin), events.src, events.dst, first, last, events.columns, nodes.columns, id=nodes.id,
-        attributes=nodes.attributes, notes=nodes.notes,
+        attributes=nodes.attributes, notes=nodes.notes, clock=window_clock(int(events.time[0]), options, scale, zone),
         edge_attributes={name: held for name, held in events.attributes.items() if name not in options.reduce},
     )  # fmt: skip
     if both:
@@ -106,6 +107,14 @@ def read_windows(path: str | os.PathLike, options: WindowOptions, both: bool = F
         graph.first, graph.last = first[row], last[row]
         graph.edges = {name: column[row] for name, column in graph.edges.items()}
     return merge_parallel(graph, options.reduce) if options.merge else graph
+
+
+def window_clock(first: int, options: WindowOptions, scale: float, zone: str) -> dict[str, Any]:
+    """Return the date at which the first window begins, the step between windows, both in seconds, and the zone: of
+    windows of a length in time, where times come from dates. first: time of the first event."""
+    start, step = first / scale, float(options.stride or options.length)
+    is_dated = zone and options.length and not options.cumulative and start.is_integer() and step.is_integer()
+    return {"first": int(start), "step": int(step), "zone": zone} if is_dated else {}
 
 
 def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tuple[np.ndarray, np.ndarray]:

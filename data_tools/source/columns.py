@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import ColumnSpec, FileSpec, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.dates import Dates
+from data_tools.source.formats.dates import UTC, Dates
 from data_tools.source.formats.table import Table
 from data_tools.source.formats.values import (
     Place,
@@ -158,6 +158,11 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
 def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row: int) -> np.ndarray:
     """Parse one piece of a stored column; features are always a matrix, weights never."""
     fill = column.fill
+    if column.has_dates:
+        part, place = single(raw, file, first_row)
+        dates = Dates(column.dates, column.zone or UTC)
+        if dates.covers(part):
+            return dates.parse(part, place, 1)
     if name == "split" and not column.values:
         fill = NO_SPLIT if fill is None else fill
         places = [Place(file, label, first_row) for label in raw.labels]
@@ -198,12 +203,12 @@ class OrderedTimes:
         self._scale, self._dates = scale, dates
         self._check = check
         self._last: int | None = None
-        self.are_dates = False
+        self.zone = ""  # of dates
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         part, place = single(raw, file, first_row)
-        self.are_dates = self._dates.covers(part)
-        if self.are_dates:
+        self.zone = self._dates.zone_of(part) if self._dates.covers(part) else ""
+        if self.zone:
             times = self._dates.parse(part, place, self._scale)
         else:
             times = parse_times(raw, file, first_row, self._scale)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 
 from data_tools.source.formats.arrow_tables import list_folder
+from data_tools.source.formats.dates import UTC, Dates
 from data_tools.source.formats.table import Table
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.formats.text_stream import UTF8, TextSource
@@ -177,6 +178,9 @@ class ColumnSpec:
             Default in label: -1 for classes, .nan for floats.
         values: Integers by the source's words.
         classes: Number the words in their order and store them as attribute `names` of the column.
+        dates: Form of dates, as for times of edges. They are stored as seconds since 1970.
+        zone: Time zone of dates that name none (default: UTC). Without `dates`, for a column of the type timestamp or
+            date, or of seconds since 1970.
     """
 
     column: Reference | None = None
@@ -187,11 +191,22 @@ class ColumnSpec:
     fill: float | None = None
     values: dict[str, int] = field(default_factory=dict)
     classes: bool = False
+    dates: str = ""
+    zone: str = ""
 
     def __post_init__(self):
+        if self.has_dates:
+            Dates(self.dates, self.zone or UTC)
+            if self.column is None or isinstance(self.column, list) or self.classes or self.values:
+                raise ValueError("dates and zone: of one column; leave out classes, values, sparse and sets")
         if (self.column is not None) + (self.sparse is not None) + bool(self.sets) != 1:
             raise ValueError("give exactly one of column, sparse and sets, the place of the values")
         for name in self.sets:
             one_of("sets", name, SPLITS)
         if self.classes and (self.values or self.column is None or isinstance(self.column, list)):
             raise ValueError("classes: numbers the words of one column itself; leave out values, sparse and sets")
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether the column has dates, or seconds since 1970."""
+        return bool(self.dates or self.zone)

@@ -15,7 +15,8 @@ import numpy as np
 
 from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
-from data_tools.source.file_spec import FileSpec
+from data_tools.source.file_spec import ColumnSpec, FileSpec
+from data_tools.source.formats.dates import UTC
 from data_tools.source.id_spaces import MISSING
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
@@ -59,7 +60,7 @@ def write_graph(
     times = [edge.time for edge in edges if edge.time is not None and len(edge.time)]
     ranges = [find_range(time) for time in times]
     time_range = (min(first for first, _ in ranges), max(last for _, last in ranges)) if times else None
-    dates = describe_dates(time_range, edges[0].spec.time_scale, edges[0].are_dates)
+    dates = describe_dates(time_range, edges[0].spec.time_scale, bool(edges[0].zone))
     summary = Summary(spec.graph_kind, {}, {}, time_range, dates, [])
     settings = json.dumps(describe_spec(spec), default=str)
     with writing(path, GRAPH, kind=spec.graph_kind, sources=sources, spec=settings) as file:
@@ -154,6 +155,7 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
                 rows[~there] = fill
             dataset[start : start + len(rows)] = rows
     write_classes(group, table.classes)
+    write_zones(group, table.spec.columns)
 
 
 def scattered(
@@ -207,6 +209,13 @@ def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
         group[name].attrs["names"] = json.dumps(words)
 
 
+def write_zones(group: h5py.Group, columns: dict[str, ColumnSpec]) -> None:
+    """Store the zones of columns of dates, as attribute ``zone`` of each."""
+    for name, column in columns.items():
+        if column.has_dates:
+            group[name].attrs["zone"] = column.zone or UTC
+
+
 def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:
     """Write a relation and, if asked for, its reverse."""
     ends = {edge.spec.relation: (edge.src, edge.dst), edge.spec.reverse_relation: (edge.dst, edge.src)}
@@ -237,13 +246,14 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
         forget(dst)
     if edge.time is not None:
         group.attrs["time_scale"] = edge.spec.time_scale
-        if edge.are_dates:
+        if edge.zone:
             group.attrs["dates"] = True
-            group.attrs["zone"] = edge.spec.zone
+            group.attrs["zone"] = edge.zone
         write_chosen(group, "time", edge.time, chosen)
     for name, column in edge.columns.items():
         write_chosen(group, name, column, chosen)
     write_classes(group, edge.classes)
+    write_zones(group, edge.spec.columns)
 
 
 def write_chosen(group: h5py.Group, name: str, column: np.ndarray, chosen: EdgeRows) -> None:

@@ -47,8 +47,8 @@ def columns_of(table: Any, what: str) -> dict[str, np.ndarray]:
 
 
 def plain_column(values: np.ndarray, what: str, keeps_dates: bool = False, zone: str = "UTC") -> np.ndarray:
-    """Make a column numbers (NaN where missing), text (empty where missing), or dates, which become seconds since 1970
-    unless it ``keeps_dates``. zone: of dates that name none. Raises ValueError that begins with ``what`` for missing
+    """Make a column numbers (NaN where missing), text (empty where missing), or dates, in UTC to the second unless it
+    ``keeps_dates``. zone: of dates that name none. Raises ValueError that begins with ``what`` for missing
     dates and other objects."""
     values = _plain(values, what, zone)
     return _seconds(values, what, zone) if values.dtype.kind == "M" and not keeps_dates else values
@@ -122,7 +122,7 @@ def _numbers(present: list, missing: np.ndarray) -> np.ndarray:
 
 
 def _seconds(values: np.ndarray, what: str, zone: str) -> np.ndarray:
-    """Make seconds since 1970 [n] int64 of dates. Raises ValueError for parts of seconds."""
+    """Make dates [n] datetime64[s] in UTC of dates. Raises ValueError for parts of seconds."""
     if (values != values.astype("datetime64[s]")).any():
         raise ValueError(f"{what}: dates have parts of seconds: round them, or give integers of a smaller unit")
-    return Dates(zone=zone).parse(values, Place(what, "", 0), 1)
+    return Dates(zone=zone).parse(values, Place(what, "", 0), 1).view("M8[s]")

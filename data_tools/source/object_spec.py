@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.source.formats.dates import UTC
 from data_tools.source.object_columns import TEXT, plain_column
 from data_tools.source.spec import EdgeSpec, NodeSpec
 from data_tools.source.spec_file import DEFAULT_DTYPES, RESERVED, RESERVED_OF_EDGES
@@ -183,7 +184,7 @@ def _references(value: Any, table: ObjectTable) -> list[str]:
 
 
 def _typed(name: str, value: Any, table: ObjectTable) -> dict[str, Any]:
-    """Add the type of a column to its declaration: words are classes, numbers keep their type, except in columns that
+    """Add the type of a column to its declaration: words are classes, dates are marked as such, numbers keep their type, except in columns that
     training reads."""
     column = dict(value) if isinstance(value, Mapping) else {"column": value}
     references = _references(value, table)
@@ -193,6 +194,8 @@ def _typed(name: str, value: Any, table: ObjectTable) -> dict[str, Any]:
     fill = column.get("fill")
     if any(dtype.kind in TEXT for dtype in dtypes):
         return column if name == "split" else {"classes": True, "dtype": "int64"} | column
+    if any(dtype.kind == "M" for dtype in dtypes):
+        return {"zone": UTC} | column
     dtype = np.result_type(*dtypes)
     are_numbers = name == "label" and dtype.kind == "f" and (fill is None or fill != fill)
     return {"dtype": _stored(dtype)} | column if are_numbers or name not in DEFAULT_DTYPES else column

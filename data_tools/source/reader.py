@@ -184,7 +184,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     columns |= {name: read_sets(spec, edge, column, len(src), folder) for name, column in sets.items()}
     time, types = columns.pop("time", None), columns.pop("types", None)
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
-    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, are_dates=times.are_dates)
+    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, zone=times.zone)
     return ReadEdges(table, ends, types, classes.pop("types", []))
 
 

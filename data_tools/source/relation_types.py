@@ -36,8 +36,8 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
     """The rows of a relation in source order; src and dst hold codes, later row ids. ``classes`` holds the words of
-    the columns that number them, ``type_name`` the value that made the relation, if a column of types did; are_dates:
-    times come from dates."""
+    the columns that number them, ``type_name`` the value that made the relation, if a column of types did; zone: of
+    the dates that times come from, empty where they do not."""
 
     spec: EdgeSpec
     file: str
@@ -48,7 +48,7 @@ class EdgeTable:
     columns: dict[str, np.ndarray]
     classes: dict[str, list[str]]
     type_name: str | None = None
-    are_dates: bool = False
+    zone: str = ""
 
 
 def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder: pathlib.Path) -> list[EdgeTable]:

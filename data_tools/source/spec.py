@@ -70,6 +70,7 @@ form of a column is a mapping with one of `column`, `sparse` and `sets`, and fur
   metrics count it. Default in `label`: -1 for classes, .nan for floats.
 - `values`: a mapping of the source's words to integers.
 - `classes: true`: the words are numbered in their order, and stored as attribute `names` of the column.
+- `dates`, `zone`: the column has dates, as the times of edges do, or seconds since 1970; stored as seconds.
 
 A split holds 0 train, 1 val, 2 test, -1 none.
 """

@@ -138,7 +138,7 @@ def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSp
         }
         value["sets"] = sets
     column = build(ColumnSpec, value, where)
-    dtype = column.dtype or DEFAULT_DTYPES.get(name, "int64" if column.classes else None)
+    dtype = column.dtype or DEFAULT_DTYPES.get(name, "int64" if column.classes or column.has_dates else None)
     if dtype is None:
         raise ValueError(f"{where}: key 'dtype' is missing; only {', '.join(DEFAULT_DTYPES)} have a default")
     check_values(where, name, column, np.dtype(dtype))
@@ -159,6 +159,8 @@ def check_values(where: str, name: str, column: ColumnSpec, dtype: np.dtype) -> 
         with np.errstate(over="ignore"):
             if np.isinf(dtype.type(column.fill)):
                 raise ValueError(f"{where}: fill: {column.fill} is no number that {dtype} holds")
+    if column.has_dates and dtype != np.int64:
+        raise ValueError(f"{where}: dates are stored as int64, not {dtype}; leave out dtype")
         if math.isnan(column.fill) and name in FINITE_COLUMNS:
             raise ValueError(f"{where}: fill: {name} has a number in every row; give one, such as fill: 0")
     elif math.isnan(column.fill):

@@ -6,18 +6,19 @@ goes through it. Layout (all integers int64 unless said otherwise; E rows are in
 graph file, root attributes ``format="hpcgnn-graph"``, ``format_version``, ``created_by``, ``kind`` ("temporal",
 "static", "snapshots"), ``sources`` (JSON list: name, bytes and sha256 of each source file, and its declared source, if
 any), ``spec?`` (JSON: how they were read, as far as it differs from the defaults, with files by their names); of a
-snapshot graph ``num_snapshots`` (S) and ``splits`` (JSON: first and last snapshot of train, val, test) where the source
-has any::
+snapshot graph ``num_snapshots`` (S), ``splits`` (JSON: first and last snapshot of train, val, test) where the source
+has any, and ``clock`` (JSON: first and step in seconds, zone) where snapshots are at dates that are evenly spaced::
 
     /nodes/<type>                   attributes: num_nodes, type_id (0, 1, ... without gaps)
         id?                         [N] original ids: integers, or UTF-8 bytes of fixed width (dtype S<n>)
         feat?, label?, split?, ...  [N, ...] any further column, first dimension N
     /edges/<src>.<rel>.<dst>        attributes: num_edges, relation_id (0, 1, ... without gaps); dates? (true: times /
-                                    time_scale are seconds since 1970), zone? (of dates that named none)
+                                    time_scale are seconds since 1970), zone? (of these dates)
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
         feat?, label?, weight?, split?, ...  [E, ...]
-        columns whose numbers 0, 1, ... stand for words have attribute names: these, as a JSON list, of any length
+        columns whose numbers 0, 1, ... stand for words have attribute names: these, as a JSON list, of any length;
+        columns of seconds since 1970 that come from dates have attribute zone
     snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
         first                       [E] int32, non-decreasing: the first snapshot that has the edge
         last?                       [E] int32: the last one; absent: an edge is in one snapshot only
@@ -36,9 +37,9 @@ negatives of links, beside the graph file of a source that gives any, ``format="
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
-                 source_name, source_hash, quality (JSON), num_snapshots?, splits?; sources?, spec?: of the graph file;
-                 its first SEAL_BYTES (HDF5's user block) have the sha256 of all that follows, and are checked whenever
-                 it is opened
+                 source_name, source_hash, quality (JSON), num_snapshots?, splits?, clock?; sources?, spec?: of the
+                 graph file; its first SEAL_BYTES (HDF5's user block) have the sha256 of all that follows, and are
+                 checked whenever it is opened
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
@@ -95,6 +96,7 @@ from hpcgnn.graph.decode import decode_json
 VERSION = 1
 
 GRAPH, BOOK, PART, NEGATIVES = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part", "hpcgnn-negatives"
+CLOCK = "clock"  # attribute of a graph of snapshots at dates, and of its partition sets
 ORIGIN = ("sources", "spec")  # attributes of a graph file that its partition sets keep
 KINDS = ("temporal", "static", "snapshots")
 BY_DESTINATION = ("static", "snapshots")  # kinds whose edges lie with their destination, as CSC

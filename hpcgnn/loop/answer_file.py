@@ -20,6 +20,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph import durable
 from hpcgnn.loop.session import Session
+from hpcgnn.loop.source_times import date_texts, date_width, zoned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,12 +61,13 @@ class TextColumn:
 @dataclass(frozen=True, slots=True)
 class AnswerColumns:
     """Columns [n, ...] of this rank's answers, by name, in order of the answers' row [n] in the file; total: answers of
-    all ranks, N."""
+    all ranks, N. Dates are datetime64 in UTC, and written in their zone."""
 
     row: np.ndarray
     total: int
     columns: dict[str, Any]  # arrays, or TextColumn
     classes: Sequence[str] = ()  # names of the classes that vectors of probabilities are of; empty: they have none
+    zone: str = ""  # of dates
 
     def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
         """Collective. Gather a column of the answers first .. first + SLAB - 1, in order of row, on rank 0 (None
@@ -187,15 +189,16 @@ def _write_csv(path: Path, answers: AnswerColumns, world: World, _: dict[str, st
             writer = csv.writer(lines)
             if first == world.rank == 0:
                 writer.writerow(columns)
-            writer.writerows(zip(*map(_spelled, columns.values()), strict=True))
+            writer.writerows(zip(*(_spelled(column, answers.zone) for column in columns.values()), strict=True))
             content = world.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
             with together(world, f"write {path}"):
                 if file:
                     file.write(content)
 
 
-def _spelled(column: np.ndarray) -> list:
-    """Return a column as values that a CSV spells as short as they can be read back."""
+def _spelled(column: np.ndarray, zone: str) -> list:
+    """Return a column as values that a CSV spells as short as they can be read back; zone: of dates."""
+    column = date_texts(column, zone) if column.dtype.kind == "M" else column
     return list(map(str, column)) if column.dtype == np.float32 else column.tolist()
 
 
@@ -204,15 +207,22 @@ def _write_parquet(path: Path, answers: AnswerColumns, world: World, metadata: d
     import pyarrow as pa  # takes a second to load, and few answers are parquet
     from pyarrow import parquet
 
-    kinds = _by_entry({name: column[:0] for name, column in answers.columns.items()}, answers.classes)
-    schema = pa.schema([(name, pa.array(column).type) for name, column in kinds.items()], metadata)
+    def arrays(columns: dict[str, np.ndarray]) -> dict[str, pa.Array]:
+        singles = _by_entry(columns, answers.classes)
+        return {
+            name: zoned(column, answers.zone) if column.dtype.kind == "M" else pa.array(column)
+            for name, column in singles.items()
+        }
+
+    kinds = arrays({name: column[:0] for name, column in answers.columns.items()})
+    schema = pa.schema([(name, column.type) for name, column in kinds.items()], metadata)
     with _on_rank_0(world, lambda: parquet.ParquetWriter(path, schema)) as file:
         for first in range(0, max(1, answers.total), SLAB):
             world.working(f"write {path}", first)
             slabs = {name: answers.slab(name, first, world) for name in answers.columns}
             with together(world, f"write {path}"):
                 if file:
-                    file.write_table(pa.table(_by_entry(slabs, answers.classes), schema))
+                    file.write_table(pa.table(arrays(slabs), schema))
 
 
 def _by_entry(columns: dict[str, np.ndarray], classes: Sequence[str]) -> dict[str, np.ndarray]:
@@ -228,15 +238,17 @@ def _by_entry(columns: dict[str, np.ndarray], classes: Sequence[str]) -> dict[st
 
 
 def _write_npz(path: Path, answers: AnswerColumns, world: World, _: dict[str, str]) -> None:
-    """Collective. Write one array after the other, slab by slab."""
+    """Collective. Write one array after the other, slab by slab; dates as text, as NumPy's have no zone."""
     with _on_rank_0(world, lambda: zipfile.ZipFile(path, "w")) as archive:
         for name, column in answers.columns.items():
             opened = lambda name=name: archive.open(f"{name}.npy", "w", force_zip64=True)  # noqa: E731
             with _on_rank_0(world, opened) as file:
+                are_dates = column.dtype.kind == "M"
+                kind = date_width(column.dtype) if are_dates else column.dtype
                 with together(world, f"write {path}"):
                     if file:
                         np.lib.format.write_array_header_2_0(file, {
-                            "descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False,
+                            "descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False,
                             "shape": (answers.total, *column.shape[1:]),
                         })  # fmt: skip
                 for first in range(0, answers.total, SLAB):
@@ -244,6 +256,7 @@ def _write_npz(path: Path, answers: AnswerColumns, world: World, _: dict[str, st
                     values = answers.slab(name, first, world)
                     with together(world, f"write {path}"):
                         if file:
+                            values = date_texts(values, answers.zone) if are_dates else values
                             file.write(np.ascontiguousarray(values).tobytes())
 
 

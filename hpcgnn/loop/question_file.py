@@ -8,9 +8,7 @@ rank.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -23,15 +21,17 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop.answer_file import TextColumn
 from hpcgnn.loop.launch import on_first_rank
+from hpcgnn.loop.source_times import LAST_DATE, TimeUnit, date_seconds
 
 if TYPE_CHECKING:  # pyarrow takes a second to load, and most commands read no questions
     import pyarrow as pa
 
 CSV_BYTES, ROWS = 1 << 22, 1 << 18  # of a CSV, and of a Parquet file, that ranks hold as text at once
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # that files begin with
+MOST = np.iinfo(np.int64).max  # that a time may be
+TOLERANCE = Decimal("1e-6")  # of a unit of the graph's time, as where graphs are converted
 INTEGRAL, CANONICAL = r"^(?:\+|(-))?(\d+)(?:\.0*)?$", r"^(0|-?[1-9]\d{0,18})$"
 
-OFFSET = re.compile(r"([+-]\d\d)(\d\d)$")  # of a time zone, as Arrow writes and does not read it
 Block = Mapping[str, "pa.Array"]  # columns of text, by name
 Parse = Callable[[str, int, Block], dict[str, np.ndarray]]
 
@@ -66,13 +66,13 @@ def read_questions(
 ) -> Questions:  # fmt: skip
     """Collective. Read a file of questions. named: columns of nodes; further: other columns that it needs; optional:
     columns that may be missing. parse: makes numbers of the columns [b, ...] of a block, which begins at row 1 or
-    later, or raises ValueError; shown: further columns to keep as text.
+    later, or raises ValueError; shown: further columns to keep as text, where they are there.
 
     Raises DistributedError naming file and row for a missing column or field, and for a name that no node has.
     """
     blocks = _blocks(path, (*named, *further), optional)
     finders = {name: _Finder(path, name, column, world) for name, column in named.items()}
-    kept: dict[str, list] = {name: [] for name in (*named, *shown)}
+    kept: dict[str, list] = {}
     nodes: dict[str, list] = {name: [] for name in named}
     values: list[dict[str, np.ndarray]] = []
     rows: list[np.ndarray] = [np.empty(0, np.int64)]
@@ -82,7 +82,8 @@ def read_questions(
         text = next(blocks, None)
         if text is None:
             return None
-        return {name: text[name] for name in kept}, parse(path, total + 1, text) if parse else {}
+        kept_text = {name: text[name] for name in (*named, *shown) if name in text}
+        return kept_text, parse(path, total + 1, text) if parse else {}
 
     while (block := on_first_rank(world, "read the questions", read)) is not None:
         world.working("read the questions", total)
@@ -91,8 +92,8 @@ def read_questions(
         own = np.arange((world.rank - total) % world.size, size, world.size)
         for name, finder in finders.items():
             nodes[name].append(finder.find(total, text[name], numbers)[own])
-        for name, pieces in kept.items():
-            pieces.append(text[name].take(own))
+        for name, column in text.items():
+            kept.setdefault(name, []).append(column.take(own))
         values.append({name: column[own] for name, column in numbers.items()})
         rows.append(total + own)
         total += size
@@ -112,7 +113,7 @@ def read_edges(
     """Collective. Read a file with the columns of ``ends`` and, where there are several edge types, rel, whose numbers
     become the value "rel". rel is a word, where the types were made from ``words``, or a number, unless a word is
     spelled like it. further: columns of numbers, which become the value "numbers" [m, F] float64. times: reads the
-    optional column time, from a row of the file on, as the value "time".
+    optional column time, from a row of the file on, as the value "time"; it is shown, too.
 
     Raises DistributedError naming file and row for a missing column, an unknown node, or a value that is no edge type,
     or no number.
@@ -132,7 +133,7 @@ def read_edges(
         return values | ({"time": times(path, first, text["time"])} if times and "time" in text else {})
 
     optional = ["time"] if times and "time" not in further else []
-    return read_questions(path, ends, world, [*typed, *further], optional, parse, typed)
+    return read_questions(path, ends, world, [*typed, *further], optional, parse, [*typed, *optional])
 
 
 def numbers_of(
@@ -168,20 +169,47 @@ def each_value(path: str, first: int, text: pa.Array, value_of: Callable[[str], 
     return np.array(values, dtype)[number]
 
 
-def date_seconds(text: str, zone: str = "") -> Decimal | None:
-    """Read a date in ISO 8601, to the nanosecond, as seconds since 1970 in UTC; None for anything else. zone: of a date
-    that names none, by default UTC; of an hour that occurs twice it is the earlier one, as for ``hpcgnn convert``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def read_times(
+    path: str, first: int, text: pa.Array, missing: int, unit: TimeUnit,
+    stored: Callable[[Decimal], int] | None = None, most: float = MOST,
+) -> np.ndarray:  # fmt: skip
+    """Read times [b] of the graph's source, numbers or, where its times come from dates, dates, from row ``first`` of a
+    file on, as times int64 of the graph; ``missing`` where there is none. stored: makes an integer of each time, which
+    is at most ``most``; None: times must be integers in the graph.
 
-    word = pa.scalar(OFFSET.sub(r"\1:\2", text))
-    for named in (False, True):
-        with suppress(pa.ArrowInvalid):
-            date = word.cast(pa.timestamp("ns", "UTC" if named else None))
-            if not named:
-                date = pc.assume_timezone(date, zone or "UTC", ambiguous="earliest", nonexistent="raise")
-            return Decimal(date.value) / 10**9
-    return None
+    Raises ValueError naming file and row for a bad time.
+    """
+    needed = f"a number that times the graph's time_scale, {unit.scale:g}, is an integer"
+    needed = "a number" if stored else "an integer" if unit.scale == 1 else needed
+    scale = Decimal(repr(unit.scale))
+
+    def time(word: str) -> int | str:
+        if not word:
+            return missing
+        wrong = needed
+        try:
+            exact = Decimal(word) * scale
+        except ArithmeticError:
+            date = date_seconds(word, unit.zone)
+            if date is None:
+                return f"time {word!r} is not {needed}" + (", and no date in ISO 8601" if unit.zone else "")
+            if not unit.zone:
+                return (
+                    f"time {word!r} is a date, and the times of this graph are not known to come from dates: give "
+                    "numbers in the unit of its source, or convert and partition the source's dates again"
+                )
+            exact, wrong = date * scale, f"a time of the graph, whose unit is {1 / unit.scale:g} s"
+        if not exact.is_finite():
+            return f"time {word!r} is not {wrong}"
+        if abs(exact) > most:
+            return f"time {word} does not fit 64 bits"
+        if unit.zone and abs(exact) > LAST_DATE * scale:
+            return f"time {word} is no date from 1678 to 2262, as the times of this graph are"
+        if stored is None and abs(exact - exact.to_integral_value()) > TOLERANCE:
+            return f"time {word!r} is not {wrong}"
+        return stored(exact) if stored else int(exact.to_integral_value())
+
+    return each_value(path, first, text, time, np.int64)
 
 
 @dataclass(slots=True)

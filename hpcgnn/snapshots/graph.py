@@ -41,17 +41,18 @@ class SnapshotPartition:
     """A rank's share of a snapshot graph. series: columns [n, S, ...] of the nodes by name; columns: columns [n, ...]
     of the nodes that are the same in all snapshots, features among them. scales: by series, the number that its values
     were divided by; names, edge_names: by column of nodes or edges, the names of its classes; splits: first and last
-    snapshot of the splits that the graph names; counts_degrees: whether the series ``degree`` was counted here;
+    snapshot of the splits that the graph names; clock: first date and step in seconds, and zone, of snapshots at dates;
+    counts_degrees: whether the series ``degree`` was counted here;
     least_edge_types: number of edge types that a typed decoder has at least; all_sources [m]: global ids of the sources
     of all rows of edges; unread: columns of the edges that were left in the file."""
 
     def __init__(
         self, partition: GraphPartition, num_snapshots: int, series: tuple[str, ...], scales: dict[str, float],
-        splits: dict[str, tuple[int, int]] | None = None,
+        splits: dict[str, tuple[int, int]] | None = None, clock: dict[str, Any] | None = None,
     ):  # fmt: skip
         self.book: Book = partition.book
         self.graph_hash, self.rank, self.num_snapshots = partition.graph_hash, partition.rank, num_snapshots
-        self.splits = splits or {}
+        self.splits, self.clock = splits or {}, clock or {}
         table = f"nodes/{partition.types[0]}/"
         self.names = {
             column.removeprefix(table): words for column, words in partition.words.items() if column.startswith(table)
@@ -193,6 +194,7 @@ def open_snapshot_partition(
                 f"{book}: {num_snapshots} snapshots, expected 1 to {files.MOST_SNAPSHOTS}; partition again"
             )
         splits = _checked_splits(splits, num_snapshots)
+        clock = _checked_clock(decode_json(partition.book_attributes.get(files.CLOCK, "null")) or {})
     table = f"nodes/{partition.types[0]}/"
     attributes = {
         column.removeprefix(table): found
@@ -200,7 +202,7 @@ def open_snapshot_partition(
     }  # fmt: skip
     series = tuple(name for name, found in attributes.items() if found.get("per_snapshot", False))
     scales = {name: _checked_scale(name, attributes[name]["scale"]) for name in series if "scale" in attributes[name]}
-    return SnapshotPartition(partition, num_snapshots, series, scales, splits)
+    return SnapshotPartition(partition, num_snapshots, series, scales, splits, clock)
 
 
 def _checked_scale(name: str, scale: Any) -> float:
@@ -216,6 +218,14 @@ def _checked_splits(splits: dict[str, list[int]], num_snapshots: int) -> dict[st
     if not (set(splits) <= set(SPLITS) and bounds == sorted(bounds) and all(0 <= n < num_snapshots for n in bounds)):
         raise files.FileFormatError(f"splits are {splits}, expected ranges of {num_snapshots} snapshots in order")
     return {name: (int(first), int(last)) for name, (first, last) in splits.items()}
+
+
+def _checked_clock(clock: dict[str, Any]) -> dict[str, Any]:
+    """Check the dates of snapshots of a book."""
+    kinds = {"first": int, "step": int, "zone": str}
+    if clock and {name: type(value) for name, value in clock.items()} != kinds:
+        raise files.FileFormatError(f"clock is {clock}, expected first, step and zone")
+    return clock
 
 
 def _all_columns(partition: GraphPartition) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ n nodes of this rank, C outputs.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, r
 from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
+from hpcgnn.loop.source_times import DATES, NUMBERS, date_texts
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EDGE, NODE, REGRESSION
 from hpcgnn.snapshots.neighborhood import reversed_edges
@@ -70,7 +71,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     if arguments.top_k:
         answer_best(partial(links_of, session), arguments, session)
         return
-    nodes = forecast_nodes(session, arguments.snapshots, arguments.probabilities)
+    nodes = forecast_nodes(session, arguments.snapshots, arguments.probabilities, arguments.times)
     answer_with(out, nodes, "nodes", session, session.schema.values[CLASSES])
 
 
@@ -143,10 +144,13 @@ def _first(session: Session) -> int:
     return snapshots.start if session.forgets else snapshots.stop
 
 
-def forecast_nodes(session: Session, last: int, probabilities: bool = False) -> AnswerColumns:
+def forecast_nodes(
+    session: Session, last: int, probabilities: bool = False, times: str = DATES
+) -> AnswerColumns:  # fmt: skip
     """Collective. Return the model's outputs for every node at each of the ``last`` snapshots, as the columns of
-    ``_named``. Further columns are the node's original id (its row where the graph has none), and its type where the
-    graph has several.
+    ``_named``, where snapshots are named by their dates, or, with ``times`` "numbers" or without dates, by their
+    numbers. Further columns are the node's original id (its row where the graph has none), and its type where the graph
+    has several.
 
     Raises DistributedError for more snapshots than follow the training snapshots, or, where splits are of nodes, than
     there are from the first training snapshot on.
@@ -164,24 +168,37 @@ def forecast_nodes(session: Session, last: int, probabilities: bool = False) -> 
         columns[NODE_TYPE] = np.array(partition.names[NODE_TYPE])[partition.columns[NODE_TYPE]]
     for number, rows in forecast(session):
         if number >= partition.num_snapshots - last:
-            columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy(), probabilities)
+            output = session.goal.in_units(rows).cpu().numpy()
+            columns |= _named(session, number, output, probabilities, partial(_name, session, times))
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
     return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)
 
 
-def _named(session: Session, number: int, outputs: np.ndarray, probabilities: bool) -> dict[str, np.ndarray]:
+def _name(session: Session, times: str, number: int) -> str:
+    """Name a snapshot, which may be after the last one, by its date or its number."""
+    clock = session.partition.clock
+    if not clock or times == NUMBERS:
+        return str(number)
+    date = np.array([clock["first"] + number * clock["step"]], np.int64).view("M8[s]")
+    return str(date_texts(date, clock["zone"])[0])
+
+
+def _named(
+    session: Session, number: int, outputs: np.ndarray, probabilities: bool, name: Callable[[int], str] = str
+) -> dict[str, np.ndarray]:
     """Name the outputs [n, C] at a snapshot after the snapshot t that they are for: of numbers ``snapshot_t``, of
     several steps ``snapshot_t_from_number``, numbers as in the source; of classes ``class_t``, by name where the graph
-    has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot."""
+    has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot. name:
+    of a snapshot."""
     task, target = session.config.task, number + session.config.task.horizon
     if task.kind == NODE:
         columns = class_columns(outputs, session.schema.values[CLASSES], probabilities)
         names = {"class": "class", "class_id": "class_id", "output": "snapshot", "probability": "probability"}
-        return {f"{names[name]}_{target}": values for name, values in columns.items()}
+        return {f"{names[column]}_{name(target)}": values for column, values in columns.items()}
     if task.kind != REGRESSION:
-        return {f"embedding_{number}": outputs}
+        return {f"embedding_{name(number)}": outputs}
     steps = np.split(outputs, task.forecast_steps, axis=1)
-    of = f"_from_{number}" if task.forecast_steps > 1 else ""
+    of = f"_from_{name(number)}" if task.forecast_steps > 1 else ""
     single = steps[0].shape[1] == 1
-    return {f"snapshot_{target + step}{of}": rows[:, 0] if single else rows for step, rows in enumerate(steps)}
+    return {f"snapshot_{name(target + step)}{of}": rows[:, 0] if single else rows for step, rows in enumerate(steps)}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from dataclasses import replace
-from decimal import ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Decimal
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,14 +22,15 @@ from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
 from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
-from hpcgnn.loop.question_file import Named, Questions, each_value, read_edges, read_questions
+from hpcgnn.loop.question_file import Named, Questions, read_edges, read_questions, read_times
 from hpcgnn.loop.session import Session
+from hpcgnn.loop.source_times import DATES, TimeUnit
 from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.goals import pull_outputs
 from hpcgnn.static.inference import last_rows
-from hpcgnn.static.sampling.times import NO_LIMIT, as_ticks, is_floating
+from hpcgnn.static.sampling.times import NO_LIMIT, as_ticks, is_floating, zone_of_times
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
 from hpcgnn.static.tasks import one_task
@@ -102,7 +103,8 @@ def answer(session: Session, arguments: Namespace) -> None:
     config, classes = session.config, session.schema.values.get(CLASSES, [])
     if arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
-        answer_with(arguments.out, score_pairs(session, pairs, arguments.probabilities), what, session, classes)
+        answers = score_pairs(session, pairs, arguments.probabilities, arguments.times)
+        answer_with(arguments.out, answers, what, session, classes)
     elif arguments.top_k:
         answer_best(partial(links_of, session), arguments, session)
     elif config.task.of_edges:
@@ -227,19 +229,26 @@ def _read_times(partition: GraphPartition, column: str, path: str, first: int, t
     naming file and row."""
     real = is_floating(partition, column)
 
-    def tick(word: str) -> int | str:
-        if not word:
-            return NO_LIMIT
-        try:
-            value = Decimal(word)
-        except InvalidOperation:
-            return f"time {word!r} is not a number"
-        if not value.is_finite() or abs(value) > (sys.float_info.max if real else NO_LIMIT):
-            return f"time {word!r} is not a finite number of 64 bits"
-        whole = value.to_integral_value(ROUND_FLOOR)
-        return int(as_ticks(partition, column, np.array([float(value) if real else int(whole)]))[0])
+    def tick(time: Decimal) -> int:
+        value = float(time) if real else int(time.to_integral_value(ROUND_FLOOR))
+        return int(as_ticks(partition, column, np.array([value]))[0])
 
-    return each_value(path, first, text, tick, np.int64)
+    most = sys.float_info.max if real else NO_LIMIT
+    return read_times(path, first, text, NO_LIMIT, TimeUnit(zone=zone_of_times(partition, column)), tick, most)
+
+
+def _shown(session: Session, pairs: Questions, form: str) -> dict[str, Any]:
+    """Collective. Return the columns of a file of pairs, with times as dates, or as numbers, where the graph's times
+    come from dates; not known (NaT, NaN) where there is none."""
+    columns, column = dict(pairs.shown), session.config.sampling.time_column
+    if "time" not in columns or not zone_of_times(session.partition, column):
+        return columns
+    times, missing = pairs.value["time"], pairs.value["time"] == NO_LIMIT
+    if form == DATES:
+        times = np.where(missing, np.iinfo(np.int64).min, times).view("M8[s]")
+    elif session.world.any(bool(missing.any())):
+        times = np.where(missing, np.nan, times)
+    return columns | {"time": times}
 
 
 def _named(session: Session, kind: int) -> Named:
@@ -249,9 +258,12 @@ def _named(session: Session, kind: int) -> Named:
     return Named([partition.types[kind]], ids)
 
 
-def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
+def score_pairs(
+    session: Session, pairs: Questions, probabilities: bool = False, times: str = DATES
+) -> AnswerColumns:  # fmt: skip
     """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
-    C], or its number, as exact evaluation does for edges; in a run with times as its evaluation does."""
+    C], or its number, as exact evaluation does for edges; in a run with times as its evaluation does. times: form of
+    the pairs' times, as for ``TimeUnit.shown``."""
     task, decoder, values = session.config.task, session.goal.head, session.schema.values
 
     def columns_of(
@@ -264,12 +276,13 @@ def score_pairs(session: Session, pairs: Questions, probabilities: bool = False)
             return class_columns(output, values[CLASSES], probabilities)
         return {"output": output[:, 0]}
 
-    if session.config.sampling.time_column:
+    if timed := session.config.sampling.time_column:
         ends, count = sampled.pair_ends(session, pairs), len(pairs.row)
         further = pairs.value.get("rel", np.zeros(count, np.int64)), pairs.value.get("numbers", np.empty((count, 0)))
         with torch.no_grad():
             answers = columns_of(*ends, *(torch.from_numpy(column).to(ends[0].device) for column in further))
-        return AnswerColumns(pairs.row, pairs.total, dict(pairs.shown) | answers)
+        shown, zone = _shown(session, pairs, times), zone_of_times(session.partition, timed)
+        return AnswerColumns(pairs.row, pairs.total, shown | answers, zone=zone)
     return links.score_pairs(links_of(session), pairs, session.config.eval.nodes_per_pass, columns_of)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +25,13 @@ from hpcgnn.loop.question_file import (
     Block,
     Named,
     Questions,
-    date_seconds,
-    each_value,
     finite_numbers,
     numbers_of,
     read_questions,
+    read_times,
 )
 from hpcgnn.loop.session import Session
+from hpcgnn.loop.source_times import DATES, TimeUnit
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
 from hpcgnn.task.metrics import check_finite
@@ -44,52 +43,7 @@ from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.schema import CLASSES
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Compute = Callable[[Session, Events, Callable[[StepPlan], torch.Tensor]], np.ndarray]
-TOLERANCE = Decimal("1e-6")  # of a unit of the graph's time, as where graphs are converted
-
-
-def source_times(times: Any, scale: float) -> Any:
-    """Return times of the graph as its source has them: integers where both have one unit, float64 otherwise."""
-    return times if scale == 1 else times / scale
-
-
-def read_times(
-    path: str, first: int, text: pa.Array, after: int, scale: float = 1, zone: str = ""
-) -> np.ndarray:  # fmt: skip
-    """Read times [b] of the graph's source, from row ``first`` of a file on, as times int64 of the graph, which are
-    ``scale`` times as large; ``after`` + 1 where there is none. zone: of dates without one; empty: the graph's times do
-    not come from dates.
-
-    Raises ValueError naming file and row for a bad time, or one that is no whole number in the graph.
-    """
-    return each_value(path, first, text, lambda word: _time(word, after, scale, zone), np.int64)
-
-
-def _time(text: str, after: int, scale: float, zone: str) -> int | str:
-    """Read a time, or say what is wrong with it."""
-    if not text:
-        return after + 1
-    needed = "an integer" if scale == 1 else f"a number that times the graph's time_scale, {scale:g}, is an integer"
-    try:
-        time = Decimal(text) * Decimal(repr(scale))
-    except ArithmeticError:
-        date = date_seconds(text, zone)
-        if date is None:
-            return f"time {text!r} is not {needed}" + (", and no date in ISO 8601" if zone else "")
-        if not zone:
-            return (
-                f"time {text!r} is a date, and the times of this graph are not known to come from dates: give numbers "
-                "in the unit of its source, or convert and partition the source's dates again"
-            )
-        time, needed = date * Decimal(repr(scale)), f"a time of the graph, whose unit is {1 / scale:g} s"
-    if time.is_finite() and abs(time) > np.iinfo(np.int64).max:
-        return f"time {text} does not fit 64 bits"
-    if not time.is_finite() or abs(time - time.to_integral_value()) > TOLERANCE:
-        return f"time {text!r} is not {needed}"
-    return int(time.to_integral_value())
 
 
 def read_nodes(session: Session, path: str) -> Questions:
@@ -144,7 +98,12 @@ def _times_of(
     """Read the times of a block, where it has them."""
     if "time" not in text:
         return np.full(len(text[names]), after + 1)
-    return read_times(path, first, text["time"], after, partition.time_scale, partition.zone)
+    return read_times(path, first, text["time"], after + 1, time_unit(partition))
+
+
+def time_unit(partition: TemporalPartition) -> TimeUnit:
+    """Return the form of a graph's times."""
+    return TimeUnit(partition.time_scale, partition.zone)
 
 
 def queries_at(
@@ -234,11 +193,11 @@ def _last_times(batches: Batches, world: World) -> np.ndarray:
 
 
 def score_pairs(
-    session: Session, pairs: Questions, probabilities: bool = False, compute: Compute = _compute
+    session: Session, pairs: Questions, probabilities: bool = False, compute: Compute = _compute, times: str = DATES
 ) -> AnswerColumns:
     """Collective. Compute for every pair the probability of an event (score, float64). In runs on labels of events,
     compute the label: class and output [C], or a number as output. compute: from the session's current memory, or, with
-    ``_walk``, from memory at the time of each pair."""
+    ``_walk``, from memory at the time of each pair. times: their form, as for ``TimeUnit.shown``."""
     goal = session.goal
 
     def answers_of(plan: StepPlan) -> torch.Tensor:
@@ -248,26 +207,30 @@ def score_pairs(
     time, feature = pairs.value["time"], pairs.value.get("feature")
     queries = queries_at(session, pairs.row, pairs.node["src"], pairs.node["dst"], time, feature)
     answers = compute(session, queries, answers_of)
-    columns = pairs.shown | {"time": source_times(time, session.partition.time_scale)}
+    unit = time_unit(session.partition)
+    columns = pairs.shown | {"time": unit.shown(time, times)}
     name = "probability" if probabilities else "score"  # of links, alike
     columns |= {name: answers} if goal.draws_negatives else _label_columns(session, answers, probabilities)
-    return AnswerColumns(pairs.row, pairs.total, columns)
+    return AnswerColumns(pairs.row, pairs.total, columns, zone=unit.zone)
 
 
 def answer_nodes(
-    session: Session, nodes: Questions, embeddings: bool, probabilities: bool = False, compute: Compute = _compute
-) -> AnswerColumns:
+    session: Session, nodes: Questions, embeddings: bool, probabilities: bool = False, compute: Compute = _compute,
+    times: str = DATES,
+) -> AnswerColumns:  # fmt: skip
     """Collective. Compute for every node its embedding [Z], or its label (class and output [C]). compute: from the
-    session's current memory, or, with ``_walk``, from memory at the time of each row."""
+    session's current memory, or, with ``_walk``, from memory at the time of each row. times: their form, as for
+    ``TimeUnit.shown``."""
 
     def answers_of(plan: StepPlan) -> torch.Tensor:
         return session.task.embed(plan)[0] if embeddings else session.task.score(plan).output
 
     ids, time = nodes.node["node"], nodes.value["time"]
     answers = compute(session, queries_at(session, nodes.row, ids, ids, time), answers_of)  # sources, with themselves
-    columns = nodes.shown | {"time": source_times(time, session.partition.time_scale)}
+    unit = time_unit(session.partition)
+    columns = nodes.shown | {"time": unit.shown(time, times)}
     columns |= {"embedding": answers} if embeddings else _label_columns(session, answers, probabilities)
-    return AnswerColumns(nodes.row, nodes.total, columns)
+    return AnswerColumns(nodes.row, nodes.total, columns, zone=unit.zone)
 
 
 def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
@@ -448,11 +411,11 @@ def answer(session: Session, arguments: Namespace) -> None:
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
-        answers = score_pairs(session, pairs, arguments.probabilities, _walk)
+        answers = score_pairs(session, pairs, arguments.probabilities, _walk, arguments.times)
         answer_with(arguments.out, answers, what, session, classes)
         return
     embeddings = arguments.embeddings or task.kind != "node"
     nodes = read_nodes(session, arguments.nodes)
     what = "embeddings" if embeddings else "labels"
-    answers = answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk)
+    answers = answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk, arguments.times)
     answer_with(arguments.out, answers, what, session, classes)

@@ -65,6 +65,21 @@ def test_a_long_table(tmp_path, capsys):
         assert note in said
     with h5py.File(tmp_path / "g.h5") as file:
         assert [source["name"] for source in json.loads(file.attrs["sources"])] == ["roads.csv", "series.csv"]
+        assert json.loads(file.attrs["clock"]) == {"first": 1704067200, "step": 604800, "zone": "UTC"}
+
+
+def test_another_delimiter_and_encoding(tmp_path, capsys):
+    """And days that are not evenly spaced, so that snapshots keep their numbers."""
+    edges, series = tmp_path / "edges.csv", tmp_path / "series.csv"
+    edges.write_bytes("src|dst\nÖd|Au\n".encode("latin-1"))
+    series.write_bytes("node|time|größe\nÖd|2024-01-01|1\nAu|2024-01-02|3\nAu|2024-01-04|2\n".encode("latin-1"))
+    options = ("--series", series, "--delimiter", "|", "--encoding", "latin-1", "--raw")
+    convert(capsys, "tables", edges, tmp_path / "g.h5", *options)
+    columns, _ = columns_of(tmp_path / "g.h5")
+    assert [word.decode() for word in columns["id"]] == ["Au", "Öd"]
+    assert np.array_equal(columns["target"], [[NAN, 3, 2], [1, NAN, NAN]], equal_nan=True)
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert "clock" not in file.attrs
 
 
 def test_the_only_column_is_the_target_and_integers_are_ids(tmp_path, capsys):

@@ -106,6 +106,16 @@ def _with(options, **changes):
     return WindowOptions(**{**values, **changes})
 
 
+def test_windows_of_a_length_in_time_begin_at_dates(tmp_path):
+    """Where the times of the events come from dates, and windows begin at whole seconds."""
+    columns = write_events(tmp_path / "events.h5", scale=1)
+    with h5py.File(tmp_path / "events.h5", "r+") as file:
+        file["edges/node.to.node"].attrs.update({"dates": True, "zone": "Asia/Tokyo"})
+    ways = ({"length": 12, "stride": 4}, {"length": 12.5}, {"windows": 7}, {"length": 12, "cumulative": True})
+    found = [read_windows(tmp_path / "events.h5", WindowOptions(**way)).clock for way in ways]
+    assert found == [{"first": int(columns["time"][0]), "step": 4, "zone": "Asia/Tokyo"}, {}, {}, {}]
+
+
 def test_both_directions_and_node_columns(tmp_path):
     write_events(tmp_path / "events.h5")
     graph = as_rows(read_windows(tmp_path / "events.h5", WindowOptions(windows=5), both=True))

@@ -144,7 +144,7 @@ def test_times_of_questions_are_dates_as_in_the_graph(comm, mpi_tmp_path, zone):
     arrow = pa.table({name: pa.array(asked[name]) for name in asked})
     answers = [run.predict(pairs=table) for table in (asked.assign(time=seconds), asked, arrow, text)]
     if comm.rank == 0:
-        assert answers[0]["time"].tolist() == seconds
+        assert [day.timestamp() for day in answers[0]["time"]] == seconds
         for answer in answers[1:]:
             pd.testing.assert_frame_equal(answer, answers[0], check_dtype=False, rtol=1e-12)
 

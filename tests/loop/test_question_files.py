@@ -4,20 +4,26 @@ file and row."""
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
+import zoneinfo
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from training_runs import on_rank_0
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop import question_file
 from hpcgnn.loop.answer_file import AnswerColumns, write_answers
-from hpcgnn.loop.question_file import Named, finite_numbers, id_column, read_edges, read_questions
+from hpcgnn.loop.question_file import Named, finite_numbers, id_column, read_edges, read_questions, read_times
+from hpcgnn.loop.source_times import TimeUnit, date_texts
 
 COUNT = 40  # nodes
 WORDS = ["1", "likes", "hates"]
@@ -198,3 +204,70 @@ def test_names_are_written_as_they_were_read(world, comm, mpi_tmp_path, monkeypa
         with open(out, newline="") as file:
             found = map(tuple, list(csv.reader(file))[1:])
     assert list(found) == expected
+
+
+# ---------------------------------------------------------------------------------------------------------------- dates
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Africa/Monrovia"]
+UTC = datetime.timezone.utc
+# Times of the graph in a second, and the decimals of dates.
+SCALES = {1: "seconds", 1000.0: "milliseconds", 1e5: "microseconds", 1e6: "microseconds", 1 / 60: "seconds",
+          1 / 86400: "seconds"}  # fmt: skip
+
+
+def python_date(seconds: Fraction, zone: str) -> datetime.datetime:
+    """The date of seconds since 1970, by the standard library."""
+    moment = datetime.datetime(1970, 1, 1, tzinfo=UTC) + datetime.timedelta(microseconds=int(seconds * 10**6))
+    return moment.astimezone(zoneinfo.ZoneInfo(zone))
+
+
+@pytest.mark.serial
+@given(
+    seconds=st.lists(st.integers(-9_000_000_000, 9_000_000_000), min_size=1, max_size=20),
+    scale=st.sampled_from(list(SCALES)), zone=st.sampled_from(ZONES),
+)  # fmt: skip
+def test_dates_of_answers_are_exact_and_read_back(seconds, scale, zone):
+    """From 1684 to 2255; offsets that are no whole number of minutes are rare, and are written in UTC."""
+    rate, unit = Fraction(scale).limit_denominator(10**6), TimeUnit(scale, zone)
+    times = np.array([int(second * rate) for second in seconds])
+    dates = [python_date(time / rate, zone) for time in times.tolist()]
+    texts = date_texts(unit.shown(times), zone)
+    for text, date in zip(texts.tolist(), dates, strict=True):
+        assert datetime.datetime.fromisoformat(text) == date
+        is_whole = date.utcoffset() % datetime.timedelta(minutes=1) == datetime.timedelta(0)
+        assert text == (date if is_whole else date.astimezone(UTC)).isoformat(timespec=SCALES[scale])
+    assert read_times("answers.csv", 1, pa.array(texts), 0, unit).tolist() == times.tolist()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_dates_are_written_in_every_format(world, mpi_tmp_path, monkeypatch, suffix):
+    """Over the hour in March that does not exist in Berlin; a date that is not known is empty."""
+    monkeypatch.setattr("hpcgnn.loop.answer_file.SLAB", 16)
+    total, zone, out = 50, "Europe/Berlin", mpi_tmp_path / f"out.{suffix}"
+    seconds = 1711840500 + 900 * np.arange(total)
+    dates = [python_date(Fraction(second), zone).isoformat() for second in seconds.tolist()]
+    dates[7] = ""
+    assert {date[-6:] for date in dates} == {"+01:00", "+02:00", ""}
+    seconds[7] = np.iinfo(np.int64).min
+    row = np.arange(world.rank, total, world.size)
+    write_answers(str(out), AnswerColumns(row, total, {"time": seconds[row].view("M8[s]")}, zone=zone), world)
+    if world.rank:
+        return
+    if suffix == "npz":
+        with np.load(out) as file:
+            found = file["time"].tolist()
+    elif suffix == "parquet":
+        column = pq.read_table(out)["time"]
+        assert column.type.tz == zone
+        found = ["" if date is None else date.isoformat() for date in column.to_pylist()]
+    else:
+        with open(out, newline="") as file:
+            found = [line["time"] for line in csv.DictReader(file)]
+    assert found == dates
+
+
+@pytest.mark.serial
+def test_times_beyond_all_dates_are_refused():
+    with pytest.raises(ValueError, match=r"row 2: time 1e10 is no date from 1678 to 2262"):
+        read_times("pairs.csv", 1, pa.array(["5", "1e10"]), 0, TimeUnit(1, "UTC"))
+    assert read_times("pairs.csv", 1, pa.array(["1e10"]), 0, TimeUnit()).tolist() == [10**10]

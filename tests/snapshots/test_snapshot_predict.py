@@ -1,6 +1,7 @@
 """Outputs at the last snapshots: those that the test scored, the same on any number of ranks."""
 
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -198,6 +199,21 @@ def test_columns_say_what_they_are_of(comm, mpi_tmp_path, case):
         assert nodes.columns["class_12"].tolist() == words.tolist()
     if case == "steps":
         assert nodes.columns["snapshot_13_from_11"].shape == (len(outputs),)
+
+
+@pytest.mark.parametrize("case", ["steps", "classes", "links"])
+def test_snapshots_at_dates_are_named_by_them(comm, mpi_tmp_path, case):
+    """In the zone of the source, also after the last snapshot; or by numbers, where these are asked for."""
+    changes, numbers = NAMED[case]
+    graph = labeled_graph()
+    graph.clock = {"first": 1704063600, "step": 86400, "zone": "Europe/Berlin"}
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**changes))
+    dates = [re.sub(r"1[0-3]", lambda number: f"2024-01-{1 + int(number[0])}T00:00:00+01:00", n) for n in numbers]
+    if case == "classes":
+        dates, numbers = ([name for name in names if "class_id" not in name] for names in (dates, numbers))
+    assert [*forecast_nodes(session, 2).columns][1:] == dates
+    assert [*forecast_nodes(session, 2, times="numbers").columns][1:] == numbers
+    session.close()
 
 
 LINKS = {

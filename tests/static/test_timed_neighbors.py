@@ -24,6 +24,7 @@ from torch import nn
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.source_times import date_texts
 from hpcgnn.native import Random, Stream
 from hpcgnn.static import predict
 from hpcgnn.static.graph import StaticGraph
@@ -552,7 +553,8 @@ def test_answers_that_need_one_output_a_node_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize(("time", "message"), [
-    ("soon", "row 2: time 'soon' is not a number"), ("inf", "row 2: time 'inf' is not a finite number of 64 bits"),
+    ("soon", "row 2: time 'soon' is not a number"), ("inf", "row 2: time 'inf' is not a number"),
+    ("1e30", "row 2: time 1e30 does not fit 64 bits"), ("1970-01-01", "'1970-01-01' is a date, and the times of this"),
 ])  # fmt: skip
 def test_times_of_pairs_must_be_numbers(comm, mpi_tmp_path, time, message):
     parts = make_static_parts(comm, library, mpi_tmp_path)
@@ -562,6 +564,31 @@ def test_times_of_pairs_must_be_numbers(comm, mpi_tmp_path, time, message):
     pairs = asked(partial(read_pairs, session), src=[0, 1, 2], dst=[2, 3, 4], time=["-3.5", "", "9"])
     limits = {0: -4, 1: np.iinfo(np.int64).max, 2: 9}
     assert pairs.value["time"].tolist() == [limits[row] for row in pairs.row.tolist()]
+    shown = score_pairs(session, pairs).slab("time", 0, session.world)
+    assert shown is None or shown.tolist() == ["-3.5", "", "9"]
+    session.close()
+
+
+def test_times_of_pairs_are_dates_where_the_column_has_dates(comm, mpi_tmp_path):
+    def dated(path):
+        library(path)
+        with h5py.File(path, "r+") as file:
+            for place in ("nodes/paper/time", f"edges/{CITES}/time"):
+                file[place].attrs["zone"] = "Europe/Berlin"
+
+    parts = make_static_parts(comm, dated, mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(**TIMED, task__kind="link"))
+    read = partial(asked, partial(read_pairs, session), src=[0, 1, 2, 2], dst=[2, 3, 4, 4])
+    pairs, numbers = read(time=["1970-01-01T01:00:09", "", "1970-01-01T00:00:11Z", "11"]), read(time=[9, "", 11, 11])
+    assert pairs.value["time"].tolist() == numbers.value["time"].tolist()
+    answers = score_pairs(session, pairs)
+    assert answers.zone == "Europe/Berlin"
+    shown = answers.slab("time", 0, session.world)
+    as_numbers = score_pairs(session, pairs, times="numbers").slab("time", 0, session.world)
+    if comm.rank == 0:
+        dates = ["1970-01-01T01:00:09+01:00", "", *["1970-01-01T01:00:11+01:00"] * 2]
+        assert date_texts(shown, answers.zone).tolist() == dates
+        np.testing.assert_array_equal(as_numbers, [9, np.nan, 11, 11])
     session.close()
 
 

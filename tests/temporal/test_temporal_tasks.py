@@ -24,10 +24,12 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.answer_file import write_answers
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.question_file import read_times
 from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.loop.source_times import TimeUnit
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
-from hpcgnn.temporal.predict import answer_nodes, read_nodes, read_pairs, read_times, score_pairs, source_times
+from hpcgnn.temporal.predict import answer_nodes, read_nodes, read_pairs, score_pairs
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -485,10 +487,10 @@ def test_bad_nodes_are_refused(comm, parts, mpi_tmp_path, text, message):
      ("120", 1 / 60, 2), ("18000", 0.001, 18)],
 )  # fmt: skip
 def test_times_are_those_of_the_source(time, scale, stored):
-    times = read_times("nodes.csv", 1, pa.array([time]), 17000 if scale > 1 else 1, scale)
+    times = read_times("nodes.csv", 1, pa.array([time]), 17001, TimeUnit(scale))
     assert times.tolist() == [stored]
     if time:
-        assert source_times(times, scale) == pytest.approx([float(time)])
+        assert TimeUnit(scale).shown(times) == pytest.approx([float(time)])
 
 
 @pytest.mark.parametrize(
@@ -499,7 +501,7 @@ def test_times_are_those_of_the_source(time, scale, stored):
 )  # fmt: skip
 def test_times_between_those_of_the_graph_are_refused(time, scale, message):
     with pytest.raises(ValueError, match=message):
-        read_times("pairs.csv", 2, pa.array(["5", time, time]), 17, scale)
+        read_times("pairs.csv", 2, pa.array(["5", time, time]), 17, TimeUnit(scale))
 
 
 @pytest.mark.parametrize(
@@ -513,10 +515,11 @@ def test_times_between_those_of_the_graph_are_refused(time, scale, message):
 )  # fmt: skip
 def test_dates_are_times_where_the_graph_has_dates(word, zone, scale, expected):
     if isinstance(expected, int):
-        assert read_times("pairs.csv", 1, pa.array([word, "5"]), 0, scale, zone).tolist() == [expected, 5 * scale]
+        times = read_times("pairs.csv", 1, pa.array([word, "5"]), 0, TimeUnit(scale, zone))
+        assert times.tolist() == [expected, 5 * scale]
         return
     with pytest.raises(ValueError, match=rf"pairs.csv: row 2: time '{word}' {expected}|{expected}"):
-        read_times("pairs.csv", 1, pa.array(["5", word]), 0, scale, zone)
+        read_times("pairs.csv", 1, pa.array(["5", word]), 0, TimeUnit(scale, zone))
 
 
 def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_path):
@@ -542,6 +545,40 @@ def test_a_graph_of_scaled_times_answers_in_those_of_its_source(comm, mpi_tmp_pa
         assert tables[0]["time"].tolist() == [9500, 9000]
         assert tables[1]["time"].tolist() == [9.5, 9.0]
         assert np.array_equal(tables[0]["score"], tables[1]["score"])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+def test_a_graph_of_dates_answers_in_dates(comm, mpi_tmp_path, suffix):
+    """Of pairs and nodes, in the zone of the source, to the millisecond; or in numbers, where these are asked for."""
+
+    def write() -> None:
+        bipartite(mpi_tmp_path / "graph.h5", num_events=300)
+        with h5py.File(mpi_tmp_path / "graph.h5", "r+") as file:
+            (edges,) = file["edges"].values()
+            edges.attrs.update({"time_scale": 1000.0, "dates": True, "zone": "Europe/Berlin"})
+
+    on_rank_0(comm, write)
+    session = open_session(comm, make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts", 4), make_config())
+    columns = {"time": ["1970-01-01T00:00:09.5Z", "9"]}
+    pairs = asked(partial(read_pairs, session), src=[1000, 1003], dst=[1000, 1006], **columns)
+    nodes = asked(partial(read_nodes, session), node=[1000, 1003], type=["user", "item"], **columns)
+    expected = ["1970-01-01T01:00:09.500+01:00", "1970-01-01T01:00:09.000+01:00"]
+    for answers in (score_pairs(session, pairs), answer_nodes(session, nodes, True)):
+        write_answers(str(mpi_tmp_path / f"out.{suffix}"), answers, session.world)
+        if comm.rank:
+            continue
+        if suffix == "csv":
+            found = read_columns(str(mpi_tmp_path / "out.csv"))["time"]
+        elif suffix == "npz":
+            found = np.load(mpi_tmp_path / "out.npz")["time"].tolist()
+        else:
+            dates = pq.read_table(mpi_tmp_path / "out.parquet")["time"].to_pylist()
+            found = [date.isoformat(timespec="milliseconds") for date in dates]
+        assert found == expected
+    numbers = (score_pairs(session, pairs, times="numbers"), answer_nodes(session, nodes, True, times="numbers"))
+    for answers in numbers:
+        found = answers.slab("time", 0, session.world)
+        assert found is None or found.tolist() == [9.5, 9.0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

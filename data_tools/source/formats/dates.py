@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from data_tools.source.formats.values import Place, to_arrow, to_text
 from hpcgnn.graph.files import FileFormatError
 
-ISO = "iso"
+ISO, UTC = "iso", "UTC"
 NANO = 10**9  # nanoseconds of a second
 DAYS = pa.types.is_date
 FIRST, LAST = "1677-09-21", "2262-04-11"  # of what nanoseconds in int64 can say
@@ -25,7 +25,7 @@ class Dates:
     alone; zone: of dates that name none."""
 
     form: str = ""
-    zone: str = "UTC"
+    zone: str = UTC
 
     def __post_init__(self):
         try:
@@ -40,6 +40,11 @@ class Dates:
         if isinstance(part, np.ndarray):
             return part.dtype.kind == "M" or bool(self.form)
         return bool(self.form) or pa.types.is_timestamp(part.type) or DAYS(part.type)
+
+    def zone_of(self, part: pa.Array | np.ndarray) -> str:
+        """Name the zone of a column of dates: of its type, where that has a zone by name, else of dates without one."""
+        zone = getattr(getattr(part, "type", None), "tz", None) or ""
+        return self.zone if not zone or zone[0] in "+-" else zone
 
     def parse(self, part: pa.Array | np.ndarray, place: Place, scale: float) -> np.ndarray:
         """Parse times [n] as int64: seconds since 1970 * scale. Raises FileFormatError for what is no date, and for

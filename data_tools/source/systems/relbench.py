@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from data_tools.source.formats.chunks_dgl import local_name
+from data_tools.source.formats.dates import UTC
 from data_tools.source.formats.dgl_partitions import Chunks
 from data_tools.source.schema import one_of
 from data_tools.source.spec_file import RESERVED, build_spec
@@ -38,7 +39,8 @@ LISTED = 8  # columns that a note names
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table of the database. features: columns of numbers; others: columns that are not used."""
+    """A table of the database. features: columns of numbers; others: columns that are not used; has_dates: its time
+    is a date."""
 
     name: str
     path: pathlib.Path
@@ -49,6 +51,7 @@ class SourceTable:
     others: list[str]
     num_rows: int
     text_key: bool = False
+    has_dates: bool = False
     missing: dict[str, int] = field(default_factory=dict)
 
 
@@ -80,7 +83,10 @@ def read_relbench(assigned: Mapping[str, str], unpacked: pathlib.Path) -> Folder
             writer.files[f"keys.{name}"] = {"path": str(table.path.resolve()), "format": "parquet"}
             ids = "string" if table.text_key else "int"
             entry = {"type": name, "ids": ids, "id": table.key, "file": f"keys.{name}", "missing_ids": missing_ids}
-        spec["nodes"].append(entry | {"columns": writer.columns(f"nodes.{name}")})
+        columns = writer.columns(f"nodes.{name}")
+        if table.has_dates and table.num_rows:
+            columns[time_column(str(table.time))]["zone"] = UTC
+        spec["nodes"].append(entry | {"columns": columns})
         for column, target in table.foreign.items():
             relation = f"f2p_{local_name(column)}"
             file = f"edges.{name}.{relation}"
@@ -136,7 +142,8 @@ def read_table(path: pathlib.Path) -> SourceTable:
     numbers = [item.name for item in rest if is_number(item.type)]
     others = [item.name for item in rest if not is_number(item.type)]
     text_key = key is not None and is_text(schema.field(key).type)
-    return SourceTable(path.stem, path, key, foreign, time, numbers, others, footer.num_rows, text_key)
+    has_dates = time is not None and is_date(schema.field(time).type)
+    return SourceTable(path.stem, path, key, foreign, time, numbers, others, footer.num_rows, text_key, has_dates)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -148,6 +155,11 @@ def is_number(kind: pa.DataType) -> bool:
     """Whether a type of Arrow is a number, or true and false."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     return any(test(kind) for test in tests)
+
+
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a type of Arrow is a date or a timestamp."""
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
 def unpack_table(table: SourceTable, tables: Mapping[str, SourceTable], writer: Chunks, fill: float) -> None:
@@ -201,7 +213,7 @@ def read_times(table: SourceTable, batch: pa.RecordBatch) -> np.ndarray:
     counted, become NO_TIME."""
     assert table.time is not None
     values = batch.column(table.time)
-    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+    if is_date(values.type):
         values = values.cast(pa.timestamp("s", getattr(values.type, "tz", None)), safe=False).cast(pa.int64())
     if not pa.types.is_integer(values.type):
         raise FileFormatError(

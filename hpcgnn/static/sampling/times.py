@@ -95,6 +95,15 @@ def is_floating(partition: GraphPartition, column: str) -> bool:
     return any(columns[column].dtype.kind == "f" for columns in tables if column in columns)
 
 
+def zone_of_times(partition: GraphPartition, column: str) -> str:
+    """Return the zone of the dates that all of the graph's times come from; empty where some come from none."""
+    attributes = partition.column_attributes.items()
+    zones = {str(found.get("zone", "")) for place, found in attributes if place.rpartition("/")[2] == column}
+    if "" in zones or not zones or is_floating(partition, column):
+        return ""
+    return zones.pop() if len(zones) == 1 else "UTC"
+
+
 def _read_nodes(partition: GraphPartition, kind: int, column: str) -> np.ndarray | None:
     rows = partition.flat_row[partition.of_type(kind)] - partition.book.type_base()[kind]
     return _read(partition, partition.columns[kind], column, f"node type {partition.types[kind]}", rows)

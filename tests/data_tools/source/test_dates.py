@@ -53,12 +53,13 @@ def test_the_zone_of_dates_that_name_none(zone):
 @pytest.mark.parametrize("unit", UNITS)
 def test_dates_in_parquet(tmp_path, unit):
     moments = [datetime.datetime(2024, 1, 1, tzinfo=UTC), datetime.datetime(2024, 1, 1, 0, 0, 1, tzinfo=UTC)]
-    table = {"src": [1, 2], "dst": [2, 3], "time": pa.array(moments, pa.timestamp(unit, "UTC"))}
+    table = {"src": [1, 2], "dst": [2, 3], "time": pa.array(moments, pa.timestamp(unit, "Asia/Tokyo"))}
     pa.parquet.write_table(pa.table(table), tmp_path / "events.parquet")
     command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.parquet", str(tmp_path / "graph.h5")]
     assert main(command) == 0
     with h5py.File(tmp_path / "graph.h5") as file:
         assert file["edges/node.to.node/time"][:].tolist() == [1704067200, 1704067201]
+        assert file["edges/node.to.node"].attrs["zone"] == "Asia/Tokyo"
 
 
 def test_dates_in_csv(tmp_path):

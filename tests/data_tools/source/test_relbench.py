@@ -78,6 +78,7 @@ def test_tables_become_types(tmp_path, capsys, monkeypatch, batch, within):
         assert np.array_equal(file["nodes/results/feat"][:], rows[["points"]].fillna(-1).to_numpy(np.float32))
         seconds = [-(2**63) if pd.isna(time) else int(time.timestamp()) for time in rows["date"]]
         assert file["nodes/results/date"][:].tolist() == seconds
+        assert file["nodes/results/date"].attrs["zone"] == "UTC"
         kept = rows.dropna(subset="driverId")
         expected = sorted(zip(kept.index, kept["driverId"].astype(int), strict=True))
         assert columns(file, "results.f2p_driverId.drivers") == expected
