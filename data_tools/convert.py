@@ -31,8 +31,9 @@ from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
 from data_tools.source.systems.content import FolderContent
+from data_tools.source.systems.csv_tables import read_csv
 from data_tools.source.systems.folders import read_folder
-from data_tools.source.systems.ogb import MAG, TASKS, read_ogb
+from data_tools.source.systems.ogb import MAG, TASKS, read_ogb, with_numbers
 from data_tools.source.systems.ogb_links import negatives_path
 from data_tools.source.systems.relbench import read_relbench
 from hpcgnn.choices import describe_choices
@@ -146,7 +147,8 @@ def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> Folder
         content = READERS[arguments.preset](assigned, unpacked)
     else:
         path = PRESETS / f"{arguments.preset}.yaml" if arguments.preset else arguments.spec
-        content = FolderContent(load_spec(path, assigned))
+        spec = load_spec(path, assigned)
+        content = FolderContent(with_numbers(spec) if arguments.preset == OGB_CSV else spec)
     spec = with_sorting(content.spec, arguments.sort)
     spec = spec if arguments.ids is None else with_ids(spec, arguments.ids)
     return dataclasses.replace(content, spec=spec, notes=notes + content.notes)
@@ -163,8 +165,9 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     return FolderContent(spec, tables.notes)
 
 
-# Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder.
+# Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder if need be.
 READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] = {
+    "csv-static": read_csv,
     **{task: partial(read_ogb, task) for task in TASKS},
     "pyg": read_pyg,
     "relbench": read_relbench,

@@ -29,6 +29,7 @@ from data_tools.snapshots.speeds import HEADERS, read_speeds
 from data_tools.snapshots.tables import TableOptions, read_tables
 from data_tools.snapshots.text import both_directions, read_contacts, read_lists
 from data_tools.snapshots.windows import WindowOptions, read_windows
+from data_tools.source.formats.text_stream import UTF8
 from hpcgnn.choices import Part
 from hpcgnn.graph import files
 
@@ -73,7 +74,7 @@ def tables_of(args: argparse.Namespace) -> SnapshotGraph:
     feat = args.feat.split(",") if args.feat else []
     options = TableOptions(
         args.time, args.node, args.src, args.dst, args.weight, args.target, args.label, feat, fill, args.missing,
-        args.dates, args.zone, args.step, not args.raw,
+        args.dates, args.zone, args.step, not args.raw, args.delimiter, args.encoding,
     )  # fmt: skip
     graph = read_tables(args.edges, args.series, args.nodes, options)
     graph = both_directions(graph) if args.undirected else graph
@@ -137,6 +138,11 @@ TABLES = {
     "--dates": option("form of dates, such as %%d.%%m.%%Y (default: ISO 8601)", default="", metavar="FORM"),
     "--zone": option("time zone of dates that name none (default: UTC)", default="UTC"),
     "--step": option("time between two snapshots, of dates in seconds (default: as in the table)", type=int, default=0),
+    "--delimiter": option(
+        "delimiter of the columns of text, one character or whitespace (default: by the first line)", default="",
+        metavar="MARK",
+    ),
+    "--encoding": option("encoding of text, such as latin-1 (default: utf-8)", default=UTF8, metavar="NAME"),
     "--missing": SPEEDS["--missing"],
     "--raw": option("keep the target unchanged (default: divide by its largest value)"),
     "--merge": LISTS["--merge"],

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from data_tools.snapshots.text import count_snapshots
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.dates import ISO, Dates
-from data_tools.source.formats.text_stream import CleanText
+from data_tools.source.formats.text_stream import UTF8, CleanText
 from data_tools.source.formats.values import (
     Place,
     Raw,
@@ -34,12 +34,12 @@ Parser = Callable[[Raw, str, int], Any]
 
 
 class NamedTable:
-    """A table with names of columns; each of them is read once."""
+    """A table with names of columns; each of them is read once. delimiter: of text; empty: by its first line."""
 
-    def __init__(self, path: pathlib.Path):
-        spec = FileSpec(path=str(path))
+    def __init__(self, path: pathlib.Path, delimiter: str = "", encoding: str = UTF8):
+        spec = FileSpec(path=str(path), encoding=encoding)
         if spec.pieces()[0].kind == "text":
-            spec = FileSpec(path=str(path), delimiter=find_delimiter(spec))
+            spec = FileSpec(path=str(path), delimiter=delimiter or find_delimiter(spec), encoding=encoding)
         self.name, self._pieces = path.name, spec.pieces()
         self.names = self._pieces[0].open().names({})
         if not self.names:

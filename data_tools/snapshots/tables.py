@@ -26,6 +26,7 @@ from data_tools.snapshots.table_source import (
     parse_words,
     sort_words,
 )
+from data_tools.source.formats.text_stream import UTF8
 from data_tools.source.formats.values import Raw, Reference, is_number, single, to_arrow, to_text
 from hpcgnn.graph.files import FileFormatError
 
@@ -43,6 +44,7 @@ class TableOptions:
     features. fill: by feature, or "" for all others, what takes the place of missing values: ``forward`` (the node's
     last value), a number, or both. missing: texts for a missing value. dates, zone: form of times that are dates. step:
     time between two snapshots (0: one for every time of the table). scaled: the target is divided by its largest value.
+    delimiter, encoding: of text; an empty delimiter is found in the first line of each table.
     """
 
     time: str = ""
@@ -59,6 +61,8 @@ class TableOptions:
     zone: str = "UTC"
     step: int = 0
     scaled: bool = True
+    delimiter: str = ""
+    encoding: str = UTF8
 
     def __post_init__(self):
         if self.label and self.label in (self.target, *self.feat):
@@ -165,7 +169,9 @@ def read_tables(
     nodes, else of the series, else of the edges. Raises FileFormatError."""
     tables = TableReader(options)
     sources = {
-        name: NamedTable(path) for name, path in (("edges", edges), ("series", series), ("nodes", nodes)) if path
+        name: NamedTable(path, options.delimiter, options.encoding)
+        for name, path in (("edges", edges), ("series", series), ("nodes", nodes))
+        if path
     }
     links = tables.read_edges(sources["edges"])
     measured, target = tables.read_series(sources["series"]) if series else ({}, options.target)

@@ -80,15 +80,23 @@ def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, di
     for name, text in assigned.items():
         one_of("--set", name, (*own, *settings))
         if name in settings:
-            try:
-                settings[name] = decode_yaml(text)
-            except ValueError:
-                raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
+            settings[name] = setting(name, text, settings[name])
     for name, value in settings.items():
         if value is None:
             raise ValueError(f"settings.{name} has no value; pass --set {name}=VALUE")
     rest = {key: value for key, value in data.items() if key != "settings"}
     return substitute(rest, settings), {name: path for name, path in assigned.items() if name not in settings}
+
+
+def setting(name: str, text: str, usual: Any) -> Any:
+    """Read the value of ``--set`` as YAML; one character, in the place of a ``usual`` text, stays as it is: a
+    delimiter is no YAML. Raises ValueError."""
+    if len(text) == 1 and isinstance(usual, str):
+        return text
+    try:
+        return decode_yaml(text)
+    except ValueError:
+        raise ValueError(f"--set {name}={text}: not a YAML value; quote it") from None
 
 
 def substitute(data: Any, settings: Mapping[str, Any]) -> Any:
@@ -151,6 +159,8 @@ def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSp
 
 def check_values(where: str, name: str, column: ColumnSpec, dtype: np.dtype) -> None:
     """Raise ValueError for a fill that a column cannot hold, and for classes that are no integers."""
+    if column.has_dates and dtype != np.int64:
+        raise ValueError(f"{where}: dates are stored as int64, not {dtype}; leave out dtype")
     if column.classes and dtype.kind != "i":
         raise ValueError(f"{where}: classes are numbered by integers, not {dtype}; leave out dtype")
     if column.fill is None:
@@ -159,8 +169,6 @@ def check_values(where: str, name: str, column: ColumnSpec, dtype: np.dtype) -> 
         with np.errstate(over="ignore"):
             if np.isinf(dtype.type(column.fill)):
                 raise ValueError(f"{where}: fill: {column.fill} is no number that {dtype} holds")
-    if column.has_dates and dtype != np.int64:
-        raise ValueError(f"{where}: dates are stored as int64, not {dtype}; leave out dtype")
         if math.isnan(column.fill) and name in FINITE_COLUMNS:
             raise ValueError(f"{where}: fill: {name} has a number in every row; give one, such as fill: 0")
     elif math.isnan(column.fill):

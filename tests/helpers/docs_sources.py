@@ -130,6 +130,11 @@ def _meetings(path: Path) -> None:
     _text(path.with_name("people.csv"), [(person, "ab"[person % 2]) for person in range(9)], "id,kind")
 
 
+def _friends(path: Path) -> None:
+    _text(path, [(src % 9, dst % 9, 0.5) for src, dst, _ in _events()], "src;dst;weight", ";")
+    _text(path.with_name("members.csv"), [(n, "ab"[n % 2], 20 + n, 1.7) for n in range(9)], "id;group;age;height", ";")
+
+
 def _speeds(path: Path) -> None:
     values = np.random.default_rng(7).uniform(10, 70, (700, 5)).round(1)
     _text(path, values.tolist(), ",".join(f"s{sensor}" for sensor in range(5)))
@@ -267,6 +272,7 @@ SOURCES = {
     "chickenpox.json.gz": _chickenpox,
     "lists.csv": _snapshot_lists,
     "cases.csv": _series,
+    "friends.csv": _friends,
     "meetings.csv": _meetings,
     "ml_enron.csv.gz": _tgn_ml,
     "enron10.csv.gz": _snapshot_lists,

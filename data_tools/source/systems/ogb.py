@@ -11,6 +11,7 @@ github.com/snap-stanford/ogb (61e9784) write and read them:
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import pathlib
 from collections.abc import Mapping
@@ -26,8 +27,10 @@ from data_tools.source.object_columns import array_of
 from data_tools.source.object_spec import ENDS, GraphTables, ObjectTable, save_tables
 from data_tools.source.objects import NODE, RELATION
 from data_tools.source.schema import one_of
+from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import build_spec
 from data_tools.source.systems.content import FolderContent
+from data_tools.source.systems.csv_tables import has_fractions
 from data_tools.source.systems.ogb_links import Names, refuse_lists, typed_links, write_negatives
 from hpcgnn.graph.files import FileFormatError, relation_name, split_relation
 
@@ -87,7 +90,21 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
             edge["undirected"] = flags["undirected"] == "true" and not is_whole
         if task == MAG:  # one number for all edges of a relation
             edge["columns"].pop("reltype", None)
-    return FolderContent(build_spec({"kind": "static", **spec}, pathlib.Path(), {}), notes, negatives=negatives)
+    built = with_numbers(build_spec({"kind": "static", **spec}, pathlib.Path(), {}))
+    return FolderContent(built, notes, negatives=negatives)
+
+
+def with_numbers(spec: SourceSpec) -> SourceSpec:
+    """Make numbers to predict, NaN where missing, of the labels of nodes in files that have fractions; labels without
+    fractions are classes. Raises FileFormatError for labels that are no numbers."""
+    nodes = []
+    for node in spec.nodes:
+        label = node.columns.get("label")
+        if label is not None and label.file is not None and has_fractions(spec.files[label.file], label.column):
+            numbers = dataclasses.replace(label, dtype="float64", fill=np.nan)
+            node = dataclasses.replace(node, columns=node.columns | {"label": numbers})
+        nodes.append(node)
+    return dataclasses.replace(spec, nodes=nodes)
 
 
 def plain_split(split: pathlib.Path, unpacked: pathlib.Path) -> pathlib.Path:

@@ -63,8 +63,11 @@ def test_dates_in_parquet(tmp_path, unit):
 
 
 def test_dates_in_csv(tmp_path):
-    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,2024-01-01\n2,3,2024-01-01 00:00:00.25\n")
+    """With another delimiter and encoding."""
+    text = "src;dst;größe;time\n1;2;0;2024-01-01\n2;3;0;2024-01-01 00:00:00.25\n"
+    (tmp_path / "events.csv").write_bytes(text.encode("latin-1"))
     command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", "--set", "dates=iso"]
+    command += ["--set", "delimiter=;", "--set", "encoding=latin-1"]
     assert main([*command, str(tmp_path / "graph.h5")]) == 2  # a quarter of a second
     assert main([*command, "--set", "time_scale=1000", str(tmp_path / "graph.h5")]) == 0
     with h5py.File(tmp_path / "graph.h5") as file:

@@ -250,3 +250,75 @@ def test_a_list_of_edges_needs_no_spec(tmp_path):
         assert main(command) == 0
     assert len(content(tmp_path / "d.h5")["edges/node.to.node/src"]) == 2
     assert len(content(tmp_path / "u.h5")["edges/node.to.node/src"]) == 4
+
+
+MEMBERS = {
+    "words": ("red", "", "blue", [1, -1, 0], "<i8"), "integers": ("7", "", "5", [7, -1, 5], "<i8"),
+    "numbers": ("7", "", "5.5", [7, np.nan, 5.5], "<f8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_two_tables_need_no_spec(tmp_path, capsys, kind):
+    """Weights of equal edges are added; the table of nodes has words, other columns, and another encoding."""
+    *labels, stored, dtype = MEMBERS[kind]
+    (tmp_path / "e.csv").write_text("src;dst;weight;note\n5;7;1;x\n7;9;0.5;y\n5;7;2;z\n")
+    columns = zip((9, 7, 5), labels, ("train", "", "test"), strict=True)
+    rows = [f"{node};{label};{split};{node};{2 * node}" for node, label, split in columns]
+    (tmp_path / "n.csv").write_bytes("\n".join(["name;größe;split;feat_0;feat_1", *rows]).encode("latin-1"))
+    words = {"edges": tmp_path / "e.csv", "nodes": tmp_path / "n.csv", "duplicates": "sum", "delimiter": ";",
+             "encoding": "latin-1", "id": "name", "label": "größe"}  # fmt: skip
+    command = ["--preset", "csv-static", *(f"--set={name}={value}" for name, value in words.items())]
+    assert main([*command, str(tmp_path / "g.h5")]) == 0
+    found, order = content(tmp_path / "g.h5"), [9, 7, 5]
+    ids = found["nodes/node/id"].tolist()
+    places = [order.index(node) for node in ids]
+    edges = {name: found[f"edges/node.to.node/{name}"] for name in ("src", "dst", "weight")}
+    assert [(ids[a], ids[b], w) for a, b, w in zip(*edges.values(), strict=True)] == [(5, 7, 3), (7, 9, 0.5)]
+    np.testing.assert_array_equal(found["nodes/node/label"], np.array(stored)[places])
+    assert found["nodes/node/label"].dtype == dtype
+    assert found["nodes/node/feat"].tolist() == [[node, 2 * node] for node in ids]
+    assert found["nodes/node/split"].tolist() == [[0, -1, 2][place] for place in places]
+    assert "e.csv: columns that are not read: note" in capsys.readouterr().out
+    assert main([*command, "--set=feat=feat_1", str(tmp_path / "one.h5")]) == 0
+    assert content(tmp_path / "one.h5")["nodes/node/feat"].tolist() == [[2 * node] for node in ids]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nodes={n}"], "files.edges has no path"), (["edges={e}", "label=kind"], "a table of nodes, which is missing"),
+        (["edges={e}", "weights=w"], "'weights' is not one of edges, nodes, delimiter, encoding, undirected"),
+        (["edges={e}", "duplicates=sum"], "adds up the column weight, which must be there"),
+        (["edges={e}", "weight=w"], "no column 'w'"), (["edges={e}", "delimiter=xy"], "neither one character nor"),
+        (["edges={e}", "nodes={n}", "id=name"], "no column 'name'"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_refused(tmp_path, capsys, words, message):
+    paths = {"e": tmp_path / "e.csv", "n": tmp_path / "n.csv"}
+    paths["e"].write_text("src,dst\n5,7\n")
+    paths["n"].write_text("id,label\n5,1\n7,2\n")
+    command = ["--preset", "csv-static", *(f"--set={word.format(**paths)}" for word in words)]
+    assert message in refused(tmp_path, capsys, *command)
+
+
+def test_dates_of_nodes_and_static_edges_stay_marked(tmp_path):
+    """Of data frames, and of the columns of a spec that declare them."""
+    days = np.array(["2024-01-01", "2024-01-02"], "M8[D]")
+    seconds = [1704067200, 1704153600]
+    people = {"id": [0, 1], "born": days.astype("M8[ns]")}
+    from_edges({"src": [0, 1], "dst": [1, 0], "since": days}, tmp_path / "frame.h5", people)
+    (tmp_path / "e.csv").write_text("src,dst,since\n0,1,01.01.2024 01:00\n1,0,02.01.2024 01:00\n")
+    (tmp_path / "n.csv").write_text("id,born\n0,1704067200\n1,1704153600\n")
+    (tmp_path / "spec.yaml").write_text(
+        "files: {e: {path: e.csv}, n: {path: n.csv}}\n"
+        "nodes: [{type: node, file: n, id: id, columns: {born: {column: born, zone: UTC}}}]\n"
+        "edges: [{relation: node.to.node, file: e, src: src, dst: dst, columns: {since: "
+        "{column: since, dates: '%d.%m.%Y %H:%M', zone: Europe/Berlin}}}]\n"
+    )
+    assert main(["--spec", str(tmp_path / "spec.yaml"), str(tmp_path / "spec.h5")]) == 0
+    for name, zone in (("frame", "UTC"), ("spec", "Europe/Berlin")):
+        with h5py.File(tmp_path / f"{name}.h5") as file:
+            for place, expected in (("nodes/node/born", "UTC"), ("edges/node.to.node/since", zone)):
+                assert file[place][:].tolist() == seconds
+                assert file[place].attrs["zone"] == expected

@@ -259,13 +259,18 @@ def test_processed_files_of_one_type(tmp_path):
     ("label", "stored"),
     [([0.7, 1.9, np.nan, 0, 1, 2], "<f8"), ([1.5, 2, 3, 4, 5, 6], "<f8"), ([3.0, np.nan, 0, 1, 1, 0], "<i8")],
 )
-def test_numbers_to_predict_are_no_classes(tmp_path, label, stored):
+@pytest.mark.parametrize("form", ["processed", "csv", "csv by ogb-node", "binary"])
+def test_numbers_to_predict_are_no_classes(tmp_path, label, stored, form):
     graph, folder = random_graph(), tmp_path / "ogb"
     write_split(folder)
-    (folder / "processed").mkdir()
-    content = {"edge_index": graph["edges"].T, "node_feat": graph["feat"], "num_nodes": 6}
-    torch.save({"graph": content, "labels": np.array(label)[:, None]}, folder / "processed" / "data_processed")
-    dtype, values = converted(folder, "ogb-nodeprop")["nodes/node/label"]["values"]
+    column, preset = np.array(label)[:, None], "ogb-node" if form.endswith("ogb-node") else "ogb-nodeprop"
+    if form == "processed":
+        (folder / "processed").mkdir()
+        content = {"edge_index": graph["edges"].T, "node_feat": graph["feat"], "num_nodes": 6}
+        torch.save({"graph": content, "labels": column}, folder / "processed" / "data_processed")
+    else:
+        (write_binary if form == "binary" else write_csv)(folder, graph | {"label": column})
+    dtype, values = converted(folder, preset, split="time")["nodes/node/label"]["values"]
     assert dtype == stored
     assert np.array_equal(values, label if stored == "<f8" else np.nan_to_num(label, nan=-1), equal_nan=True)
 
