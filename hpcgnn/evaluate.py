@@ -3,7 +3,8 @@
 The protocol is the protocol of the run. On temporal graphs `--eval tgb`, short for `--eval.protocol tgb`, chooses
 another one, and `--baseline.kind` scores a rule in place of the model. On static and snapshot graphs `--eval.exact`,
 `--eval.ranking` and `--eval.negatives` do, and `--eval.train_split true` also scores the training split.
-`--eval.negatives_file` names other given negatives. The run itself stays as it is.
+`--eval.negatives_file` names other given negatives. On static graphs `--sampling.eval_fanouts` changes the fanouts.
+The run itself stays as it is.
 """
 
 from __future__ import annotations
@@ -41,17 +42,20 @@ def evaluate(world: World, argv: list[str]) -> dict:
     arguments, comm = parse(make_parser(), argv, world)
 
     changes = {name: value for name in EVAL_OPTIONS if (value := arguments.eval[name]) is not None}
+    fanouts = arguments.sampling.eval_fanouts
 
     def change(config: Sections) -> Sections:
         values = {name: "" if value == DRAWN else value for name, value in changes.items()}
-        return config.evaluated_by(
+        changed = config.evaluated_by(
             arguments.eval.protocol, arguments.eval.negatives_file, arguments.baseline.kind, values
         )
+        return changed if fanouts is None else changed.sampled_by(fanouts)
 
     file = arguments.eval.negatives_file
     with open_session(arguments.run, arguments.data.path, comm, world, change, arguments.data.stage_to) as session:
         sha256 = launch.on_first_rank(session.world, "read the negatives", lambda: sha256_of(file))
-        given = {"negatives_file": file, "negatives_sha256": sha256} if file else {}
+        given: dict = {"negatives_file": file, "negatives_sha256": sha256} if file else {}
+        given |= {} if fanouts is None else {"eval_fanouts": fanouts}
         return _evaluate(session, arguments.run) | session.goal.protocol() | changes | given
 
 
@@ -69,6 +73,8 @@ def make_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument("--eval.negatives_file", type=str, default="", help=text)
     for name, (kind, help) in EVAL_OPTIONS.items():
         parser.add_argument(f"--eval.{name}", type=kind, default=None, help=f"{help}; null: as in the run")
+    text = "fanouts of validation and test, one number a layer; []: as in training; static graphs; null: as in the run"
+    parser.add_argument("--sampling.eval_fanouts", type=list[int] | None, default=None, help=text)
     text = "baseline to evaluate in place of the model; empty: the model"
     parser.add_argument("--baseline.kind", choices=("", *baselines), default="", help=text)
     return parser

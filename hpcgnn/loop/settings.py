@@ -261,6 +261,11 @@ class Sections:
         changed.check_evaluation(changes)
         return changed
 
+    def sampled_by(self, fanouts: list[int]) -> Sections:
+        """Return the configuration with other fanouts of validation and test. Raises ValueError where none are
+        sampled."""
+        raise ValueError(f"--sampling.eval_fanouts is not for runs on {self.KIND} graphs: leave it out")
+
     @property
     def learns_links(self) -> bool:
         """Whether the task is link prediction."""

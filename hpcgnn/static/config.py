@@ -705,6 +705,21 @@ class StaticConfig(Sections):
             )
         return super().evaluated_by(protocol, "", baseline, changes)
 
+    def sampled_by(self, fanouts: list[int]) -> Sections:
+        """Return the configuration with other fanouts of validation and test. Raises ValueError for fanouts that do not
+        fit the run, and where all neighbors are used."""
+        whole = {
+            "train.full_graph scores with all neighbors: leave it out": self.train.full_graph,
+            f"eval.ranking {self.eval.ranking} scores with all neighbors: leave it out, or add --eval.ranking drawn": (
+                bool(self.eval.ranking)
+            ),
+            "eval.exact scores with all neighbors: leave it out, or add --eval.exact false": self.eval.exact,
+        }
+        for problem, is_used in whole.items():
+            if is_used:
+                raise ValueError(f"--sampling.eval_fanouts: {problem}")
+        return replace(self, sampling=replace(self.sampling, eval_fanouts=fanouts))
+
     @property
     def learns_links(self) -> bool:
         """Whether any task is link prediction."""

@@ -25,6 +25,10 @@ CASES = {
     "negatives of a run with ranks": ("facts", [*LINKS, "--eval.ranking=filtered"],
                                       ["--eval.ranking=drawn", "--eval.negatives=3"], "ranking"),
     "exact labels": ("labels", STATIC, ["--eval.exact=true"], "exact"),
+    "other fanouts": ("labels", STATIC, ["--sampling.eval_fanouts=[1]"], "eval_fanouts"),
+    "fanouts of an exact run": ("labels", [*STATIC, "--eval.exact=true"],
+                                ["--eval.exact=false", "--sampling.eval_fanouts=[1]"], "eval_fanouts"),
+    "all neighbors, sampled": ("facts", LINKS, ["--sampling.eval_fanouts=[-1]"], "eval_fanouts"),
     "negatives on snapshots": ("snapshots", SNAPSHOTS, ["--eval.negatives=5"], "negatives"),
     "ranks on snapshots": ("snapshots", SNAPSHOTS, ["--eval.ranking=filtered"], "ranking"),
 }  # fmt: skip
@@ -34,6 +38,15 @@ REFUSED = {
     "no negatives": ("labels", STATIC, ["--eval.negatives=5"], "--eval.negatives is for task.kind link, this run has"),
     "negatives of ranks": ("facts", [*LINKS, "--eval.ranking=filtered"], ["--eval.negatives=5"],
                            "eval.ranking filtered ranks among all nodes: leave it out, or add --eval.ranking drawn"),
+    "fanouts of an exact run": ("labels", [*STATIC, "--eval.exact=true"], ["--sampling.eval_fanouts=[2]"],
+                                "eval_fanouts: eval.exact scores with all neighbors: leave it out, or add --eval.exact "
+                                "false"),
+    "fanouts of a whole graph": ("labels", [*STATIC, "--train.full_graph=true"], ["--sampling.eval_fanouts=[2]"],
+                                 "--sampling.eval_fanouts: train.full_graph scores with all neighbors: leave it out"),
+    "fanouts of other layers": ("labels", STATIC, ["--sampling.eval_fanouts=[2, 2]"],
+                                "sampling.eval_fanouts needs 1 numbers, one a layer, got [2, 2]"),
+    "fanouts of snapshots": ("snapshots", SNAPSHOTS, ["--sampling.eval_fanouts=[2]"],
+                             "--sampling.eval_fanouts is not for runs on snapshots graphs: leave it out"),
     "sampled ranks": ("facts", LINKS, ["--eval.ranking=filtered", "--eval.exact=false"],
                       "--eval.exact false: eval.ranking filtered always scores with all neighbors"),
 }  # fmt: skip
