@@ -1,9 +1,9 @@
 """Predict with the best epoch of a run, on any number of ranks.
 
 A run on links scores pairs (`--pairs`). A run on labels writes classes, or numbers, with the outputs of the model, for
-the nodes in a file (`--nodes`) or for all nodes. `--embeddings` writes embeddings. A temporal run answers for the time
-after its last event, or for the times in the file. A run on snapshots writes outputs of the last snapshots
-(`--snapshots`).
+the nodes in a file (`--nodes`) or for all nodes. `--top_k` writes the best answers of links, or the most probable
+classes. `--embeddings` writes embeddings. A temporal run answers for the time after its last event, or for the times in
+the file. A run on snapshots writes outputs of the last snapshots (`--snapshots`).
 
 Files of questions are CSV, packed by gzip or not, or Parquet. Ids and times are the ids and times of the source data.
 The suffix of `--out` chooses the format: .csv, .parquet, .npz.
@@ -48,7 +48,8 @@ def make_parser() -> jsonargparse.ArgumentParser:
     )
     parser.add_argument(
         "--top_k", type=int, default=0,
-        help="number of best answers to write for each query; 0: none; runs on links only",
+        help="number of best answers to write for each query of a run on links, or of most probable classes for each "
+        "node or pair; 0: all is written as it is",
     )  # fmt: skip
     parser.add_argument(
         "--sources", type=str, default="",
@@ -72,7 +73,10 @@ def make_parser() -> jsonargparse.ArgumentParser:
         "--times", type=str, default=DATES,
         help="form of times in the answers: dates, where the times of the graph come from dates, or numbers",
     )  # fmt: skip
-    parser.add_argument("--embeddings", action="store_true", help="write the embeddings of nodes in place of labels")
+    parser.add_argument(
+        "--embeddings", action="store_true",
+        help="write the embeddings of nodes in place of labels or scores: of the nodes in --nodes, or of all",
+    )  # fmt: skip
     parser.add_argument(
         "--out", type=str, required=True,
         help="file to write (.csv, .parquet or .npz), with the columns src, dst, time and score; or node, type, time "

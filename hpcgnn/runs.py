@@ -136,8 +136,10 @@ class Run:
         self, nodes: Any = None, *, data: str | os.PathLike = "", task: str = ""
     ) -> dict[str, np.ndarray] | None:  # fmt: skip
         """Return the embeddings of all nodes, or of the ones in ``nodes`` (as for ``predict``), on rank 0, None on
-        other ranks: arrays ``node`` [N], ``type`` [N] if the graph has several types, and ``embedding`` [N, F]. task:
-        of a run with several tasks, whose nodes are meant; empty: the main one. Raises DistributedError."""
+        other ranks: arrays ``node`` [N], ``type`` [N] if the graph has several types, and ``embedding`` [N, F]. On
+        temporal graphs they are of the time after the last event, ``time`` [N], unless ``nodes`` has times; on snapshot
+        graphs of the last snapshot s, as ``embedding_s``. task: of a run with several tasks, whose nodes are meant;
+        empty: the main one. Raises DistributedError."""
         options = {"embeddings": True, "data.path": data, "task": task}
         asked = {} if nodes is None else {"nodes": _table_of("nodes", nodes)}
         return self._answer(".npz", asked, options, _arrays_of)

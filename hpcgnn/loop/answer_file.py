@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SLAB = 1 << 16
+LIKELY = "probability"  # begin of the names of columns of probabilities
 METADATA = "hpcgnn"  # key of the provenance in the metadata of a parquet file
 
 
@@ -101,19 +102,42 @@ def class_columns(
     """Make the columns of predicted classes from outputs [n, C]: class, as a word where labels were made of ``words``,
     with class_id, its number; and output, or, on request, probability [n, C]. several: a node may have several labels,
     each with its own probability; there is no class then."""
-    columns: dict[str, np.ndarray] = {}
-    if not several:
-        number = output.argmax(axis=1)
-        columns["class"] = number
-        if words:
-            further = map(str, range(len(words), output.shape[1]))
-            columns = {"class": np.array([*words, *further])[number], "class_id": number}
+    columns = {} if several else _named_classes(output.argmax(axis=1), words, output.shape[1])
     if not probabilities:
         return columns | {"output": output}
     if several:
         return columns | {"probability": logistic(output)}
     shares = np.exp(output - output.max(axis=1, keepdims=True))
     return columns | {"probability": shares / shares.sum(axis=1, keepdims=True)}
+
+
+def _named_classes(number: np.ndarray, words: Sequence[str], count: int, ending: str = "") -> dict[str, np.ndarray]:
+    """Make the columns of classes from their numbers [n], below ``count``, with an ending of their names: class, and,
+    where labels were made of ``words``, class_id beside it."""
+    if not words:
+        return {f"class{ending}": number}
+    further = map(str, range(len(words), count))
+    return {f"class{ending}": np.array([*words, *further])[number], f"class_id{ending}": number}
+
+
+def best_classes(answers: AnswerColumns, words: Sequence[str], count: int) -> AnswerColumns:
+    """Choose the ``count`` most probable classes of each answer, one a row, the best first; of equal ones the lower
+    number comes first. Columns are the ones that name the question, place from 1, and class, class_id where there are
+    ``words``, and probability, for each column of probabilities [n, C] of the answers with its ending."""
+    endings = [name.removeprefix(LIKELY) for name in answers.columns if name.startswith(LIKELY)]
+    likely = {ending: answers.columns[LIKELY + ending] for ending in endings}
+    num_kept = min(count, likely[endings[0]].shape[1])
+    asked = np.arange(len(answers.row)).repeat(num_kept)
+    columns = {
+        name: column.take(asked) for name, column in answers.columns.items() if not name.startswith(("class", LIKELY))
+    }
+    columns["place"] = np.tile(np.arange(1, num_kept + 1), len(answers.row))
+    for ending, shares in likely.items():
+        best = np.argsort(-shares, axis=1, kind="stable")[:, :num_kept]
+        columns |= _named_classes(best.ravel(), words, shares.shape[1], ending)
+        columns[LIKELY + ending] = np.take_along_axis(shares, best, axis=1).ravel()
+    row = (answers.row[:, None] * num_kept + np.arange(num_kept)).ravel()
+    return AnswerColumns(row, answers.total * num_kept, columns)
 
 
 def refuse_probabilities(arguments: Namespace, classifies: bool, loss: str = "") -> None:
@@ -232,7 +256,7 @@ def _by_entry(columns: dict[str, np.ndarray], classes: Sequence[str]) -> dict[st
         if column.ndim == 1:
             singles[name] = column
         else:
-            words = dict(enumerate(classes)) if name.startswith("probability") else {}
+            words = dict(enumerate(classes)) if name.startswith(LIKELY) else {}
             singles |= {f"{name}_{words.get(place, place)}": entries for place, entries in enumerate(column.T)}
     return singles
 
@@ -282,10 +306,15 @@ def _on_rank_0(world: World, make) -> Iterator:
             opened.close()
 
 
-def answer_with(path: str, answers: AnswerColumns, what: str, session: Session, classes: Sequence[str] = ()) -> None:
+def answer_with(
+    path: str, answers: AnswerColumns, what: str, session: Session, classes: Sequence[str] = (), best: int = 0
+) -> None:  # fmt: skip
     """Collective. Write the answers of a session into a file, whose folder is made if need be, with where they come
-    from, and print how many there are of ``what``. classes: names of classes, empty if they have none."""
+    from, and print how many there are of ``what``. classes: names of classes, empty if they have none; best: number of
+    most probable classes to write of each answer, 0: answers are written as they are."""
     world = session.world
+    if best:
+        answers, what = best_classes(answers, classes, best), "best classes"
     with together(world, f"write {path}"):
         if world.rank == 0:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

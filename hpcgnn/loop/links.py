@@ -78,10 +78,21 @@ class LinkEnds:
         return Named([kind], lambda _: OriginalIds(self.book, kind, end.ids, self.world))
 
 
-def check_queries(arguments: Namespace) -> None:
-    """Raise ValueError for arguments of ``hpcgnn.predict`` about queries that do not fit each other."""
+def check_queries(arguments: Namespace, of_links: bool, of_classes: bool) -> None:
+    """Raise ValueError for arguments of ``hpcgnn.predict`` about queries that do not fit each other, or the run.
+    of_links: the run learned links; of_classes: the answers are classes, the best of which ``--top_k`` chooses."""
     if arguments.top_k < 0:
         raise ValueError(f"--top_k must be above 0, got {arguments.top_k}")
+    if arguments.top_k and not (of_links or of_classes):
+        raise ValueError(
+            "--top_k is for runs on links, and for classes, which this command does not write for this run: leave it "
+            "out"
+        )
+    if of_classes and (arguments.sources or arguments.destinations or arguments.new_only):
+        raise ValueError(
+            "--sources, --destinations and --new_only are for --top_k of runs on links: here it chooses classes: leave "
+            "them out"
+        )
     if (arguments.sources or arguments.destinations or arguments.new_only) and not arguments.top_k:
         raise ValueError("--sources, --destinations and --new_only are for --top_k: leave them out")
     check_choice("--known", arguments.known, (ALL, TRAIN))

@@ -1,17 +1,19 @@
 """Predictions for every node at the last snapshots, with the graph's original ids.
 
-n nodes of this rank, C outputs.
+n nodes of this rank, C outputs, W columns of the rows that an output layer reads.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
@@ -29,6 +31,7 @@ from hpcgnn.snapshots.schema import CLASSES, EDGE_CLASSES, EDGE_NAMES
 from hpcgnn.snapshots.session import follow
 from hpcgnn.task.config import LINK
 
+OF_NODES = (REGRESSION, NODE)  # tasks whose outputs are of nodes
 NODE_TYPE = "type"  # column of the nodes that holds their types
 PAIRS = 1 << 14  # that a rank answers at once
 
@@ -38,41 +41,40 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     kinds."""
     if arguments.nodes:
         raise ValueError("--nodes is not for snapshot graphs, whose runs predict for all nodes: leave it out")
-    kind, of_nodes = config.task.kind, config.task.kind in (REGRESSION, NODE)
-    if of_nodes and (arguments.pairs or arguments.top_k):
-        raise ValueError(f"--pairs and --top_k are for runs on links or edges; this one has task.kind {kind}")
-    if arguments.embeddings and of_nodes:
-        raise ValueError(f"--embeddings: the outputs of task.kind {kind} are predictions; leave it out")
-    if not of_nodes and sum([bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]) != 1:
+    kind, of_nodes = config.task.kind, config.task.kind in OF_NODES
+    if of_nodes and arguments.pairs:
+        raise ValueError(f"--pairs is for runs on links or edges; this one has task.kind {kind}: leave it out")
+    ranks_links = arguments.top_k > 0 and kind == LINK
+    if not of_nodes and sum([bool(arguments.pairs), arguments.embeddings, ranks_links]) != 1:
         raise ValueError(f"this run has task.kind {kind}: give one of --pairs, --top_k and --embeddings")
-    if arguments.top_k and kind != LINK:
-        raise ValueError(f"--top_k is for runs on links; this one has task.kind {kind}: give --pairs")
     if arguments.snapshots != 1 and not (of_nodes or arguments.embeddings):
         raise ValueError("--snapshots: --pairs and --top_k are about the time after the last snapshot: leave it out")
-    check_queries(arguments)
+    of_classes = (kind == NODE and not arguments.embeddings) or (kind == EDGE and bool(arguments.pairs))
+    check_queries(arguments, kind == LINK, of_classes)
     if arguments.known != ALL:
         raise ValueError(
             "--known: splits are of snapshots, and --new_only leaves out edges of the last one: leave it out"
         )
     scored = config.task.loss if kind == LINK and not arguments.embeddings else ""
-    refuse_probabilities(arguments, kind == NODE or (kind == EDGE and bool(arguments.pairs)), scored)
+    refuse_probabilities(arguments, of_classes, scored)
     return config
 
 
 def answer(session: Session, arguments: Namespace) -> None:
-    """Collective. Write the predictions for all nodes at the last snapshots; or, of links and edges, for pairs or the
-    best answers, ``task.horizon`` snapshots after the last one."""
-    out = arguments.out
+    """Collective. Write the predictions for all nodes, or their embeddings, at the last snapshots; or, of links and
+    edges, for pairs or the best answers, ``task.horizon`` snapshots after the last one."""
+    out, kind = arguments.out, session.config.task.kind
+    if arguments.top_k and kind == LINK:
+        answer_best(partial(links_of, session), arguments, session)
+        return
+    best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         classes = session.schema.values[EDGE_CLASSES]
-        answer_with(out, score_pairs(session, pairs, arguments.probabilities), "pairs", session, classes)
+        answer_with(out, score_pairs(session, pairs, probabilities), "pairs", session, classes, best)
         return
-    if arguments.top_k:
-        answer_best(partial(links_of, session), arguments, session)
-        return
-    nodes = forecast_nodes(session, arguments.snapshots, arguments.probabilities, arguments.times)
-    answer_with(out, nodes, "nodes", session, session.schema.values[CLASSES])
+    nodes = forecast_nodes(session, arguments.snapshots, probabilities, arguments.embeddings, arguments.times)
+    answer_with(out, nodes, "nodes", session, session.schema.values[CLASSES], best)
 
 
 def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
@@ -145,15 +147,15 @@ def _first(session: Session) -> int:
 
 
 def forecast_nodes(
-    session: Session, last: int, probabilities: bool = False, times: str = DATES
+    session: Session, last: int, probabilities: bool = False, embeddings: bool = False, times: str = DATES
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Return the model's outputs for every node at each of the ``last`` snapshots, as the columns of
-    ``_named``, where snapshots are named by their dates, or, with ``times`` "numbers" or without dates, by their
-    numbers. Further columns are the node's original id (its row where the graph has none), and its type where the graph
-    has several.
+    ``_named``, or, with ``embeddings``, the rows [n, W] that its output layer reads, as columns ``embedding_number``.
+    Snapshots are named by their dates, or, with ``times`` "numbers" or without dates, by their numbers. Further columns
+    are the node's original id (its row where the graph has none), and its type where the graph has several.
 
     Raises DistributedError for more snapshots than follow the training snapshots, or, where splits are of nodes, than
-    there are from the first training snapshot on.
+    there are from the first training snapshot on; and for a custom model without an output layer that is known.
     """
     partition = session.partition
     most = partition.num_snapshots - _first(session)
@@ -166,10 +168,15 @@ def forecast_nodes(
     columns = {"node": text(original_ids(partition))}
     if NODE_TYPE in partition.names and NODE_TYPE in partition.columns:
         columns[NODE_TYPE] = np.array(partition.names[NODE_TYPE])[partition.columns[NODE_TYPE]]
-    for number, rows in forecast(session):
-        if number >= partition.num_snapshots - last:
-            output = session.goal.in_units(rows).cpu().numpy()
-            columns |= _named(session, number, output, probabilities, partial(_name, session, times))
+    name, ends_before = partial(_name, session, times), embeddings and session.config.task.kind in OF_NODES
+    with _without_output_layer(session) if ends_before else nullcontext():
+        for number, rows in forecast(session):
+            if number < partition.num_snapshots - last:
+                continue
+            if embeddings:
+                columns[f"embedding_{name(number)}"] = rows.cpu().numpy()
+            else:
+                columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy(), probabilities, name)
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
     return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)
@@ -184,20 +191,35 @@ def _name(session: Session, times: str, number: int) -> str:
     return str(date_texts(date, clock["zone"])[0])
 
 
+@contextmanager
+def _without_output_layer(session: Session) -> Iterator[None]:
+    """Let the model of a run on labels of nodes end before its output layer. Raises DistributedError, on all ranks, for
+    a custom model without one."""
+    model, class_path = session.model, session.config.model.class_path
+    with together(session.world, "find the embeddings"):
+        if not isinstance(getattr(model, "output", None), nn.Module):
+            raise ValueError(
+                f"--embeddings: model.class_path {class_path} has no module output, its last layer, which reads the "
+                "embeddings: name this layer output, or leave --embeddings out"
+            )
+    layer, model.output = model.output, nn.Identity()
+    try:
+        yield
+    finally:
+        model.output = layer
+
+
 def _named(
     session: Session, number: int, outputs: np.ndarray, probabilities: bool, name: Callable[[int], str] = str
 ) -> dict[str, np.ndarray]:
     """Name the outputs [n, C] at a snapshot after the snapshot t that they are for: of numbers ``snapshot_t``, of
     several steps ``snapshot_t_from_number``, numbers as in the source; of classes ``class_t``, by name where the graph
-    has them, and outputs ``snapshot_t`` [n, C]; hidden rows are ``embedding_number``, after their own snapshot. name:
-    of a snapshot."""
+    has them, and outputs ``snapshot_t`` [n, C]. name: of a snapshot."""
     task, target = session.config.task, number + session.config.task.horizon
     if task.kind == NODE:
         columns = class_columns(outputs, session.schema.values[CLASSES], probabilities)
         names = {"class": "class", "class_id": "class_id", "output": "snapshot", "probability": "probability"}
         return {f"{names[column]}_{name(target)}": values for column, values in columns.items()}
-    if task.kind != REGRESSION:
-        return {f"embedding_{name(number)}": outputs}
     steps = np.split(outputs, task.forecast_steps, axis=1)
     of = f"_from_{name(number)}" if task.forecast_steps > 1 else ""
     single = steps[0].shape[1] == 1

@@ -56,20 +56,18 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         raise ValueError("--nodes is for runs that learned labels of nodes; this one learned edges: leave it out")
     if not task.of_edges and arguments.pairs:
         raise ValueError("--pairs is for runs that learned edges; this one predicts labels of all nodes: leave it out")
-    asked = [bool(arguments.pairs), arguments.embeddings, arguments.top_k > 0]
-    if kind == LINK and sum(asked) != 1:
+    asked = [bool(arguments.pairs), arguments.embeddings]
+    if kind == LINK and sum([*asked, arguments.top_k > 0]) != 1:
         raise ValueError(
             "this run learned links: give one of --pairs, to score pairs of nodes, --top_k and --embeddings"
         )
-    if kind != LINK and arguments.top_k:
-        raise ValueError("--top_k is for runs that learned links; this one predicts labels: leave it out")
-    if task.of_edges and sum(asked) != 1:
+    if kind != LINK and task.of_edges and sum(asked) != 1:
         raise ValueError(
             "this run learned labels of edges: give --pairs, to label pairs of nodes, or --embeddings of the nodes"
         )
-    check_queries(arguments)
-    scored = config.of_task(arguments.task).task.loss if kind == LINK and not arguments.embeddings else ""
-    refuse_probabilities(arguments, kind in (NODE, EDGE_CLASSES) and not arguments.embeddings, scored)
+    of_classes = kind in (NODE, EDGE_CLASSES) and not arguments.embeddings
+    check_queries(arguments, kind == LINK, of_classes)
+    refuse_probabilities(arguments, of_classes, task.loss if kind == LINK and not arguments.embeddings else "")
     if timed := config.sampling.time_column:
         _check_timed(arguments, config, timed)
     if config.eval.ranking in GIVEN:
@@ -101,18 +99,19 @@ def answer(session: Session, arguments: Namespace) -> None:
     pairs, or embeddings of all nodes that the learned relation is between."""
     session = one_task(session, arguments.task)
     config, classes = session.config, session.schema.values.get(CLASSES, [])
+    best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
     if arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
-        answers = score_pairs(session, pairs, arguments.probabilities, arguments.times)
-        answer_with(arguments.out, answers, what, session, classes)
-    elif arguments.top_k:
+        answers = score_pairs(session, pairs, probabilities, arguments.times)
+        answer_with(arguments.out, answers, what, session, classes, best)
+    elif arguments.top_k and config.task.kind == LINK:
         answer_best(partial(links_of, session), arguments, session)
     elif config.task.of_edges:
         answer_with(arguments.out, embed_ends(session), "nodes", session)
     else:
-        answers = predict_nodes(session, arguments.embeddings, arguments.probabilities, arguments.nodes)
+        answers = predict_nodes(session, arguments.embeddings, probabilities, arguments.nodes)
         kinds = [words for name, words in WRITTEN.items() if name in answers.columns]
-        answer_with(arguments.out, answers, f"nodes, their {' and '.join(kinds)}", session, classes)
+        answer_with(arguments.out, answers, f"nodes, their {' and '.join(kinds)}", session, classes, best)
 
 
 @torch.no_grad()

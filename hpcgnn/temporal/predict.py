@@ -19,7 +19,7 @@ import torch
 from hpcgnn.comm.exchange import exchange_columns
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, logistic, refuse_probabilities
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, logistic, refuse_probabilities, text
 from hpcgnn.loop.links import TRAIN, LinkEnd, LinkEnds, answer_best, check_queries
 from hpcgnn.loop.question_file import (
     Block,
@@ -233,6 +233,22 @@ def answer_nodes(
     return AnswerColumns(nodes.row, nodes.total, columns, zone=unit.zone)
 
 
+def embed_all(session: Session, times: str = DATES) -> AnswerColumns:
+    """Collective. Embed all nodes one unit of time after the last event, from the session's current memory. Columns are
+    the original id, the type where there are several, the time, and the embedding [n, Z]."""
+    partition, time, types = session.partition, _last_time(session) + 1, session.partition.book.node_types
+    embedding = torch.cat([_embed_type(session, kind, time) for kind in range(len(types))]).cpu().numpy()
+    columns: dict[str, Any] = {"node": np.concatenate([text(partition.node_ids[name]) for name in types])}
+    if len(types) > 1:
+        columns["type"] = np.repeat(types, [len(partition.node_ids[name]) for name in types])
+    unit = time_unit(partition)
+    columns["time"] = unit.shown(np.full(len(embedding), time), times)
+    columns["embedding"] = embedding
+    order = np.argsort(partition.flat_row)
+    columns = {name: column[order] for name, column in columns.items()}
+    return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns, zone=unit.zone)
+
+
 def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
     """Make columns of a head's outputs, [m, C] logits or [m, 1] numbers."""
     if not session.config.task.classifies:
@@ -383,13 +399,13 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     kinds."""
     if arguments.snapshots != 1:
         raise ValueError("--snapshots is for runs on snapshots: leave it out")
-    if sum([bool(arguments.pairs), bool(arguments.nodes), arguments.top_k > 0]) != 1:
-        raise ValueError("give one of --pairs, --nodes and --top_k")
-    if arguments.top_k and config.task.kind != "link":
-        raise ValueError(f"--top_k is for runs on links; this one has task.kind {config.task.kind}: leave it out")
-    check_queries(arguments)
+    of_links = config.task.kind == "link"
+    asked = [bool(arguments.pairs), bool(arguments.nodes), of_links and arguments.top_k > 0]
+    if sum(asked) != 1 and not (arguments.embeddings and not any(asked)):
+        raise ValueError("give one of --pairs, --nodes and --top_k, or --embeddings, of all nodes")
     of_classes = config.task.kind == ("edge" if arguments.pairs else "node") and not arguments.embeddings
-    scored = config.task.loss if config.task.kind == "link" and not arguments.nodes else ""
+    check_queries(arguments, of_links and not arguments.embeddings, of_classes)
+    scored = config.task.loss if of_links and not (arguments.nodes or arguments.embeddings) else ""
     refuse_probabilities(arguments, of_classes, scored)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
@@ -402,20 +418,21 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
 
 def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write scores or labels of pairs, or embeddings or labels of nodes, of a file, at their times; or the
-    best answers after the end of the graph."""
-    task, classes = session.config.task, session.schema.values[CLASSES]
-    if arguments.top_k:
-        replay(session)
-        answer_best(partial(links_of, session), arguments, session)
-        return
+    best answers, or the embeddings of all nodes, after the end of the graph."""
+    task, classes, out = session.config.task, session.schema.values[CLASSES], arguments.out
+    best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
-        answers = score_pairs(session, pairs, arguments.probabilities, _walk, arguments.times)
-        answer_with(arguments.out, answers, what, session, classes)
-        return
-    embeddings = arguments.embeddings or task.kind != "node"
-    nodes = read_nodes(session, arguments.nodes)
-    what = "embeddings" if embeddings else "labels"
-    answers = answer_nodes(session, nodes, embeddings, arguments.probabilities, _walk, arguments.times)
-    answer_with(arguments.out, answers, what, session, classes)
+        answers = score_pairs(session, pairs, probabilities, _walk, arguments.times)
+        answer_with(out, answers, what, session, classes, best)
+    elif arguments.nodes:
+        nodes, embeddings = read_nodes(session, arguments.nodes), arguments.embeddings or task.kind != "node"
+        answers = answer_nodes(session, nodes, embeddings, probabilities, _walk, arguments.times)
+        answer_with(out, answers, "embeddings" if embeddings else "labels", session, classes, best)
+    else:
+        replay(session)
+        if arguments.embeddings:
+            answer_with(out, embed_all(session, arguments.times), "embeddings", session)
+        else:
+            answer_best(partial(links_of, session), arguments, session)

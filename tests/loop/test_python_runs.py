@@ -97,7 +97,10 @@ def test_questions_in_memory(comm, mpi_tmp_path):
     command(predict.main, str(run.folder), "--pairs", str(file), "--out", str(out))
     answers = [run.predict(pairs=table) for table in (pairs, pd.DataFrame(pairs), file)]
     best = run.predict(top_k=2, sources={"src": [1003]})
+    every, some = run.embeddings(), run.embeddings({"node": [1009, 1003]})
     if comm.rank == 0:
+        assert list(every["node"]) == [1000 + 3 * row for row in range(30)]
+        np.testing.assert_allclose(some["embedding"], every["embedding"][[3, 1]], rtol=1e-9, atol=1e-12)
         expected = pd.read_csv(out)
         for answer in answers:
             pd.testing.assert_frame_equal(answer, expected, check_dtype=False, rtol=1e-12)

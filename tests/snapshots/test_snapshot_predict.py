@@ -20,6 +20,8 @@ from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.snapshots.model import MODELS
+from hpcgnn.snapshots.model.frame import SequenceModel
 from hpcgnn.snapshots.predict import check, forecast, forecast_nodes, links_of, read_pairs, score_pairs
 from hpcgnn.snapshots.session import follow
 
@@ -160,10 +162,8 @@ def test_hidden_rows_are_written_where_they_are_asked_for_alone():
         ):
             check(asked, make_config(task__kind=kind))
     asked.embeddings = True
-    config = make_config(task__kind="link")
-    assert check(asked, config) is config
-    with pytest.raises(ValueError, match=r"the outputs of task\.kind regression are predictions"):
-        check(asked, make_config())
+    for config in (make_config(task__kind="link"), make_config()):
+        assert check(asked, config) is config
 
 
 NAMED = {
@@ -189,7 +189,7 @@ def test_columns_say_what_they_are_of(comm, mpi_tmp_path, case):
     graph.nodes["type"] = np.arange(40) % 2
     graph.attributes["type"] = {"names": json.dumps(["pump", "valve"])}
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**changes))
-    nodes = forecast_nodes(session, 2)
+    nodes = forecast_nodes(session, 2, embeddings=case == "links")
     outputs = dict(forecast(session))[11].numpy()
     session.close()
     assert list(nodes.columns) == ["node", "type", *expected]
@@ -213,6 +213,48 @@ def test_snapshots_at_dates_are_named_by_them(comm, mpi_tmp_path, case):
         dates, numbers = ([name for name in names if "class_id" not in name] for names in (dates, numbers))
     assert [*forecast_nodes(session, 2).columns][1:] == dates
     assert [*forecast_nodes(session, 2, times="numbers").columns][1:] == numbers
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_embeddings_are_what_the_output_layer_reads(comm, mpi_tmp_path, kind):
+    """Times its weights, by hand, they are the outputs of each snapshot; on one rank, too."""
+    parts = make_parts(comm, mpi_tmp_path, nodes=24)
+    changes = {"sampling__window_size": 3} if MODELS[kind].windowed else {"train__batch_size": 3}
+    config = make_config(inputs__lags=2, model__kind=kind, model__hidden=8, **changes)
+    found = []
+    for communicator, embeddings in ((comm, False), (comm, True), (World.alone().mpi, True)):
+        session = open_session(communicator, parts, config)
+        weight, bias = (part.detach().numpy() for part in session.model.output.parameters())
+        found.append(forecast_nodes(session, 2, embeddings=embeddings))
+        session.close()
+    outputs, rows, alone = found
+    assert list(rows.columns) == ["node", "embedding_12", "embedding_13"]
+    for number in (12, 13):
+        here = rows.columns[f"embedding_{number}"]
+        expected = here @ weight.T + bias
+        np.testing.assert_allclose(outputs.columns[f"snapshot_{number + 1}"], expected[:, 0], rtol=1e-9, atol=1e-12)
+        whole = alone.columns[f"embedding_{number}"][np.searchsorted(alone.row, rows.row)]
+        np.testing.assert_allclose(here, whole, rtol=1e-9, atol=1e-12)
+        assert np.ptp(expected) > 0 or len(here) < 2
+
+
+class Nameless(SequenceModel):
+    """A model whose last layer has another name."""
+
+    def __init__(self, config, sizes):
+        super().__init__(config, sizes)
+        self.last = torch.nn.Linear(sizes.inputs, sizes.outputs)
+
+    def forward(self, frames, state):
+        """As in SequenceModel."""
+        return [self.last(frame.inputs) for frame in frames], dict(state)
+
+
+def test_models_without_an_output_layer_are_refused(comm, mpi_tmp_path):
+    config = make_config(inputs__lags=2, model__class_path=f"{__name__}.Nameless")
+    session = open_session(comm, make_parts(comm, mpi_tmp_path, nodes=24), config)
+    with pytest.raises(DistributedError, match=r"--embeddings: model.class_path .*Nameless has no module output, its"):
+        forecast_nodes(session, 1, embeddings=True)
     session.close()
 
 

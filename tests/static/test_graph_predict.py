@@ -9,6 +9,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from mpi4py import MPI
@@ -23,7 +24,7 @@ from hpcgnn.graph.book import Book
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.kinds import KINDS
 from hpcgnn.loop import answer_file
-from hpcgnn.loop.answer_file import AnswerColumns, class_columns, write_answers
+from hpcgnn.loop.answer_file import AnswerColumns, TextColumn, best_classes, class_columns, write_answers
 from hpcgnn.native import Relabel
 from hpcgnn.static.inference import full_block, infer, last_rows
 from hpcgnn.static.model.blocks import rows_of
@@ -222,11 +223,13 @@ def test_commands_agree_with_the_run_and_with_each_other(jobs, finished, tmp_pat
         (
             "snapshots",
             ["--pairs=pairs.csv"],
-            "--pairs and --top_k are for runs on links or edges",
+            "--pairs is for runs on links or edges",
         ),
-        ("snapshots", ["--embeddings"], "--embeddings: the outputs of task.kind regression are predictions"),
-        ("temporal", ["--embeddings"], "give one of --pairs, --nodes and --top_k"),
-        ("static", ["--top_k=3"], "--top_k is for runs that learned links"),
+        ("snapshots", ["--top_k=3"], "--top_k is for runs on links, and for classes, which this command does not"),
+        ("temporal", ["--embeddings", "--top_k=3"], "--top_k is for runs on links, and for classes, which this"),
+        ("temporal", ["--embeddings", "--probabilities"], "--probabilities is for classes"),
+        ("static", ["--embeddings", "--top_k=3"], "--top_k is for runs on links, and for classes, which this"),
+        ("static", ["--top_k=3", "--new_only"], "are for --top_k of runs on links: here it chooses classes"),
         ("snapshots", ["--probabilities"], "--probabilities is for classes"),
         ("temporal", ["--nodes=nodes.csv", "--probabilities"], "--probabilities is for classes"),
         ("temporal", ["--top_k=-2"], "give one of --pairs, --nodes and --top_k"),
@@ -282,9 +285,28 @@ def test_columns_of_classes():
 
 
 @pytest.mark.serial
+def test_the_most_probable_classes_are_rows():
+    """Of equal ones the lower number first; no more than there are; of several snapshots, each in its columns."""
+    names = TextColumn(pa.chunked_array([["ann", "bob"]]), 3)
+    shares = np.array([[0.25, 0.25, 0.5], [0.125, 0.75, 0.125]])
+    columns = {"node": names, "class_4": np.array(["b", "b"]), "class_id_4": np.zeros(2), "probability_4": shares}
+    answers = AnswerColumns(np.array([3, 8]), 9, columns | {"probability_5": shares[::-1]})
+    found = best_classes(answers, ["a", "b"], 2)
+    assert (found.row.tolist(), found.total) == ([6, 7, 16, 17], 18)
+    table = {name: list(column[:] if name == "node" else column) for name, column in found.columns.items()}
+    assert table == {
+        "node": ["ann", "ann", "bob", "bob"], "place": [1, 2, 1, 2],
+        "class_4": ["2", "a", "b", "a"], "class_id_4": [2, 0, 1, 0], "probability_4": [0.5, 0.25, 0.75, 0.125],
+        "class_5": ["b", "a", "2", "a"], "class_id_5": [1, 0, 2, 0], "probability_5": [0.75, 0.125, 0.5, 0.25],
+    }  # fmt: skip
+    assert best_classes(answers, [], 7).total == 27
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(("kind", "options", "words"), [
     ("node", [], "class and outputs"), ("node", ["--probabilities"], "class and probabilities"),
-    ("regression", [], "outputs"), ("node", ["--embeddings"], "class and rows before the output layer"),
+    ("node", ["--top_k=2"], "best classes"), ("regression", [], "outputs"),
+    ("node", ["--embeddings"], "class and rows before the output layer"),
 ])  # fmt: skip
 def test_the_command_prints_which_columns_it_wrote(comm, tmp_path, capsys, kind, options, words):
     parts = make_static_parts(comm, plain, tmp_path)
@@ -294,4 +316,5 @@ def test_the_command_prints_which_columns_it_wrote(comm, tmp_path, capsys, kind,
     assert run([train]) == 0
     capsys.readouterr()
     assert run([["predict", str(tmp_path / "run"), "--nodes=", *options, f"--out={tmp_path / 'out.csv'}"]]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f" nodes, their {words}")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(" 300 best classes" if options == ["--top_k=2"] else f" nodes, their {words}")

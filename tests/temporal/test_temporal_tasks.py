@@ -30,6 +30,15 @@ from hpcgnn.loop.source_times import TimeUnit
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
 from hpcgnn.temporal.predict import answer_nodes, read_nodes, read_pairs, score_pairs
+from hpcgnn.temporal.predict import (
+    answer_nodes,
+    embed_all,
+    read_nodes,
+    read_pairs,
+    read_times,
+    score_pairs,
+    source_times,
+)
 
 RICH = {"edge_width": 3, "node_width": 4}
 
@@ -431,6 +440,21 @@ def test_embeddings_are_what_scoring_uses_on_any_number_of_ranks(comm, parts, mp
     np.testing.assert_allclose(decoded, scores, rtol=1e-9)
     alone = end_of_graph(MPI.COMM_SELF, other, config)
     np.testing.assert_allclose(embedding, answered(alone, read_nodes(alone, str(file))), rtol=1e-9, atol=1e-12)
+
+
+def test_embeddings_of_all_nodes_are_those_of_a_file_of_all(comm, parts, mpi_tmp_path):
+    """In order of type and row, after the last event; batches hold fewer nodes than there are."""
+    rows = [(1000 + 3 * row, kind, "") for kind, count in (("user", 40), ("item", 15)) for row in range(count)]
+    file = write_nodes(comm, mpi_tmp_path / "nodes.csv", "node,type,time", rows)
+    session = end_of_graph(comm, parts("binary"), make_config(train__batch_size=30))
+    expected, found = answer_nodes(session, read_nodes(session, str(file)), True), embed_all(session)
+    assert list(found.columns) == ["node", "type", "time", "embedding"]
+    for name in found.columns:
+        every, asked_for = (answers.slab(name, 0, session.world) for answers in (found, expected))
+        if comm.rank == 0 and name == "embedding":
+            np.testing.assert_allclose(every, asked_for, rtol=1e-9, atol=1e-12)
+        elif comm.rank == 0:
+            assert list(map(str, every)) == list(map(str, asked_for))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])

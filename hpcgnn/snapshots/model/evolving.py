@@ -139,15 +139,17 @@ class EvolveGCN(SequenceModel):
 
 
 def _product(
-    rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False, output: nn.Linear | None = None
+    rows: torch.Tensor, weight: torch.Tensor, rectify: bool = False, output: nn.Module | None = None
 ) -> torch.Tensor:
     """Compute rows [n, k, I] @ weight [k or 1, I, O], rectified if asked for, and given to ``output`` if there is
     one."""
+    if len(weight) == 1 and isinstance(output, nn.Linear):
+        return perceptron(rows, weight[0], output)
     if len(weight) == 1:
-        one = weight[0]
-        return affine(rows, one, rectify=rectify) if output is None else perceptron(rows, one, output)
-    products = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
-    products = torch.relu(products) if rectify else products
+        products = affine(rows, weight[0], rectify=rectify)
+    else:
+        products = torch.bmm(rows.transpose(0, 1), weight).transpose(0, 1)
+        products = torch.relu(products) if rectify else products
     return products if output is None else output(products)
 
 

@@ -176,7 +176,8 @@ class SequenceModel(nn.Module):
     methods.
 
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors. weighs_edges:
-    whether the model weighs edges itself and cannot use their column weight; config: the section ``model``.
+    whether the model weighs edges itself and cannot use their column weight; config: the section ``model``. output: the
+    last layer, a module, whose inputs are the embeddings of ``hpcgnn predict``; a model without it has none.
     """
 
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
