@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from hpcgnn.choices import check_choice
+from hpcgnn.each import EACH, SHARED
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
 from hpcgnn.keys import RESUMABLE, help_of, keys, usual
@@ -40,6 +41,8 @@ NOT_A_FILE = re.compile(r'Parser key "config": (?:File does not exist|Path is no
 NOT_A_SECTION = re.compile(r'Parser key "(\S+)": Unable to load config')
 OF_ANOTHER = re.compile(r'Parser key "(\S+)": Problem with given class_path \S+ (.*)')
 NOT_SECTIONS = re.compile(r'Parser key "(\S+)": Not a valid subclass of \S+ Got value: (\S+)')
+# How a key that takes one value is refused, in the words of this package, when it was given several.
+SEVERAL = re.compile(r"([a-z_]+\.[a-z_]+) must be (?!a list).*, got ('.+'|\".+\"|\[.+\])")
 NOT_A_KEY = (
     re.compile(r"unrecognized arguments: (--[^\s=]+)"), re.compile(r"Group '(.+)' does not accept option '(.+)'"),
     re.compile(r"Option '(.+)' is not accepted"),
@@ -68,6 +71,7 @@ WORDS = {
     "comm.sampling_servers": "sampler_ranks num_samplers num_servers", "comm.server_features": "sampler_features",
     "comm.server_buffer": "sampler_buffer",
 }  # fmt: skip
+PLAIN = re.compile(r"[\w.+-]+")
 TYPES = {
     "int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "list": "a list",
     "dict": "names with a value each",
@@ -210,6 +214,27 @@ def nearest(name: str, keys: Collection[str]) -> list[str]:
 def parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
     """Read the configuration and the namespace of all options. Raises ValueError for what is misspelt or out of
     range."""
+    try:
+        return _parse(result, argv)
+    except ValueError as error:
+        starts = EACH in result._option_string_actions and not any(word.startswith("--resume") for word in argv)
+        if starts and (remedy := _for_each(str(error))):
+            raise ValueError(f"{error}{remedy}") from error
+        raise
+
+
+def _for_each(refusal: str) -> str:
+    """Return the remedy for a key that takes one value and was given several: a run for each; empty: it was not."""
+    refused = SEVERAL.fullmatch(refusal)
+    if not refused or refused[1].startswith(SHARED):
+        return ""
+    values = [value.strip(" '\"") for value in refused[2].strip("'\"[] ").split(",")]
+    if len(set(values)) < max(2, len(values)) or not all(map(PLAIN.fullmatch, values)):
+        return ""
+    return f"; for a run with each value: {EACH} {refused[1]}={','.join(values)}"
+
+
+def _parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, jsonargparse.Namespace]:
     namespace = parse_arguments(result, KINDS[result.get_default("kind")].expand(expand_recipe(argv)))
     for option in ("recipe", "each", "groups"):
         if option in namespace:

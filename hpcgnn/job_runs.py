@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcgnn.recipes import recipe_file, take_options
@@ -67,18 +67,45 @@ def next_start(restarts: str, folder: str, *arguments: str) -> Answer:
 
     Values (``--config``, ``--recipe``, ``--each``) hold since the run began and are left out when it resumes. So are
     all arguments in a job that is started again: the run has them, and may be on a machine where one of them is of no
-    use.
+    use. Raises ValueError for a folder that holds other runs than those that the arguments start.
     """
     run = Path(folder)
+    note = check_runs(run, restarts != "0", arguments)
     newest = newest_checkpoint(run)
     (run / "finished").unlink(missing_ok=True)
     # The program finds out whether the job of a lock still runs, and refuses then.
     locked = (run / "lock.json").exists()
     if newest or (run / "sweep.yaml").exists() or (locked and (run / "config.yaml").exists()):
         _, others = take_options(arguments, "--config", "--recipe", "--each")
-        return {"NEWEST": newest, "ARGUMENTS": ["--resume", folder, *(others if restarts == "0" else [])]}
+        words = ["--resume", folder, *(others if restarts == "0" else [])]
+        return {"NEWEST": newest, "ARGUMENTS": words, "NOTE": note}
     note = "" if locked else put_aside(run)
     return {"NEWEST": "", "ARGUMENTS": ["--output.dir", folder, *arguments], "NOTE": note}
+
+
+def check_runs(run: Path, is_restart: bool, arguments: Sequence[str]) -> str:
+    """Return a note about the runs of a sweep that a folder holds; empty where the arguments start the same runs.
+    Raises ValueError for other runs."""
+    has_each = bool(take_options(arguments, "--each")[0])
+    remedy = "choose another folder (--output.dir, HPCGNN_RUN)"
+    if (run / "sweep.yaml").exists():
+        from hpcgnn.each import choices, run_name  # here, as loading YAML takes as long as all else
+        from hpcgnn.loop.sweep_file import read_sweep
+
+        _, runs = read_sweep(run) or (0, {})
+        names = ", ".join([*runs][:3]) + ", .." * (len(runs) > 3)
+        if has_each and {run_name(choice): choice for choice in choices(arguments)[0]} != runs:
+            raise ValueError(
+                f"{run} holds {len(runs)} runs of another --each ({names}): {remedy}, or leave --each out to resume"
+            )
+        is_said = not has_each and not is_restart
+        return f"{run} holds {len(runs)} runs of --each ({names}): all of them are resumed" if is_said else ""
+    if has_each and (run / "checkpoints").exists():
+        raise ValueError(f"{run} holds one run, and --each starts several: {remedy}, or leave out --each to resume it")
+    below = sorted(path.parent.name for path in run.glob("*/checkpoints"))
+    if below and not (run / "checkpoints").exists():
+        raise ValueError(f"{run} holds other runs, such as {below[0]}: {remedy}, such as {run / 'new'}")
+    return ""
 
 
 def newest_checkpoint(run: Path) -> str:
@@ -91,9 +118,8 @@ def newest_checkpoint(run: Path) -> str:
 
 def put_aside(run: Path) -> str:
     """Rename a folder without checkpoint, which a start left that ended too early, as by the loss of a machine: the
-    program refuses a folder that holds a run. A folder stays where runs below it have checkpoints, whole or not.
-    Returns the note about it, empty where nothing is renamed."""
-    if not run.exists() or any(run.glob("*/checkpoints")):
+    program refuses a folder that holds a run. Returns the note about it, empty where nothing is renamed."""
+    if not run.exists():
         return ""
     kept = run.rename(f"{run}.lost-{time.strftime('%Y%m%d-%H%M%S')}")
     return f"{run} has no checkpoint: kept as {kept}, starting anew"

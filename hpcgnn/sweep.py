@@ -3,22 +3,18 @@ ranks."""
 
 from __future__ import annotations
 
-import itertools
 import operator
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.each import EACH, GROUPS, choices, read_groups, run_name
 from hpcgnn.keys import LONGER
 from hpcgnn.loop import launch
 from hpcgnn.loop.launch import StopRequest
@@ -29,12 +25,6 @@ from hpcgnn.loop.sweep_file import begun, read_sweep, run_folders, write_sweep
 from hpcgnn.recipes import take_options
 from hpcgnn.report.compare import SEED, compare, text_table
 from hpcgnn.report.records import read_run
-
-EACH, GROUPS = "--each", "--groups"
-# Sections that all runs share: where the ranks are, and where results go.
-SHARED = ("comm.", "output.")
-KEY = re.compile(r"[a-z_]+\.[a-z_]+")
-NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True)
@@ -77,65 +67,6 @@ Read = Callable[[list[str]], tuple[Sections, Path, bool]]
 
 # ----------------------------------------------------------------------------------------------------------------------
 # the command line
-
-
-def split_values(option: str) -> tuple[str, list[str]]:
-    """Split ``KEY=VALUE,VALUE`` into the key and its values, each as it stands; a comma within brackets or quotes
-    belongs to a value. Raises ValueError."""
-    key, equals, text = option.partition("=")
-    example = "--each train.seed=0,1,2, or --each sampling.fanouts=[10,5],[15,10] for lists"
-    if not equals or not KEY.fullmatch(key):
-        raise ValueError(f"{EACH} {option}: expected SECTION.KEY=VALUE,VALUE, such as {example}")
-    if key.startswith(SHARED):
-        raise ValueError(f"{EACH} {key}: all runs of a sweep share this key: give it once, as --{key}")
-    line = f"[{text}]"
-    try:
-        nodes: Any = yaml.compose(line, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"{EACH} {option}: brackets or quotes do not match; expected values as in {example}"
-        ) from error
-    values = [
-        node.value if isinstance(node, yaml.ScalarNode) else line[node.start_mark.index : node.end_mark.index]
-        for node in nodes.value
-    ]
-    if not values or len(set(values)) < len(values):
-        raise ValueError(f"{EACH} {option}: expected values that differ, such as {example}")
-    return key, values
-
-
-def choices(argv: list[str]) -> tuple[list[dict[str, str]], list[str]]:
-    """Take ``--each`` out of a command line: returns the keys and values of each run, none without that option, and the
-    other words. Raises ValueError."""
-    options, others = take_options(argv, EACH)
-    values: dict[str, list[str]] = {}
-    for option in options:
-        key, listed = split_values(option)
-        if key in values or take_options(others, f"--{key}")[0]:
-            raise ValueError(f"{EACH} {key}: the key has values of another option, too: give it once")
-        values[key] = listed
-    points = itertools.product(*values.values()) if values else ()
-    return [dict(zip(values, point, strict=True)) for point in points], others
-
-
-def run_name(choice: dict[str, str]) -> str:
-    """Name the folder of a run by the keys that set it apart, such as ``lr=0.01,seed=0``: without their sections, where
-    the names differ without them."""
-    last = [key.rpartition(".")[2] for key in choice]
-    names = last if len(set(last)) == len(last) else list(choice)
-    values = [NOT_IN_NAMES.sub("-", value.strip("[]{} ")) for value in choice.values()]
-    return ",".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-
-
-def read_groups(argv: list[str]) -> tuple[int, list[str]]:
-    """Take ``--groups`` out of a command line: returns its number, 0 without that option, and the other words. Raises
-    ValueError."""
-    given, others = take_options(argv, GROUPS)
-    if not given:
-        return 0, others
-    if not given[-1].isdigit() or int(given[-1]) < 1:
-        raise ValueError(f"{GROUPS} must be a number of groups of ranks from 1 on, got {given[-1]!r}")
-    return int(given[-1]), others
 
 
 def new_sweep(

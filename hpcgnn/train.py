@@ -28,6 +28,7 @@ from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_version
+from hpcgnn.each import EACH, GROUPS
 from hpcgnn.graph import durable, files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
@@ -42,7 +43,7 @@ from hpcgnn.loop.sweep_file import SWEEP, read_sweep
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.recipes import expand_recipe, take_options
 from hpcgnn.reopen import data_path
-from hpcgnn.sweep import EACH, GROUPS, Start, Sweep, new_sweep, old_sweep, run_sweep, summary
+from hpcgnn.sweep import Start, Sweep, new_sweep, old_sweep, run_sweep, summary
 
 if TYPE_CHECKING:
     import jsonargparse

@@ -13,6 +13,7 @@ from hpcgnn.keys import keys
 from hpcgnn.kinds import KINDS
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.temporal.config import TemporalConfig, TemporalEvalConfig, TemporalSamplingConfig
+from hpcgnn.train import make_parser
 
 pytestmark = pytest.mark.serial
 
@@ -77,6 +78,30 @@ def test_mistakes_are_told_in_plain_words(parser, argument, message):
     with pytest.raises(ValueError) as caught:
         configuration.parse(parser, [argument])
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "each"),
+    [("temporal", "train.seed", "0,1", "0,1"), ("temporal", "train.seed", "[0, 1]", "0,1"),
+     ("static", "train.lr", "1e-2, 1e-3", "1e-2,1e-3"), ("static", "train.lr", "[0.1, 0.2]", "0.1,0.2"),
+     ("static", "model.kind", "gat,gcn", "gat,gcn"), ("static", "model.kind", "[gat, gcn]", "gat,gcn"),
+     ("static", "sampling.strategy", "uniform,labor", "uniform,labor"),
+     ("snapshots", "data.val_ratio", "0.1,0.2", "0.1,0.2"), ("snapshots", "task.strict", "true,false", "true,false"),
+     ("static", "sampling.fanouts", "10,5", ""), ("static", "comm.threads", "1,2", ""),
+     ("static", "train.seed", "0,", ""), ("static", "train.seed", "1,1", "")],
+)  # fmt: skip
+def test_several_values_of_a_key_that_takes_one_lead_to_a_run_for_each(tmp_path, kind, key, value, each):
+    """On the command line and in a file; not where several runs share the key, nor where it takes a list."""
+    section, name = key.split(".")
+    (tmp_path / "run.yaml").write_text(f"kind: {kind}\n{section}:\n  {name}: {value}\n")
+    for words in ([f"--{key}={value}"], ["--config", str(tmp_path / "run.yaml")]):
+        with pytest.raises(ValueError, match=rf"^{key} must be ") as caught:
+            configuration.parse(make_parser(kind), words)
+        remedy = f"; for a run with each value: --each {key}={each}"
+        assert str(caught.value).endswith(remedy) if each else "--each" not in str(caught.value)
+    with pytest.raises(ValueError) as caught:
+        configuration.parse(configuration.parser("hpcgnn bench", "", kind), [f"--{key}={value}"])
+    assert "--each" not in str(caught.value)
 
 
 # Help that a reader cannot understand without the name, or the code, beside it.

@@ -12,6 +12,8 @@ import pytest
 from places import REPOSITORY
 
 from hpcgnn import job_runs
+from hpcgnn.each import choices, run_name
+from hpcgnn.loop.sweep_file import write_sweep
 
 pytestmark = pytest.mark.serial
 
@@ -35,7 +37,6 @@ def make(run: Path, *names: str) -> str:
         (["config.yaml", "metrics.jsonl"], "--output.dir", False),
         (["config.yaml", "lock.json"], "--resume", True),
         (["log/rank-0.log", "lock.json"], "--output.dir", True),
-        (["seed=1/checkpoints/step-1/state"], "--output.dir", True),
     ],
 )
 @pytest.mark.parametrize("name", ["run", "a run [1] *", "-run"])
@@ -77,9 +78,10 @@ def test_a_sweep_resumes_as_soon_as_its_file_is_there(tmp_path):
     words = ["--each", "train.seed=0,1", "--each=train.lr=1,2", "--groups", "2"]
     folder = str(tmp_path / "sweep")
     assert job_runs.next_start("0", folder, *words)["ARGUMENTS"] == ["--output.dir", folder, *words]
-    make(tmp_path / "sweep", "sweep.yaml", "finished")
+    make(tmp_path / "sweep", "finished")
+    write_sweep(tmp_path / "sweep", 2, {run_name(choice): choice for choice in choices(words)[0]})
     first = job_runs.next_start("0", folder, *words)
-    assert first == {"NEWEST": "", "ARGUMENTS": ["--resume", folder, "--groups", "2"]}
+    assert first == {"NEWEST": "", "ARGUMENTS": ["--resume", folder, "--groups", "2"], "NOTE": ""}
     assert job_runs.next_start("1", folder, *words)["ARGUMENTS"] == ["--resume", folder]
     assert not (tmp_path / "sweep" / "finished").exists()
     assert job_runs.judge("9", "", folder)["OUTCOME"] == "no new checkpoint"
@@ -89,6 +91,39 @@ def test_a_sweep_resumes_as_soon_as_its_file_is_there(tmp_path):
     assert job_runs.judge("9", before, folder)["OUTCOME"] == "no new checkpoint"
     make(tmp_path / "sweep" / "seed=0", CHECKPOINT)  # of another group
     assert job_runs.judge("9", before, folder)["OUTCOME"] == "checkpointed"
+
+
+OTHER = "choose another folder (--output.dir, HPCGNN_RUN)"
+
+
+@pytest.mark.parametrize(("files", "words", "said"), [
+    (["sweep.yaml"], ["--each", "train.seed=0,1,2"],
+     f"holds 2 runs of another --each (seed=0, seed=1): {OTHER}, or leave --each out to resume"),
+    (["sweep.yaml"], ["--each=train.lr=1,2"], "holds 2 runs of another --each"),
+    ([CHECKPOINT], ["--each", "train.seed=0,1"],
+     f"holds one run, and --each starts several: {OTHER}, or leave out --each to resume it"),
+    ([f"gat/{CHECKPOINT}"], [], f"holds other runs, such as gat: {OTHER}, such as "),
+    (["seed=1/checkpoints/step-1/state"], [], "holds other runs, such as seed=1"),
+    ([f"seed=0/{CHECKPOINT}"], ["--each", "train.seed=0,1"], "holds other runs, such as seed=0"),
+])  # fmt: skip
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_folder_of_other_runs_is_refused_as_it_is(tmp_path, capsys, files, words, said, restarts):
+    folder = make(tmp_path / "run", "finished", *files)
+    if "sweep.yaml" in files:
+        write_sweep(tmp_path / "run", 1, {f"seed={n}": {"train.seed": str(n)} for n in (0, 1)})
+    assert job_runs.main(["start", restarts, folder, *words]) == job_runs.EXIT_USAGE
+    assert f"error: {folder} {said}" in capsys.readouterr().err
+    assert Path(folder, "finished").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_sweep_that_resumes_without_its_values_is_said(tmp_path):
+    folder = make(tmp_path / "run", "log/rank-0.log")
+    write_sweep(Path(folder), 1, {f"seed={n}": {"train.seed": str(n)} for n in range(4)})
+    answer = job_runs.next_start("0", folder, "--train.epochs", "9")
+    assert answer["ARGUMENTS"] == ["--resume", folder, "--train.epochs", "9"]
+    assert answer["NOTE"] == f"{folder} holds 4 runs of --each (seed=0, seed=1, seed=2, ..): all of them are resumed"
+    assert job_runs.next_start("1", folder)["NOTE"] == ""
 
 
 def test_an_element_of_an_array_has_one_seed(tmp_path):

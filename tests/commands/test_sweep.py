@@ -14,8 +14,8 @@ from run_commands import run, run_caught
 from training_runs import bipartite, make_parts, on_rank_0
 
 from hpcgnn import train
+from hpcgnn.each import choices, run_name
 from hpcgnn.loop import launch
-from hpcgnn.sweep import choices, run_name
 
 SMALL = [
     "--train.epochs=1", "--train.batch_size=40", "--train.precision=float64", "--train.log_every=1", "--memory.dim=8",
