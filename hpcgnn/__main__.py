@@ -12,6 +12,7 @@ import sys
 import hpcgnn
 from hpcgnn import environment
 from hpcgnn.comm.launch import launched_tasks
+from hpcgnn.train_help import help_asked_for
 
 # What each command does, in the order of work: those of data_tools, and those of hpcgnn.
 TOOLS = {
@@ -53,6 +54,8 @@ def main() -> int:
         return _answer(f"hpcgnn {hpcgnn.__version__}")
     if name not in COMMANDS:
         return _refuse(unknown(name))
+    if name == "train" and (text := help_asked_for(arguments)):
+        return _answer(text)
     # Models of one's own (model.class_path) are found in the current folder, as by `python -m`. Not hpcgnn, which is
     # imported already, nor the data tools: in a clone they would be of another version than an installed hpcgnn.
     import data_tools

@@ -11,8 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
-import textwrap
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +21,12 @@ from hpcgnn.choices import check_choice
 from hpcgnn.each import EACH, SHARED
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
-from hpcgnn.keys import RESUMABLE, help_of, keys, usual
+from hpcgnn.keys import RESUMABLE, entry, keys, usual
 from hpcgnn.kinds import DEFAULT_KIND, KINDS
 from hpcgnn.loop.settings import Sections, TrainConfig
 from hpcgnn.loop.sweep_file import read_sweep
-from hpcgnn.recipes import expand_recipe, recipe_names
+from hpcgnn.recipes import expand_recipe
+from hpcgnn.train_help import RECIPES, page
 
 if TYPE_CHECKING:
     import jsonargparse
@@ -84,13 +83,13 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
     import jsonargparse  # here, as only rank 0 parses, and loading it takes 0.1 s of a core
 
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
-    add_help_all(result, "show all keys of runs on this kind of graph", lambda: _help(result, kind, every=True))
-    result.format_help = lambda *_: _help(result, kind, every=False)  # type: ignore[method-assign]
+    add_help_all(result, "show all keys of runs on this kind of graph", lambda: page(help_document(result, kind), True))
+    result.format_help = lambda *_: page(help_document(result, kind), False)  # type: ignore[method-assign]
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
     result.add_argument(
         "--recipe", default=argparse.SUPPRESS, metavar="NAME",
-        help=f"values to begin with, which all other options override: {', '.join(recipe_names())}",
+        help=f"values to begin with, which all other options override: {RECIPES}",
     )  # fmt: skip
     result.add_argument("--kind", choices=tuple(KINDS), default=kind, help="kind of graph, which sets the keys below")
     for name, section in KINDS[kind].config.sections().items():
@@ -109,12 +108,11 @@ def add_help_all(parser: argparse.ArgumentParser, text: str, everything: Callabl
     parser.add_argument("--help_all", "--help-all", action=HelpAll, nargs=0, default=argparse.SUPPRESS, help=text)
 
 
-def _help(result: jsonargparse.ArgumentParser, kind: str, every: bool) -> str:
-    """Write the help of a command: its own options, then the keys of runs, all or those that most people use."""
-    everything, width = keys(kind), min(100, shutil.get_terminal_size().columns)
-    sections = {key.section for key in everything}
-    says = re.sub(r"^``[^`]*``: ", "", (result.description or "").strip())
-    lines = [f"usage: {result.prog} [--OPTION VALUE ...]", "", says[:1].upper() + says[1:], "", "options:"]
+def help_document(result: jsonargparse.ArgumentParser, kind: str) -> dict[str, Any]:
+    """Collect the texts of a command's help, for ``train_help.page``: its own options, and the keys of runs, of which
+    ``usual`` has the places of those that most people use."""
+    everything = keys(kind)
+    sections, options = {key.section for key in everything}, []
     for action in result._actions:
         names = [name for name in action.option_strings if name.startswith("--") and "-" not in name[2:]]
         if not names or action.help == argparse.SUPPRESS or names[0][2:].partition(".")[0] in sections:
@@ -122,13 +120,13 @@ def _help(result: jsonargparse.ArgumentParser, kind: str, every: bool) -> str:
         choices = ", ".join(map(str, action.choices or ()))
         default = "" if action.default in (None, "", False, [], argparse.SUPPRESS) else f"default {action.default}"
         note = "; ".join(filter(None, (choices, default)))
-        lines += [f"  {', '.join(names)}" + f" ({note})" * bool(note)]
-        lines += textwrap.wrap(action.help or "", width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    shown = everything if every else usual(kind)
-    lines += ["", f"keys of runs with --kind {kind}, as options or in a run file:", help_of(shown, width), ""]
-    if not every:
-        lines += [f"{len(everything) - len(shown)} further keys: {result.prog} --kind {kind} --help_all"]
-    return "\n".join(lines)
+        options.append([", ".join(names) + f" ({note})" * bool(note), action.help or ""])
+    says = re.sub(r"^``[^`]*``: ", "", (result.description or "").strip())
+    names = [key.name for key in everything]
+    return {
+        "program": result.prog, "kind": kind, "says": says[:1].upper() + says[1:], "options": options,
+        "keys": [list(entry(key)) for key in everything], "usual": [names.index(key.name) for key in usual(kind)],
+    }  # fmt: skip
 
 
 def kind_of(argv: list[str], kind: str = DEFAULT_KIND) -> str:

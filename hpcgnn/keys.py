@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hpcgnn.choices import tables_of
 from hpcgnn.kinds import KINDS
+from hpcgnn.train_help import Entry
 
 # Of all keys those that most people use, in this order: what --help shows.
 USUAL = (
@@ -124,21 +125,11 @@ def shown(value: Any) -> str:
     return '""' if value == "" else str(value)
 
 
-def help_of(keys: list[Key], width: int) -> str:
-    """Write the help of some keys, section by section."""
-    lines, section = [], ""
-    for key in keys:
-        if key.section != section:
-            section = key.section
-            lines += ["", f"{section}:"]
-        default = f"; default {shown(key.default)}" if key.default not in ("", None, [], {}) else ""
-        lines.append(f"  --{key.name} ({key.words}{default})")
-        told = "; ".join(f"{name}: {says}" for name, says in key.choices.items() if name and says)
-        lines += textwrap.wrap(
-            key.text + (f" {told}." if told else ""), width, initial_indent=" " * 6, subsequent_indent=" " * 6,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-    return "\n".join(lines)
+def entry(key: Key) -> Entry:
+    """Write the section of a key, its line and its text, for the help."""
+    default = f"; default {shown(key.default)}" if key.default not in ("", None, [], {}) else ""
+    told = "; ".join(f"{name}: {says}" for name, says in key.choices.items() if name and says)
+    return key.section, f"--{key.name} ({key.words}{default})", key.text + (f" {told}." if told else "")
 
 
 def usual(kind: str) -> list[Key]:

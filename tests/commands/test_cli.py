@@ -61,12 +61,12 @@ def test_help_of_a_run_is_short_and_all_of_it_is_there(command, capsys):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("argument", ["--help", "--version", "trian"])
-def test_answers_without_work_load_nothing_heavy(argument):
+@pytest.mark.parametrize("words", ["--help", "--version", "trian", "train --help", "train --kind static --help_all"])
+def test_answers_without_work_load_nothing_heavy(words):
     code = (
         "import sys; from hpcgnn.__main__ import main; main(); print({'torch', 'numpy', 'mpi4py'} & set(sys.modules))"
     )
-    ended = start(sys.executable, "-c", code, argument)
+    ended = start(sys.executable, "-c", code, *words.split())
     assert ended.stdout.splitlines()[-1] == "set()", ended
 
 

@@ -24,6 +24,7 @@ from hpcgnn.task.metrics import METRICS
 sys.path.insert(0, str(REPOSITORY / "docs" / "_tools"))
 import interface
 import reference
+import train_help
 
 pytestmark = pytest.mark.serial
 SPECS = sorted((REPOSITORY / "data_tools" / "presets").glob("*.yaml"))
@@ -51,6 +52,11 @@ def test_every_key_has_a_row(kind):
         assert kinds == "all" or kind in kinds
         assert {resume, answer} <= {"yes", "no"}
         assert len(meaning.split()) > 3, name
+
+
+def test_the_help_of_training_is_that_of_the_configuration():
+    stored = json.loads(train_help.FILE.read_text())
+    assert stored == train_help.documents(), "python docs/_tools/train_help.py writes the file anew"
 
 
 def test_keys_that_a_resumed_run_may_change_are_marked():

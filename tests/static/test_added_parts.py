@@ -13,13 +13,14 @@ from test_graph_links import link_config
 from test_graph_training import run_both
 from torch import nn
 
-from hpcgnn.keys import help_of, keys
+from hpcgnn.keys import entry, keys
 from hpcgnn.native.products import linear
 from hpcgnn.nn.decoders import DECODERS, DecoderPart
 from hpcgnn.static.model.convolutions import CONVOLUTIONS, ConvolutionPart, aggregate
 from hpcgnn.task.losses import LOSSES, LossPart
 from hpcgnn.task.metrics import METRICS, RANKS, MetricPart
 from hpcgnn.task.negatives import NEGATIVES, NegativeDraw, NegativePart
+from hpcgnn.train_help import keys_text
 
 
 class GinConv(nn.Module):
@@ -85,7 +86,7 @@ def settings(**changes) -> dict:
 
 @pytest.mark.serial
 def test_added_parts_are_choices(added, monkeypatch):
-    text = help_of(keys("static"), 1000)
+    text = keys_text(map(entry, keys("static")), 1000)
     for key, (_, name, row) in ROWS.items():
         assert f"{name}: {row.says}" in text
         with pytest.raises(ValueError, match=rf"{key} must be one of .*\b{name}.*, got 'no such word'"):

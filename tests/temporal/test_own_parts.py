@@ -13,13 +13,14 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.route import Route
-from hpcgnn.keys import help_of, keys
+from hpcgnn.keys import entry, keys
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.temporal.baselines import BASELINES, Baseline, BaselinePart, baseline_metrics
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, EvalNegativesPart, draw_random
 from hpcgnn.temporal.model.readout import READOUTS, IdentityReadout, ReadoutPart
 from hpcgnn.temporal.model.updater import UPDATERS, UpdaterPart, take_rows
 from hpcgnn.temporal.negatives import PairHistory
+from hpcgnn.train_help import keys_text
 
 SAYS = "a part of this test"
 
@@ -107,7 +108,7 @@ def test_a_row_is_a_choice_with_its_help(key):
     with pytest.raises(ValueError, match=rf"{key} must be one of .*\bown\b.*, got 'owned'"):
         configuration.parse(parser, [f"--{key}=owned"])
     (option,) = (one for one in keys("temporal") if one.name == key)
-    assert f"own: {SAYS}" in " ".join(help_of([option], 80).split())
+    assert f"own: {SAYS}" in " ".join(keys_text([entry(option)], 80).split())
 
 
 @pytest.mark.serial
