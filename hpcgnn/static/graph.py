@@ -17,6 +17,7 @@ from hpcgnn.choices import check_choice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph import files
 from hpcgnn.graph.book import check_same_set
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, open_graph_partition
 from hpcgnn.graph.stage import stage_path
@@ -182,7 +183,9 @@ class StaticGraph:
             )
         torch.manual_seed(seed)
         relations = tuple((relation.src_type, relation.dst_type) for relation in self.partition.relations)
-        return make_model(config, GraphSizes(self.widths, relations, outputs)).to(self.world.device, self.dtype)
+        names = tuple(files.split_relation(name) for name in self.relations)
+        sizes = GraphSizes(self.widths, relations, outputs, types=tuple(self.types), names=names)
+        return make_model(config, sizes).to(self.world.device, self.dtype)
 
     def num_classes(self, node_type: str = "") -> int:
         """Collective. Count the classes of a type's labels: one more than the largest, or the columns of labels in

@@ -16,6 +16,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.graph import files
 from hpcgnn.graph.embeddings import EmbeddingStore, SparseEmbedding
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
@@ -197,7 +198,8 @@ def _build_model(
         }
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
-        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types))
+        names = tuple(files.split_relation(relation.name) for relation in partition.relations)
+        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types), names)
         model: Any = make_model(config.model, sizes)
     if config.features.standardize:
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])

@@ -48,6 +48,9 @@ PROGRAMS = {
     "an encoder for items and one for users, for links": (
         "further/two_encoders.py", "../static/model/test_two_encoders.py::test_pairs_and_best_items",
     ),
+    "a PyG module of typed graphs, trained by the command": (
+        "further/typed_module.py", "../static/model/test_edge_index_dict.py::test_links",
+    ),
     "a sweep, a report, a stop, more ranks, a warm start": (
         "further/compare_runs.sh", "test_stories.py::test_compare_runs",
     ),

@@ -21,30 +21,37 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape
-from hpcgnn.static.model.edge_index import EdgeIndexModel, takes_edge_index
+from hpcgnn.static.model.edge_index import joined_form
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
     """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
     relations as (src_type, dst_type), the width of the output, the widths of the features of edges by relation (0:
-    none, or none are read), and the names of the node types."""
+    none, or none are read), and the names of the node types and of the relations."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
     outputs: int
     edges: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
+    names: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """Names of the node types and of the relations, in the form of PyTorch Geometric."""
+        return list(self.types), list(self.names)
 
 
 def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
-    """Make the configured model; a class of the user's own as Class(config, sizes), or, with forward(x, edge_index), by
-    an EdgeIndexModel. Raises ValueError for parts that do not go together with the graph."""
+    """Make the configured model; a class of the user's own as Class(config, sizes), or, with a forward of PyTorch
+    Geometric's forms, by an EdgeIndexModel or EdgeIndexDictModel. Raises ValueError for parts that do not
+    go together with the graph."""
     if config.class_path:
         model_class = own_class(config.class_path)
-        joins = not issubclass(model_class, GraphModel) and takes_edge_index(model_class)
+        form = None if issubclass(model_class, GraphModel) else joined_form(model_class)
         with named_errors(config.class_path):
-            model = EdgeIndexModel(model_class, config, sizes) if joins else model_class(config, sizes)
+            model = model_class(config, sizes) if form is None else form(model_class, config, sizes)
         check_parts(model, config.class_path)
         return model
     part = CONVOLUTIONS[config.kind]

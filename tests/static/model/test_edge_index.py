@@ -144,7 +144,7 @@ def test_links(comm, mpi_tmp_path):
 
 
 @pytest.mark.parametrize(("make", "changes", "reason"), [
-    (typed, SAGE, "is for graphs of one node type and one relation, this one has 3 and 5: make it a GraphModel"),
+    (typed, SAGE, "one node type and one relation, .* 3 and 5: write forward.x_dict, edge_index_dict."),
     (plain, {"model__class_path": f"{__name__}.Needy"}, "nothing fills edge_attr .*: set model.edge_features true"),
     (plain, {**SAGE, "eval__exact": True}, r"layer by layer, .*\.GraphSAGE lacks num_hops, first, step, last"),
     (plain, {**SAGE, "train__full_graph": True}, r"layer by layer, .*\.GraphSAGE lacks num_hops, first, step, last"),
