@@ -6,7 +6,7 @@ n nodes of this rank, S snapshots, C output columns or classes, r labels of a ta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
+from hpcgnn.graph.partition import FEATURES
 from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
@@ -30,6 +31,7 @@ from hpcgnn.task.metrics import class_metric_names, regression_metric_names, reg
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
 TIME, NODES, GRAPH = "time", "nodes", "graph"
 KEPT = "kept"
+NO_TARGETS = ("id", FEATURES, "split")  # columns of nodes that are none
 
 
 class SnapshotGoal(Goal):
@@ -147,9 +149,7 @@ class RegressionGoal(LabelGoal):
     def __init__(self, config: Any, partition: SnapshotPartition, world: World, planning: Channel, channel: Channel):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.task.horizon
-        if task.target not in partition.series:
-            names = ", ".join(partition.series) or "none"
-            raise ValueError(f"task.target {task.target}: no such column of every snapshot; the graph has {names}")
+        _check_target(task.target, partition.series, "every snapshot")
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.forecast_steps
@@ -261,6 +261,7 @@ class EdgeLabelGoal(LabelGoal):
         self._column, self._read = config.task.target, read_classes if config.task.kind == EDGE else read_numbers
         self._most, self.sum = config.task.classes, make_loss(config.task)
         with together(world, "read the labels"):
+            _check_target(self._column, partition.edge_columns, "edges", partition.unread)
             label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
         self._label, self._repeated = label, 0.0
         if config.task.kind == EDGE:
@@ -327,6 +328,18 @@ def never_change(values: np.ndarray, world: World) -> bool:
     return bool(found[1] > found[0])
 
 
+def _check_target(target: str, columns: Collection[str], of: str, unread: Collection[str] = ()) -> None:
+    """Raise ValueError where the target is none of the ``columns``, with those that it may be; unread: further columns,
+    which stay in the file until they are the target."""
+    if target in columns:
+        return
+    there = [*columns, *unread]
+    labels = [name for name in there if name not in NO_TARGETS]
+    remedy = f": set task.target {labels[0] if len(labels) == 1 else 'to one of these'}" if labels else ""
+    names = ", ".join(there) or "none"
+    raise ValueError(f"task.target {target}: no such column of {of}; the graph has {names}{remedy}")
+
+
 def _unknown_as_nan(label: np.ndarray) -> np.ndarray:
     return np.where(label >= 0, label, np.nan).astype(np.float32) if label.ndim > 1 else label
 
@@ -361,10 +374,7 @@ def _node_split(partition: SnapshotPartition, config: Any, is_fixed: bool) -> np
 def _node_labels(partition: SnapshotPartition, task: Any) -> np.ndarray:
     """Read the nodes' labels [n, S], or [n] where all snapshots have the same. Raises ValueError."""
     columns = {**partition.columns, **partition.series}
-    if task.target not in columns:
-        raise ValueError(
-            f"task.target {task.target}: no such column of nodes; the graph has {', '.join(columns) or 'none'}"
-        )
+    _check_target(task.target, columns, "nodes")
     label = read_classes(columns[task.target], f"column {task.target} of nodes", task.classes)
     if label.ndim > 1 + (task.target in partition.series):
         raise ValueError(f"column {task.target} of nodes must be one class each, got {label.shape[1:]}")

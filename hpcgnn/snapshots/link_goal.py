@@ -211,7 +211,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
         self.sum = make_loss(task)
         self.last = partition.num_snapshots - 1 - horizon
-        self.num_edge_types = _count_types(partition, world) if task.is_typed else 0
+        self.num_edge_types = _count_types(partition, task.decoder, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
         drawn = task.negative_ends == BOTH, task.strict, config.train.seed
         self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind)
@@ -269,9 +269,17 @@ GOALS = {
 }
 
 
-def _count_types(partition: SnapshotPartition, world: World) -> int:
+def _count_types(partition: SnapshotPartition, decoder: str, world: World) -> int:
     """Collective. Count the types in the edges' column. Raises ValueError where it holds none, on all ranks."""
     with together(world, "read the types of edges"):
+        if TYPE not in partition.edge_columns:
+            there = ", ".join((*partition.edge_columns, *partition.unread)) or "none"
+            untyped = [name for name, part in DECODERS.items() if not (part.typed or part.compares_neighbors)]
+            raise ValueError(
+                f"task.decoder {decoder} needs edge types, and the edges have no column {TYPE}, an integer from 0 on "
+                f"(columns: {there}): add it to the table of edges and convert again, or set task.decoder "
+                f"{' or '.join(untyped)}"
+            )
         types = partition.edge_column(TYPE)
         if types.dtype.kind not in "iu" or types.min(initial=0) < 0:
             raise ValueError(f"column {TYPE} of edges must hold types, integers from 0 on")

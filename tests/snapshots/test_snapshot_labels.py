@@ -152,6 +152,8 @@ def test_edges_that_stay_are_told(comm, mpi_tmp_path):
         ({"task__kind": "node", "task__target": "pair"}, r"column pair of nodes must be one class each, got \(2,\)"),
         ({"task__kind": "node", "data__split_by": "nodes"}, "data.split_by nodes needs a column split of the nodes"),
         ({"task__target": "labels"}, "task.target labels: no such column of every snapshot; the graph has .*label"),
+        ({"task__target": "labels"}, ": set task.target to one of these"),
+        ({"task__kind": "edge", "task__target": "target"}, "target: no such column of edges; .* has .*sign"),
         ({"task__target": "label", "node_embedding__dim": 0}, "nodes have no inputs: set inputs.degrees"),
         (
             {"task__kind": "node", "task__target": "color", "inputs__lags": 2},
@@ -166,6 +168,19 @@ def test_what_cannot_be_learned_is_refused(comm, mpi_tmp_path, changes, reason):
     del graph.nodes["split"], graph.series["feat"]
     with pytest.raises(DistributedError, match=reason):
         open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**{**LABELS, **changes}))
+
+
+@pytest.mark.parametrize(("kind", "there", "remedy"), [
+    ("node", "split, label", "label"), ("regression", "label", "label"),
+    ("edge", "weight, rating, sign", "to one of these"),
+])  # fmt: skip
+def test_a_target_without_its_key_is_named(comm, mpi_tmp_path, kind, there, remedy):
+    """A graph whose columns are not called as the default of task.target."""
+    graph = labeled_graph()
+    del graph.nodes["color"], graph.series["feat"], graph.series["target"]
+    said = rf"task.target target: no such column .* has {there}: set task.target {remedy}"
+    with pytest.raises(DistributedError, match=said):
+        open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(task__kind=kind))
 
 
 @pytest.mark.parametrize(

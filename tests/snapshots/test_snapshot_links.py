@@ -240,6 +240,15 @@ def test_types_of_edges_that_are_none_are_refused(comm, mpi_tmp_path, types):
         open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__decoder="distmult"))
 
 
+def test_a_typed_decoder_without_types_names_the_column(comm, mpi_tmp_path):
+    graph = random_graph(8, 15, 6, 40)
+    reason = (
+        r"task.decoder complex needs .* no column rel.*\(columns: weight\): .* set task.decoder dot or cosine or mlp"
+    )
+    with pytest.raises(DistributedError, match=reason):
+        open_session(comm, write_parts(comm, mpi_tmp_path, graph), links(task__decoder="complex"))
+
+
 def test_scores_that_are_not_finite_are_told_of_all_pairs(comm, mpi_tmp_path):
     """A snapshot without edges has no rank; a score that is not finite ends the run, on all ranks alike."""
     graph = random_graph(9, 20, 8, 25, weighted=False, empty=(6,))
