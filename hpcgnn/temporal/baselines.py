@@ -19,6 +19,7 @@ from hpcgnn.choices import Part
 from hpcgnn.comm.together import together
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.logs import MetricsFile, RunLog
+from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.trainer import Stopped, headline
 from hpcgnn.temporal.batches import Batches, event_times
@@ -178,6 +179,7 @@ def baseline_metrics(
     at, make = at or session.watchdog.at, BASELINES[config.kind].make
     assert make is not None
     with together(session.world, "baseline"):
+        own_functions(session.config.train.metrics, session.goal.metric_names())  # refused before anything is scored
         baseline = make(session.graph, config.window_ratio)
     values: dict[str, float] = {}
     for split in ("val", "test"):

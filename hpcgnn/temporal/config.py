@@ -381,6 +381,11 @@ class TemporalConfig(Sections):
             raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with train.init")
         if self.task.has_labels:
             _check_labels(self)
+        if self.baseline.kind and self.train.callbacks:
+            raise ValueError(
+                f"train.callbacks follow training, and baseline.kind {self.baseline.kind} trains nothing: leave out "
+                "one of them (train.metrics work)"
+            )
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling)
         if self.train.parallel_epochs > 1 and self.memory.has_memory:
@@ -427,7 +432,8 @@ class TemporalConfig(Sections):
         else:
             config.eval.check_file()
         if baseline:
-            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.window_ratio))
+            train = replace(config.train, callbacks=[])  # nothing is trained
+            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.window_ratio), train=train)
         return cast(TemporalConfig, Sections.evaluated_by(config, "", "", "", changes))
 
     def check_evaluation(self, changes: dict[str, Any]) -> None:

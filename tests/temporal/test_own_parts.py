@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 
 from hpcgnn import config as configuration
 from hpcgnn.comm.route import Route
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.keys import entry, keys
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.temporal.baselines import BASELINES, Baseline, BaselinePart, baseline_metrics
@@ -142,6 +144,44 @@ def test_a_baseline_is_evaluated_on_any_number_of_ranks(comm, parts, kind):
     alone = baseline_metrics(open_session(MPI.COMM_SELF, parts, config), config.baseline)
     assert found == pytest.approx(alone, rel=1e-12, nan_ok=True)
     assert found["test_auc"] != 0.5
+
+
+def share_met(scores: dict[str, np.ndarray]) -> float:
+    return float(scores["positive"].mean())
+
+
+def auc(scores: dict[str, np.ndarray]) -> float:
+    return 0.0
+
+
+def test_own_metrics_of_a_baseline(comm, parts):
+    """From the scores that its other metrics are computed from; a name that is taken is refused."""
+    config = make_config(baseline__kind="unlimited", train__metrics=[f"{__name__}.share_met"])
+    session = open_session(comm, parts, config)
+    found, seen, met = baseline_metrics(session, config.baseline), set(), []
+    with h5py.File(parts.parent / "graph.h5") as file:
+        (edges,) = file["edges"].values()
+        pairs = list(zip(edges["src"][()].tolist(), edges["dst"][()].tolist(), strict=True))
+    begin, end = (int(bound) for bound in session.graph.splits.bounds[2:])
+    size = config.train.batch_size
+    for row in range(begin, end):
+        first = begin + (row - begin) // size * size
+        seen = set(pairs[:first])
+        met.append(pairs[row] in seen)
+    assert found["test_share_met"] == pytest.approx(np.mean(met), rel=1e-6)
+    config = make_config(baseline__kind="unlimited", train__metrics=[f"{__name__}.auc"])
+    with pytest.raises(DistributedError, match="there is a metric auc already"):
+        baseline_metrics(open_session(comm, parts, config), config.baseline)
+
+
+@pytest.mark.serial
+def test_callbacks_of_a_baseline_are_refused():
+    """Except where it is evaluated in the place of a model that was trained with them."""
+    with pytest.raises(ValueError, match=r"callbacks follow training, and baseline.kind unlimited trains nothing"):
+        make_config(baseline__kind="unlimited", train__callbacks=["own.Callback"])
+    trained = make_config(train__callbacks=["own.Callback"])
+    assert trained.evaluated_by("", "", "unlimited").train.callbacks == []
+    assert trained.train.callbacks == ["own.Callback"]
 
 
 def test_negatives_are_evaluated_on_any_number_of_ranks(comm, parts):
