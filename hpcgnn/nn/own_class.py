@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # have dropout of their own
 KEYED = (
     "dropout that is keyed by nodes: hpcgnn.static.model.models.drop, drop of a snapshot model's Frame, or on temporal "
@@ -23,15 +24,19 @@ KEYED = (
 @contextmanager
 def named_errors(class_path: str, key: str = "model.class_path") -> Iterator[None]:
     """Turn an exception of the custom class in the block into a one-line ValueError with the line of the class's code.
-    A ValueError or OSError stays unchanged. Empty ``class_path``: the class is not a custom one; key: that names it."""
+    A ValueError or OSError that this package raises stays unchanged. Empty ``class_path``: the class is not a custom
+    one; key: that names it."""
     try:
         yield
-    except (ValueError, OSError):
-        raise
     except Exception as error:
-        if not class_path:
+        if not class_path or (isinstance(error, (ValueError, OSError)) and _is_of_package(error)):
             raise
         raise ValueError(f"{key} {class_path!r}: {in_one_line(error)}") from error
+
+
+def _is_of_package(error: Exception) -> bool:
+    """Whether this package raised an exception, in words that name what is wrong."""
+    return PACKAGE in Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve().parents
 
 
 def in_one_line(error: Exception) -> str:
@@ -59,13 +64,14 @@ def with_remedy(class_path: str) -> Iterator[None]:
 def found_at(path: str, key: str, form: str) -> Any:
     """Return what a dotted path names: the value of a ``key``, package.module.``form``. Raises ValueError."""
     module, _, name = path.rpartition(".")
+    expected = f"it is package.module.{form}, its folder on PYTHONPATH"
+    if not module:
+        raise ValueError(f"{key} {path!r}: no module is named; {expected}")
     with named_errors(path, key):
         try:
             return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"{key} {path!r}: {error}; it is package.module.{form}, its folder on PYTHONPATH"
-            ) from error
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{key} {path!r}: {error}; {expected}") from error
 
 
 def own_class(class_path: str) -> type[nn.Module]:

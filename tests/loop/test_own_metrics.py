@@ -35,6 +35,10 @@ def precision(scores):
     return average_precision_score(label, np.concatenate([scores["positive"].ravel(), scores["negative"][:, 0]]))
 
 
+def narrow(scores):
+    return float("wide")
+
+
 def wrong(scores):
     return scores["nothing"]
 
@@ -74,6 +78,7 @@ def test_monitored_and_resumed(comm, mpi_tmp_path):
 
 @pytest.mark.parametrize(("paths", "reason"), [
     ([path(wrong)], r"train.metrics '.*wrong': KeyError: 'nothing' \[test_own_metrics.py:"),
+    ([path(narrow)], r"train.metrics '.*narrow': ValueError: could not convert .* \[test_own_metrics.py:"),
     (["nowhere.metric"], "train.metrics 'nowhere.metric': No module named 'nowhere'; it is package.module.function"),
     ([path(right), path(right)], "there is a metric right already: give the function another name"),
     (["hpcgnn.loop.own_metrics.KEY"], "is no function"),

@@ -31,7 +31,7 @@ from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.nn.own_class import named_errors
+from hpcgnn.nn.own_class import named_errors, own_class
 from hpcgnn.snapshots.model.recurrent import TGCN
 from hpcgnn.static.model.models import ResidualModel
 from hpcgnn.temporal.model.model import TemporalModel
@@ -474,3 +474,26 @@ def test_a_slip_is_named_where_all_code_is_installed(monkeypatch):
     said = r"model\.class_path 'mine\.Net': TypeError: two arguments \[session\.py:7\]"
     with pytest.raises(ValueError, match=said), named_errors("mine.Net"):
         raise TypeError("two arguments")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_values_that_a_class_refuses_name_it(kind):
+    """With its line, as other exceptions do; words of this package stay as they are."""
+    said = rf"^model\.class_path 'mine\.Net': {kind.__name__}: no width \[test_same\.py:\d+\]$"
+    with pytest.raises(ValueError, match=said), named_errors("mine.Net"):
+        raise kind("no width")
+    with pytest.raises(ValueError, match=r"^sampling\.fanouts"), named_errors("mine.Net"):
+        make_config(sampling__fanouts=[0])
+    with pytest.raises(kind, match=r"^no width$"), named_errors(""):
+        raise kind("no width")
+
+
+@pytest.mark.serial
+def test_a_module_that_fails_when_it_is_loaded_names_its_line(tmp_path, monkeypatch):
+    (tmp_path / "failing_module.py").write_text("import os\nint('wide')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"'failing_module\.Net': ValueError: .*'wide' \[failing_module\.py:2\]$"):
+        own_class("failing_module.Net")
+    with pytest.raises(ValueError, match=r"'Net': no module is named; it is package\.module\.Class"):
+        own_class("Net")
