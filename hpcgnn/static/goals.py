@@ -365,7 +365,7 @@ class LinkGoal(StaticGoal):
         self.complete = self._make_negatives(partition, channel)
         self.candidates = self._make_candidates(partition, channel)
         self._pairs: dict[str, NegativePairs] = {}
-        self._read_given(partition)
+        self._read_given(partition, channel)
 
     def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
@@ -404,11 +404,11 @@ class LinkGoal(StaticGoal):
             candidates[end] = Candidates(known_edges, most, end == SOURCE)
         return candidates
 
-    def _read_given(self, partition: GraphPartition) -> None:
+    def _read_given(self, partition: GraphPartition, channel: Channel) -> None:
         """Collective. Read the given negatives of validation and test: pairs of this rank, or a column of the seeds."""
         evaluation, unused = self._config.eval, 0
         for name in SPLITS[1:] if evaluation.ranking in GIVEN else ():
-            given = evaluation.negatives_file, name, self.learned, partition, self._world
+            given = evaluation.negatives_file, name, self.learned, partition, self._world, channel
             if evaluation.ranking == POOLED:
                 self._pairs[name] = NegativePairs(*given)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -19,13 +20,20 @@ from test_link_predict import named
 from training_runs import on_rank_0
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.graph import files
+from hpcgnn.graph import files, negative_file
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.static import given_negatives
 from hpcgnn.static.inference import infer
 from hpcgnn.task.metrics import PoolScores
 
 USERS, ITEMS, POOL, LISTED = 40, 30, 130, 25
 SPLITS = ("train", "val", "test")
+
+
+@pytest.fixture(autouse=True)
+def in_pieces(monkeypatch):
+    """Files are read, and names looked up, in several pieces."""
+    monkeypatch.setattr(given_negatives, "AT_ONCE", 4 * LISTED)
 
 
 def name_of(kind: str, rows, size: int) -> np.ndarray:
@@ -154,6 +162,47 @@ def test_ranks_among_listed_negatives_are_those_of_the_formula(comm, mpi_tmp_pat
     ranks = 0.5 * (above + level) + 1
     expected = {"mrr": np.mean(1 / ranks)} | {f"hits@{most}": np.mean(ranks <= most) for most in (1, 3, 10)}
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("ranking", ["pooled", "listed"])
+def test_each_rank_receives_its_share_alone(comm, mpi_tmp_path, monkeypatch, ranking):
+    """All ranks receive the different names, never the negatives; shares are nearly equal, and no part of more."""
+    sizes, broadcast = [], World.broadcast
+
+    def counted(world, value=None, root=0):
+        value = broadcast(world, value, root)
+        sizes.append(value.size if isinstance(value, np.ndarray) else 0)
+        return value
+
+    parts = make_static_parts(comm, named(shop), mpi_tmp_path)
+    given = on_rank_0(comm, lambda: write_beside(mpi_tmp_path / "g.negatives.h5", relation_rows(parts, BUYS)))
+    monkeypatch.setattr(World, "broadcast", counted)
+    config = link_config(eval__ranking=ranking, eval__negatives_file=given, task__relation=BUYS)
+    session = open_graph_session(comm, parts, config)
+    assert USERS >= max(sizes) > 0
+    if ranking == "pooled":
+        pairs = session.goal._pairs["test"]
+        begin, end = (rank * POOL // comm.size for rank in (comm.rank, comm.rank + 1))
+        assert len(pairs.src) == len(pairs.dst) == end - begin
+        assert max(column.base.size for column in (pairs.src, pairs.dst)) == 2 * (end - begin)
+
+
+def test_a_file_is_read_once_from_its_beginning_to_its_end(comm, mpi_tmp_path, monkeypatch):
+    """Although the rows of its lines are in no order."""
+    parts, reads = make_static_parts(comm, named(shop), mpi_tmp_path), []
+    given = on_rank_0(comm, lambda: write_beside(mpi_tmp_path / "g.negatives.h5", relation_rows(parts, BUYS)))
+
+    def opened(*arguments):
+        file = negative_file.open_negatives(*arguments)
+        return replace(file, read=lambda *span: reads.append((file, *span)) or file.read(*span))
+
+    monkeypatch.setattr(given_negatives, "open_negatives", opened)
+    config = link_config(eval__ranking="listed", eval__negatives_file=given, task__relation=BUYS)
+    open_graph_session(comm, parts, config)
+    assert bool(reads) == (comm.rank == 0)
+    for file in {id(file): file for file, _, _ in reads}.values():
+        lines = [line for of, begin, end in reads if of is file for line in range(begin, end)]
+        assert lines == list(range(file.num_listed))
 
 
 def test_a_pool_that_is_small_and_one_that_is_spread(comm):
