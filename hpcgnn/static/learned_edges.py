@@ -37,11 +37,12 @@ class EdgesToLearn:
 
 
 def find_edges_to_learn(
-    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0
-) -> EdgesToLearn:
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int = 0,
+    with_test: bool = True,
+) -> EdgesToLearn:  # fmt: skip
     """Collective. Read the edges of the section ``task`` from the graph; edge_types: the least number of types. Seeds
-    of a task on labels have the columns ``label`` and ``task.edge_columns``."""
-    task, found = config.task, _read_edges(config, partition, world, channel, edge_types)
+    of a task on labels have the columns ``label`` and ``task.edge_columns``. with_test: makes ``test_messages``."""
+    task, found = config.task, _read_edges(config, partition, world, channel, edge_types, with_test)
     relation, edge_types, seeds = found.relation, found.edge_types, found.seeds
     stays, left_out = (seeds.stays, seeds.edges) if task.hides_edges else ({}, {})
     messages = take_edges(partition, stays)
@@ -96,8 +97,9 @@ def _exclusion(config: StaticConfig, seeds: LinkSeeds, left_out: dict[int, Hidde
 
 
 def _read_edges(
-    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int
-) -> EdgesToLearn:
+    config: StaticConfig, partition: GraphPartition, world: World, channel: Channel, edge_types: int,
+    with_test: bool = True,
+) -> EdgesToLearn:  # fmt: skip
     """Collective. Read the edges of a task as ``find_edges_to_learn`` does; all edges carry messages."""
     task = config.task
     with together(world, "choose the relation"):
@@ -112,7 +114,7 @@ def _read_edges(
             further = _label_columns(partition, relation, task)
         labeled = is_known(further["label"])
     reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
-    with_val = config.eval.message_edges != TRAINING and task.hides_edges
+    with_val = with_test and config.eval.message_edges != TRAINING and task.hides_edges
     seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel, further, labeled, with_val)
     has_split = partition.edges[relation].columns["split"] >= 0
     num_unlabeled = int(world.total(int((has_split & ~labeled).sum())))

@@ -21,7 +21,7 @@ from hpcgnn.graph.partition import open_graph_partition
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.reopen import command_parser, parse
-from hpcgnn.static import features
+from hpcgnn.static import features, learned_edges
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampler_ranks import (
     Leave,
@@ -134,6 +134,17 @@ def test_options_give_the_same_answer_too(comm, side, mpi_tmp_path, case):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     config = static_config(**{"train__epochs": 1} | changes)
     check_answer(*side, parts, mpi_tmp_path, config, max_message_bytes=1000)
+
+
+@on((1, 1))
+def test_servers_make_no_edges_of_the_test(side, mpi_tmp_path, monkeypatch):
+    """Trainers score the test from copies of their own; a server has the edges of training alone."""
+    comm, made, take = side[0], [], learned_edges.take_edges
+    parts = make_static_parts(comm, friends, mpi_tmp_path)
+    config = static_config(**LINK, eval__exact=True, eval__message_edges="train_val")
+    monkeypatch.setattr(learned_edges, "take_edges", lambda *given: made.append(take(*given)) or made[-1])
+    trainer = run_crew(comm, 1, parts, mpi_tmp_path, config, work=lambda _: 0)
+    assert len(made) == (1 if trainer is None else 2)
 
 
 HELD = {
