@@ -37,6 +37,7 @@ from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots import link_goal
 from hpcgnn.static.sampling import seeds
+from hpcgnn.static.sampling.times import TimeOrder
 from hpcgnn.task.goal import Collected, measure_events
 
 pytestmark = pytest.mark.serial
@@ -45,6 +46,7 @@ ERRORS = 3.0  # standard errors around chance
 IN_SHORT, IN_CI = 12, 4  # one row in so many, and all rows every night
 PEOPLE, EVENTS = 14, 1500
 NODES, EDGES = 200, 1600
+TELLING = 24  # edges from the node that has a node's label
 PLACES, SNAPSHOTS = 50, 14
 
 
@@ -80,6 +82,8 @@ def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
     if kind.startswith("edge"):
         labels = rng.integers(0, 2, EDGES) if kind == "edge" else rng.standard_normal(EDGES)
         edges["node", "meets", "node"]["label"] = labels
+    if row["sampling.time_column"]:
+        add_times(nodes, edges["node", "meets", "node"], rng)
     if row["graph.reverse"]:
         edges["node", "met_by", "node"] = {"src": dst, "dst": src, "weight": edges["node", "meets", "node"]["weight"]}
     write_graph(path, {"node": nodes}, edges, "static")
@@ -89,6 +93,20 @@ def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
         if row["eval.ranking"] == "listed":
             given = {"row": rows, "negatives": rng.integers(0, NODES, (len(rows), 20))}
         np.savez(path.with_name(NEGATIVES.replace("{split}", name)), **given)
+
+
+def add_times(nodes: dict, edges: dict, rng: np.random.Generator) -> None:
+    """Times of edges, or of nodes that have labels. Then the next newer node has the label of a node as a feature, and
+    edges lead from it to this node, which must not be followed."""
+    if "feat" not in nodes:
+        edges["time"] = rng.integers(0, EDGES, EDGES)
+        return
+    nodes["time"] = rng.permutation(NODES)
+    by_time = np.argsort(nodes["time"])
+    nodes["feat"][by_time[1:], 0] = 3 * nodes["label"][by_time[:-1]]
+    further = {"src": np.repeat(by_time[1:], TELLING), "dst": np.repeat(by_time[:-1], TELLING)}
+    further["weight"] = rng.uniform(0.5, 2, len(further["src"]))
+    edges |= {name: np.concatenate([edges[name], values]) for name, values in further.items()}
 
 
 def write_sequence(path: Path, row: dict, rng: np.random.Generator) -> None:
@@ -259,6 +277,15 @@ def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "sample_recent", too_early)
     row = row_of("temporal", task__decoder="pair", sampling__in_batch_neighbors=True)
     assert excess("temporal", row, tmp_path) > ERRORS + 1
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "recent"])
+def test_neighbors_that_are_newer_than_their_seeds_are_found(tmp_path, monkeypatch, strategy):
+    """By one unit of time."""
+    end_of = TimeOrder.end
+    monkeypatch.setattr(TimeOrder, "end", lambda order, begin, end, times: end_of(order, begin, end, times + 1))
+    row = row_of("static", task__kind="node", sampling__time_column="time", sampling__strategy=strategy)
+    assert excess("static", row, tmp_path) > ERRORS + 1
 
 
 def telling(write, table: str):

@@ -50,7 +50,7 @@ FURTHER: dict[str, dict[str, tuple]] = {
     },
     "static": {
         "task.strict": SWITCH, "eval.exact": SWITCH, "graph.reverse": SWITCH,
-        "train.full_graph": SWITCH, "sampling.all": SWITCH,
+        "train.full_graph": SWITCH, "sampling.all": SWITCH, "sampling.time_column": ("", "time"),
     },
     "snapshots": {
         "data.split_by": ("auto", "time", "nodes"), "task.horizon": (0, 1, 2), "sampling.window_size": (0, 3),
