@@ -27,8 +27,8 @@ FANOUTS = [3, 2]
 class FirstNeighbors(NeighborSampler):
     """The first ``fanout`` in-neighbors in order of edge row."""
 
-    def sample(self, relation, nodes, fanout, random):
-        indptr = self.partition.edges[relation].indptr
+    def draw(self, lists, nodes, fanout, random):
+        indptr = lists.indptr
         count = np.minimum(indptr[nodes + 1] - indptr[nodes], fanout)
         offsets = np.concatenate(([0], np.cumsum(count)))
         return offsets, np.repeat(indptr[nodes] - offsets[:-1], count) + np.arange(offsets[-1])

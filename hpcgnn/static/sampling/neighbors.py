@@ -19,7 +19,6 @@ import torch
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route, narrow_rows
-from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.native import Random, Stream
@@ -166,9 +165,8 @@ class NeighborSampler:
     """Samples in-neighbors at their owners, with ``threads`` threads. Collective to create and to ask, over
     ``channel``.
 
-    A sampling method of the user's own overrides ``draw``, or ``sample``, which draws from all edges. lists: in-edge
-    lists of this rank's nodes, by relation; of all nodes where a copy of all edges is on every machine. device: holds
-    the edges; None: the host does.
+    A sampling method of the user's own overrides ``draw``. lists: in-edge lists of this rank's nodes, by relation; of
+    all nodes where a copy of all edges is on every machine. device: holds the edges; None: the host does.
     """
 
     device: torch.device | None = None
@@ -178,12 +176,6 @@ class NeighborSampler:
         excluded: Exclusion | None = None, lists: list[InLists] | None = None, weight: str = WEIGHT,
     ):  # fmt: skip
         """lists: of each relation, if they exist already; weight: column that mode "weighted" draws by."""
-        if excluded is not None and type(self).sample is not NeighborSampler.sample:
-            raise DistributedError(
-                f"{type(self).__name__}.sample would draw the edges that a step of link prediction leaves out: write "
-                "draw(lists, nodes, fanout, random), whose lists are without them",
-                user_error=True,
-            )
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
@@ -216,7 +208,7 @@ class NeighborSampler:
 
     @property
     def _has_kernel(self) -> bool:
-        """Whether native kernels may draw for this sampler: never for a subclass, whose ``sample`` may be another."""
+        """Whether native kernels may draw for this sampler: never for a subclass, whose ``draw`` may be another."""
         return type(self) is NeighborSampler
 
     @property
@@ -246,12 +238,6 @@ class NeighborSampler:
             lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
             weight=lists.weight, with_positions=self._with_edges, threads=self.threads,
         )  # fmt: skip
-
-    def sample(self, relation: int, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
-        """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
-        its destination type. The result must depend on the random key and the nodes' flat row ids alone."""
-        lost, lists = self._lost(relation, random), self.lists[relation]
-        return self._draw_without(lost, self.draw, lists, nodes, fanout, random)
 
     def _lost(self, relation: int, random: Random) -> np.ndarray:
         """Find the positions, increasing, of the edges that a step leaves out."""
@@ -344,8 +330,10 @@ class NeighborSampler:
     def _sample_in(
         self, relation: int, nodes: np.ndarray, context: Any, fanout: int, random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw as ``sample`` does, each node in its context [D, W], if there are any."""
-        drawn = self.sample(relation, nodes, fanout, random)
+        """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
+        its destination type, each in its context [D, W], if there are any."""
+        lost, lists = self._lost(relation, random), self.lists[relation]
+        drawn = self._draw_without(lost, self.draw, lists, nodes, fanout, random)
         return drawn if self._has_kernel else self._checked(relation, nodes, drawn)
 
     def _serve(self, request: np.ndarray, context, serve: np.ndarray, fanouts: list[int], random: Random):
@@ -394,16 +382,18 @@ class NeighborSampler:
 
 
 def check_sampler(sampler: Any, key: str) -> type[NeighborSampler]:
-    """Return a class that draws neighbors. Raises ValueError, which begins with the ``key``, for another one, and for
-    methods that take other arguments."""
+    """Return a class that draws neighbors. Raises ValueError, which begins with the ``key``, for another one, for a
+    method ``sample``, and for a ``draw`` that takes other arguments."""
     if not (isinstance(sampler, type) and issubclass(sampler, NeighborSampler)):
         raise ValueError(f"{key} is no subclass of hpcgnn.NeighborSampler")
-    for name in ("draw", "sample"):
-        arguments = [*inspect.signature(getattr(NeighborSampler, name)).parameters]
-        try:
-            inspect.signature(getattr(sampler, name)).bind(*arguments)
-        except TypeError as error:
-            raise ValueError(f"{key}: {name} is called with ({', '.join(arguments[1:])}): {error}") from error
+    arguments = [*inspect.signature(NeighborSampler.draw).parameters]
+    called = f"draw is called with ({', '.join(arguments[1:])})"
+    if hasattr(sampler, "sample"):
+        raise ValueError(f"{key}: its method sample would never be called: {called} and draws from these lists")
+    try:
+        inspect.signature(sampler.draw).bind(*arguments)
+    except TypeError as error:
+        raise ValueError(f"{key}: {called}: {error}") from error
     return sampler
 
 

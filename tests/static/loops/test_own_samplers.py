@@ -177,8 +177,10 @@ class Everything(NeighborSampler):
 
 
 class SampleOnly(NeighborSampler):
+    """Has the method of another way, which nothing calls."""
+
     def sample(self, relation, nodes, fanout, random):
-        return super().sample(relation, nodes, fanout, random)
+        return np.arange(len(nodes) + 1), np.zeros(len(nodes), np.int64)
 
 
 class Narrow(NeighborSampler):
@@ -202,8 +204,8 @@ def test_steps_leave_out_their_edges(comm, mpi_tmp_path):
     for batch, expected in zip(loader, usual, strict=True):
         for edges, other in zip(batch.batch.blocks[0].relations, expected.batch.blocks[0].relations, strict=True):
             assert torch.equal(batch.n_id[0][edges.source], expected.n_id[0][other.source])
-    with pytest.raises(DistributedError, match=r"SampleOnly.sample would draw the edges that a step"):
-        LinkNeighborLoader(graph, ("node.meets.node", mask), [-1], 300, sampler=SampleOnly)
+    with pytest.raises(DistributedError, match="its method sample would never be called: draw is called with"):
+        NeighborLoader(graph, "train", [2], 64, sampler=SampleOnly)
     graph.close()
 
 
@@ -214,6 +216,7 @@ def test_steps_leave_out_their_edges(comm, mpi_tmp_path):
         (f"{__name__}.Missing", "has no attribute 'Missing'"),
         (f"{__name__}.shelves", "shelves' is no subclass of hpcgnn.NeighborSampler"),
         ("torch.nn.Linear", "Linear' is no subclass of hpcgnn.NeighborSampler"),
+        (f"{__name__}.SampleOnly", "SampleOnly': its method sample would never be called: draw is called with"),
         (f"{__name__}.Narrow", r"Narrow': draw is called with \(lists, nodes, fanout, random\): too many positional"),
     ],
 )
