@@ -184,8 +184,8 @@ def _references(value: Any, table: ObjectTable) -> list[str]:
 
 
 def _typed(name: str, value: Any, table: ObjectTable) -> dict[str, Any]:
-    """Add the type of a column to its declaration: words are classes, dates are marked as such, numbers keep their type, except in columns that
-    training reads."""
+    """Add the type of a column to its declaration: words are classes, dates are marked as such, numbers keep their
+    type, except in columns that training reads."""
     column = dict(value) if isinstance(value, Mapping) else {"column": value}
     references = _references(value, table)
     if not references or "dtype" in column or "values" in column or column.get("column") is None:

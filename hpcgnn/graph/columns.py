@@ -68,6 +68,17 @@ class StoredColumn:
             first += piece.rows
 
 
+class HeldColumn(StoredColumn):
+    """A column in memory, as a matrix [n, F]."""
+
+    def __init__(self, rows: np.ndarray):
+        self.pieces, self.dtype, self.shape, self._rows = (), rows.dtype, rows.shape, rows
+
+    def slabs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Return all rows at once."""
+        yield 0, self._rows
+
+
 class RowReader:
     """Reads single rows of a column from the bytes of the files: HDF5 is used once, to find the chunks. The files stay
     open.

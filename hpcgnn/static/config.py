@@ -233,6 +233,9 @@ class GraphModelConfig:
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
             one.
         feed_forward: Width of a two-layer network in every block, in units of hidden; 0: none. Needs residual.
+        initial_ratio: Share of a node's first row in the sums of every layer; gcn2 only.
+        identity_decay: Weight of the matrices of the layers: beta is log(identity_decay / layer + 1), with layers
+            counted from 1 (lambda of Chen et al., 2020); gcn2 only.
         bases: Number of shared matrices whose sums are the matrices of the relations; 0: a separate matrix for each
             relation. Relational models only.
         self_loop: Include a node's own row: with gcn and gat, a node is its own neighbor; with rgcn and rgat, its row
@@ -256,6 +259,8 @@ class GraphModelConfig:
     norm: Annotated[str, NORMS] = "none"
     residual: bool = False
     feed_forward: int = 0
+    initial_ratio: float = 0.1
+    identity_decay: float = 0.5
     bases: int = 0
     self_loop: bool = True
     basis_rows: bool = False
@@ -312,6 +317,13 @@ class GraphModelConfig:
         if self.edge_features and not (self.class_path or part.edge_features):
             kinds = ", ".join(name for name, other in CONVOLUTIONS.items() if other.edge_features)
             raise ValueError(f"model.edge_features is for model.kind {kinds}, not {self.kind}")
+        if part.keeps_first and (self.residual or self.norm != "none"):
+            raise ValueError(f"model.kind {self.kind} has its own residual: leave out model.residual and model.norm")
+        if not 0 <= self.initial_ratio <= 1 or self.identity_decay <= 0:
+            raise ValueError(
+                "model.initial_ratio must be in [0, 1] and model.identity_decay above 0, got "
+                f"{self.initial_ratio} and {self.identity_decay}"
+            )
         if self.low_memory and not part.low_memory:
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.low_memory)
             raise ValueError(f"model.low_memory is for model.kind {kinds}, not {self.kind}")
@@ -546,6 +558,11 @@ class FeatureConfig:
         normalize: Divide the features of each node by the sum of their absolute values.
         standardize: Subtract the mean of each feature and divide by its standard deviation. Both are of the training
             nodes of the type, or of all its nodes if it has no split, and are stored with the model.
+        hops: Number of hops over which features are propagated through the whole graph, once before training, for
+            models such as mlp; 0: none. Graphs of one node type and one relation only.
+        hop_rows: Input rows made of the propagated features: "all" hops side by side, after the features of the node
+            (SIGN), or the "mean" over the hops (SSGC).
+        own_ratio: Share of the features of the node in the mean over the hops; hop_rows mean only.
     """
 
     storage: Literal["device", "pinned", "file"] = "device"
@@ -555,9 +572,21 @@ class FeatureConfig:
     wire: Literal["", "float16", "bfloat16"] = ""
     normalize: bool = False
     standardize: bool = False
+    hops: int = 0
+    hop_rows: Literal["all", "mean"] = "all"
+    own_ratio: float = 0.0
 
     def __post_init__(self):
         check_choices("features", self)
+        if self.hops < 0 or not 0 <= self.own_ratio <= 1:
+            raise ValueError(
+                "features.hops must be at least 0 and features.own_ratio from 0 to 1, got "
+                f"{self.hops} and {self.own_ratio}"
+            )
+        if self.hops and self.storage == "file":
+            raise ValueError("features.storage file: propagated features lie in memory; use device or pinned")
+        if self.own_ratio and (self.hop_rows != "mean" or not self.hops):
+            raise ValueError("features.own_ratio needs features.hops and features.hop_rows mean")
         if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
             raise ValueError(
                 f"features.device_ratio must be from 0 to 1, and above 0 only with features.storage pinned; got "
@@ -639,6 +668,11 @@ class StaticConfig(Sections):
             raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
         if self.sampling.time_column:
             _check_times(self)
+        if self.features.hops and self.task.of_edges and self.task.message_splits != ALL:
+            raise ValueError(
+                "features.hops: propagated features would hold the edges that are learned: set it 0, or "
+                f"task.message_splits {ALL}"
+            )
         if self.features.standardize and self.model.class_path:
             raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
@@ -773,6 +807,7 @@ def _check_sampler_features(config: StaticConfig) -> None:
         "eval.ranking": config.eval.ranking,
         "features.cache_ratio": config.features.cache_ratio > 0,
         "features.standardize": config.features.standardize,
+        "features.hops": config.features.hops > 0,
         "features.storage pinned": config.features.storage == "pinned",
     }
     if used := _used(settings):

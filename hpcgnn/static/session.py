@@ -36,6 +36,7 @@ from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.moments import moments
 from hpcgnn.static.plan import pad_graph_plan
+from hpcgnn.static.rows.propagate import check_propagation, with_propagated
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights, sampler_of
@@ -77,13 +78,13 @@ def open_session(
         goal.pools[TRAIN_SPLIT] = replace(goal.pools[SPLITS[0]], name=TRAIN_SPLIT)
     schema = trained or make_schema(config, partition, goal, needs)
     edge_widths = _edge_widths(config, partition)
+    partition, tables = with_propagated(partition, config.features, channel, dtype)
     if config.train.full_graph:
         exact, whole = True, build_full_graph(partition, channel, world.device, message_columns(config), dtype)
     if whole is not None or not (samplers is None or exact):
         partition = partition.degrees_only()
-    direction = config.sampling.direction
     graph = StaticGraph(
-        path, world, config.features, dtype, direction=direction, channel=channel, opened=partition,
+        path, world, tables, dtype, direction=config.sampling.direction, channel=channel, opened=partition,
         shares=not config.train.full_graph, loads_features=samplers is None or not config.comm.server_features,
     )  # fmt: skip
     if samplers is not None:
@@ -116,6 +117,8 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
     """Raises ValueError for what does not go together with the graph."""
     sampling = config.sampling
     _learned_types(config, partition)
+    if config.features.hops:
+        check_propagation(partition)
     if config.model.edge_weights:
         check_columns(partition, [WEIGHT], "model.edge_weights")
         check_weights(partition, "model.edge_weights", "leave model.edge_weights false")

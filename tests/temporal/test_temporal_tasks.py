@@ -29,15 +29,12 @@ from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.loop.source_times import TimeUnit
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
-from hpcgnn.temporal.predict import answer_nodes, read_nodes, read_pairs, score_pairs
 from hpcgnn.temporal.predict import (
     answer_nodes,
     embed_all,
     read_nodes,
     read_pairs,
-    read_times,
     score_pairs,
-    source_times,
 )
 
 RICH = {"edge_width": 3, "node_width": 4}

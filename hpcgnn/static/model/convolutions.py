@@ -7,6 +7,7 @@ whole-graph degrees [S], and returns [D, O], rectified if asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -96,6 +97,24 @@ class SageConv(nn.Module):
         return torch.relu(out) if rectify else out
 
 
+def normalized_sum(block: Block, rows: torch.Tensor, degree, self_loop: bool) -> torch.Tensor:
+    """Sum the rows of the neighbors of every destination, and with self_loop of the node itself, each times its factor
+    of GcnConv: [D, W]."""
+    lists, degree = block.lists, degree.to(rows.dtype)
+    weight = None if block.weight is None else block.weight.to(rows.dtype)
+    if weight is None:
+        scale = torch.rsqrt((degree + 1) if self_loop else degree.clamp(min=1))
+        share = degree[: len(lists)] / lists.degree.to(rows.dtype).clamp(min=1)
+    else:
+        whole, sampled = degree + self_loop, sums_of(weight, lists)
+        scale = torch.where(whole > 0, whole.rsqrt(), 0.0)
+        share = torch.where(sampled > 0, degree[: len(lists)] / sampled, 0.0)
+    own_scale, factors = scale[: len(lists)], scale.index_select(0, lists.source)
+    factors = factors if weight is None else factors * weight
+    factors = factors * (own_scale * share).repeat_interleave(lists.degree, output_size=len(factors))
+    return native.segment_sum(rows, lists, factors.unsqueeze(1), own_scale.square() if self_loop else None)
+
+
 class GcnConv(nn.Module):
     """GCN (Kipf and Welling, Semi-supervised classification with graph convolutional networks, 2017), for one node type
     and relation. Sums rows of neighbors and of the node itself, each times a weight and 1 / sqrt((d_u + 1) (d_v + 1)),
@@ -113,9 +132,9 @@ class GcnConv(nn.Module):
     def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
         weight, bias = self.product.weight, self.product.bias
         if self._multiplies_first(block):
-            out = self._around(block, product(rows, weight.t()), degree) + bias
+            out = normalized_sum(block, product(rows, weight.t()), degree, self.self_loop) + bias
         else:
-            out = linear(self._around(block, rows, degree), weight, bias)
+            out = linear(normalized_sum(block, rows, degree, self.self_loop), weight, bias)
         return torch.relu(out) if rectify else out
 
     def _multiplies_first(self, block: Block) -> bool:
@@ -125,21 +144,22 @@ class GcnConv(nn.Module):
         further = (lists.num_sources - len(lists)) * in_width * out_width
         return further < 8 * len(lists.source) * (in_width - out_width)
 
-    def _around(self, block: Block, rows: torch.Tensor, degree) -> torch.Tensor:
-        """Sum the rows of the neighbors and of the node itself, each times its factor: [D, W]."""
-        lists, degree = block.lists, degree.to(rows.dtype)
-        weight = None if block.weight is None else block.weight.to(rows.dtype)
-        if weight is None:
-            scale = torch.rsqrt((degree + 1) if self.self_loop else degree.clamp(min=1))
-            share = degree[: len(lists)] / lists.degree.to(rows.dtype).clamp(min=1)
-        else:
-            whole, sampled = degree + self.self_loop, sums_of(weight, lists)
-            scale = torch.where(whole > 0, whole.rsqrt(), 0.0)
-            share = torch.where(sampled > 0, degree[: len(lists)] / sampled, 0.0)
-        own_scale, factors = scale[: len(lists)], scale.index_select(0, lists.source)
-        factors = factors if weight is None else factors * weight
-        factors = factors * (own_scale * share).repeat_interleave(lists.degree, output_size=len(factors))
-        return native.segment_sum(rows, lists, factors.unsqueeze(1), own_scale.square() if self.self_loop else None)
+
+class Gcn2Conv(nn.Module):
+    """GCNII (Chen et al., Simple and deep graph convolutional networks, 2020), for one node type and relation. support
+    = (1 - initial_ratio) times the sum of GcnConv with self-loops + initial_ratio times the node's first row; the
+    output is (1 - beta) support + beta support weight. Rows are [row | first row], also of the output."""
+
+    def __init__(self, width: int, beta: float, initial_ratio: float):
+        super().__init__()
+        self.beta, self.initial_ratio, self.weight = beta, initial_ratio, glorot(width, width)
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        latest, first = rows.split(len(self.weight), dim=1)
+        first = block.own(first)
+        support = torch.lerp(normalized_sum(block, latest, degree, True), first, self.initial_ratio)
+        out = torch.lerp(support, product(support, self.weight), self.beta)
+        return torch.cat([torch.relu(out) if rectify else out, first], dim=1)
 
 
 class GinConv(nn.Module):
@@ -252,6 +272,18 @@ class OwnColumns(nn.Module):
     def forward(self, block: Block, rows) -> torch.Tensor:
         """Return rows [D, O], or the bias."""
         return block.own(rows)[:, -len(self.bias) :] + self.bias if self.self_loop else self.bias
+
+
+class OwnProduct(nn.Module):
+    """The destinations' own rows alone, times a matrix of their node type, + bias."""
+
+    def __init__(self, in_width: int, out_width: int, num_types: int):
+        super().__init__()
+        self.own = OwnRows(in_width, out_width, num_types)
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        out = self.own(block, rows)
+        return torch.relu(out) if rectify else out
 
 
 class OwnRows(nn.Module):
@@ -367,7 +399,7 @@ class RelationalAttention(nn.Module):
 class LayerShape:
     """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
     relations and node types. concat: attention heads side by side, else their mean; edge_width: of the features of
-    edges, 0: they are not read."""
+    edges, 0: they are not read; number: of the layer, from 1 on."""
 
     config: Any
     in_width: int
@@ -376,6 +408,7 @@ class LayerShape:
     num_types: int
     concat: bool = True
     edge_width: int = 0
+    number: int = 1
 
     @property
     def head_width(self) -> int:
@@ -398,6 +431,11 @@ def _make_sage(shape: LayerShape) -> SageConv | RelationalConv:
     own = OwnRows(shape.in_width, shape.out_width, shape.num_types)
     weights = shape.weights(shape.out_width, 0)
     return RelationalConv(weights, own, shape.num_relations, aggregator, False, shape.edge_width, shape.out_width)
+
+
+def _make_gcn2(shape: LayerShape) -> Gcn2Conv:
+    model = shape.config
+    return Gcn2Conv(shape.out_width, math.log(model.identity_decay / shape.number + 1), model.initial_ratio)
 
 
 def _make_gat(shape: LayerShape) -> GatConv:
@@ -428,6 +466,10 @@ def _make_rgat(shape: LayerShape) -> RelationalAttention:
     return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat, shape.edge_width)
 
 
+def _make_mlp(shape: LayerShape) -> OwnProduct:
+    return OwnProduct(shape.in_width, shape.out_width, shape.num_types)
+
+
 @dataclass(frozen=True)
 class ConvolutionPart(Part):
     """A convolution. make: makes it from a LayerShape; None: the model has no layers.
@@ -436,8 +478,9 @@ class ConvolutionPart(Part):
     ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
     node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
     share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights; edge_features:
-    reads features of edges. make_basis: makes the first layer with ``model.basis_rows``, if there can be one. kernel:
-    the class, and no subclass, that a native kernel computes, which takes rows where they lie."""
+    reads features of edges. keeps_first: its rows are followed by the nodes' first rows. make_basis: makes the first
+    layer with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel
+    computes, which takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -447,6 +490,7 @@ class ConvolutionPart(Part):
     low_memory: bool = False
     weighs: bool = False
     edge_features: bool = False
+    keeps_first: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
@@ -466,6 +510,10 @@ CONVOLUTIONS = {
         "two products of a node's row and the sum of its neighbors, one relation only (Xu et al., GIN, 2019)",
         one_relation=True, weighs=True, edge_features=True,
     ),
+    "gcn2": ConvolutionPart(
+        _make_gcn2, "gcn with a share of the first rows in every layer, one relation only (Chen et al., GCNII, 2020)",
+        node_columns=("degree",), one_relation=True, weighs=True, keeps_first=True,
+    ),
     "gat": ConvolutionPart(
         _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,
         one_relation=True, edge_features=True,
@@ -477,6 +525,9 @@ CONVOLUTIONS = {
     "rgat": ConvolutionPart(
         _make_rgat, "a matrix and attention for each relation (Busbridge et al., R-GAT, 2019)", attends=True,
         relational=True, edge_features=True,
+    ),
+    "mlp": ConvolutionPart(
+        _make_mlp, "a product of a node's row alone: no messages; sampling.fanouts of zeros, or features.hops",
     ),
     "none": ConvolutionPart(None, "no layers, only embeddings or features (link prediction only)"),
 }  # fmt: skip

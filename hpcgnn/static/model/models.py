@@ -63,19 +63,22 @@ def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
         )
     if part.make is None:
         return EmbeddingModel(config, sizes)
+    if part.keeps_first:
+        return InitialRowModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
 
 
 def make_convolution(
     config: Any, sizes: GraphSizes, in_width: int, out_width: int, concat: bool = True,
-    takes_inputs: bool = False,
+    takes_inputs: bool = False, number: int = 1,
 ):  # fmt: skip
     """Make a convolution from in_width to out_width; attention heads side by side, or (concat false) their mean;
-    takes_inputs: it is the first one, of the model's input rows."""
+    takes_inputs: it is the first one, of the model's input rows; number: of the layer, from 1 on."""
     part = CONVOLUTIONS[config.kind]
     make: Any = part.make_basis if takes_inputs and config.basis_rows else part.make
     edge_width = max(sizes.edges, default=0)
-    return make(LayerShape(config, in_width, out_width, len(sizes.relations), len(sizes.inputs), concat, edge_width))
+    counts = len(sizes.relations), len(sizes.inputs)
+    return make(LayerShape(config, in_width, out_width, *counts, concat, edge_width, number))
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
@@ -230,6 +233,38 @@ class LayeredModel(GraphModel):
             rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
         rows = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
         return rows if last or self.rectify else self.activation(self.norms[number](rows))
+
+
+class InitialRowModel(GraphModel):
+    """An input product, convolutions that keep the nodes' first rows, and an output product (Chen et al., Simple and
+    deep graph convolutional networks, 2020). Dropout is of the rows, and not of the first rows that are kept."""
+
+    def __init__(self, config: Any, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        hidden = config.hidden
+        self.input = InputRows(sizes, hidden, always=True)
+        self.layers = nn.ModuleList(
+            make_convolution(config, sizes, hidden, hidden, number=number + 1) for number in range(config.layers)
+        )
+        self.output = nn.Linear(hidden, sizes.outputs)
+        self.embedding_hops = config.layers
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        rows = self.activation(self._input(batch, inputs, self.config.input_dropout))
+        return self._dropped(batch, batch.blocks[0].num_src, 1, rows, rows)
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
+        out = self.layers[number](block, rows, stack_first(batch.degree, block.num_src))
+        latest, first = out.chunk(2, dim=1)
+        return self._dropped(batch, block.num_dst, number + 2, self.activation(latest), first)
+
+    def _dropped(self, batch: Batch, counts: Sequence[int], site: int, latest, first) -> torch.Tensor:
+        """Join rows, after dropout, with the first rows of their nodes."""
+        keys = stack_first(batch.identity, counts)
+        return torch.cat([drop(latest, batch, keys, site, self.config.dropout), first], dim=1)
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        return linear(rows[:, : self.config.hidden], self.output.weight, self.output.bias)
 
 
 class ResidualModel(GraphModel):

@@ -1,0 +1,1 @@
+"""Input rows of the nodes of static graphs: computed before training."""
