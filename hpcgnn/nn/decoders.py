@@ -3,17 +3,20 @@
 n positive pairs, k negatives each, m candidates, Z width of embeddings, K neighbors a node. All decoders have these
 methods. ``forward`` scores pairs of source and destination [n, Z], one of them perhaps [k, n, Z], as [n] or [k, n].
 ``all_pairs`` scores queries [n, Z] with every candidate [m, Z] as [n, m]. Queries are sources or, if reverse,
-destinations; relation [n] is their edge type.
+destinations; relation [n] is their edge type. Subclasses of ``Decoder`` do it in two parts, a row made of the query and
+its comparison, so that ranks with a share of the candidates each need the rows alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hpcgnn.choices import Part, has_kernel
@@ -22,19 +25,39 @@ from hpcgnn.native.link_decoder import link_decoder
 from hpcgnn.native.products import linear
 
 
-class DotProduct(nn.Module):
-    """Scores a pair by the dot product of both."""
+class Decoder(nn.Module):
+    """Base of decoders that make a row of a query and compare it with candidates, one pair at a time or all of them.
+    reciprocal: queries of sources have separate weights by edge type."""
+
+    reciprocal = False
+
+    def ask(self, query, relation=None, reverse: bool = False, factor=None) -> torch.Tensor:
+        """Make the rows [..., Z] that candidates are compared with. factor [n, .]: multiplies the rows of edge types,
+        None: 1."""
+        return query
+
+    def compare(self, asked, answer) -> torch.Tensor:
+        """Score rows of queries, one answer each, [n] or [k, n]."""
+        return (asked * answer).sum(-1)
+
+    def match(self, asked, candidate) -> torch.Tensor:
+        """Score rows of queries [n, Z] with all candidates [m, Z]: [n, m]."""
+        return linear(asked, candidate)
 
     def forward(self, source, destination, relation=None) -> torch.Tensor:
-        """Score pairs [n] or [k, n]."""
-        return (source * destination).sum(-1)
+        """Score pairs [n] or [k, n], as answers to the queries of their sources."""
+        return self.compare(self.ask(source, relation), destination)
 
     def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
         """Score queries with all candidates, [n, m]."""
-        return linear(query, candidate)
+        return self.match(self.ask(query, relation, reverse), candidate)
 
 
-class Cosine(nn.Module):
+class DotProduct(Decoder):
+    """Scores a pair by the dot product of both."""
+
+
+class Cosine(Decoder):
     """Scores a pair by the cosine of the angle between both, divided by a temperature."""
 
     def __init__(self, temperature: float = 1.0):
@@ -43,13 +66,15 @@ class Cosine(nn.Module):
             raise ValueError(f"the temperature of cosine scores must be positive, got {temperature}")
         self.temperature = temperature
 
+    def ask(self, query, relation=None, reverse: bool = False, factor=None) -> torch.Tensor:
+        return functional.normalize(query, dim=-1) / self.temperature
+
+    def match(self, asked, candidate) -> torch.Tensor:
+        return linear(asked, functional.normalize(candidate))
+
     def forward(self, source, destination, relation=None) -> torch.Tensor:
         """Score pairs [n] or [k, n]."""
         return functional.cosine_similarity(source, destination, dim=-1) / self.temperature
-
-    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
-        """Score queries with all candidates, [n, m]."""
-        return linear(functional.normalize(query) / self.temperature, functional.normalize(candidate))
 
 
 class MlpDecoder(nn.Module):
@@ -86,43 +111,143 @@ class MlpDecoder(nn.Module):
         return score
 
 
-class DistMult(nn.Module):
+class RelationDecoder(Decoder):
+    """Base of decoders with a row of weights by edge type. Subclasses define ``turn``. reciprocal: each edge type has a
+    second row, through which sources are asked for (Lacroix et al., Canonical tensor decomposition for knowledge base
+    completion, 2018)."""
+
+    is_complex = is_complex_relation = False  # rows of nodes, and of edge types: complex numbers, the real parts first
+
+    def __init__(self, relations: int, width: int, reciprocal: bool = False):
+        super().__init__()
+        if self.is_complex and width % 2:
+            raise ValueError(f"complex embeddings are of even width, got {width}")
+        self.relations, self.reciprocal = relations, reciprocal
+        self.relation = nn.Embedding(relations * (1 + reciprocal), self.relation_width(width))
+        self.draw(self.relation.weight)
+
+    def relation_width(self, width: int) -> int:
+        """Return the width of the rows of edge types for nodes of width Z."""
+        return width
+
+    def draw(self, weight: torch.Tensor) -> None:
+        """Draw the first values of the rows of edge types."""
+        nn.init.xavier_uniform_(weight)
+
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        """Make the rows [..., Z] of queries from the nodes' rows [..., Z] and the edge types' [n, .]."""
+        raise NotImplementedError
+
+    def place(self, relation, reverse: bool):
+        """Return the rows of the weights that queries of edge types [n] read."""
+        return relation + self.relations if reverse and self.reciprocal else relation
+
+    def ask(self, query, relation=None, reverse: bool = False, factor=None) -> torch.Tensor:
+        row = self.relation(self.place(relation, reverse))
+        return self.turn(query, row if factor is None else row * factor, reverse and not self.reciprocal)
+
+
+class DistMult(RelationDecoder):
     """Scores a pair by the sum of source * relation * destination (Yang et al., Embedding entities and relations for
     learning and inference in knowledge bases, 2015)."""
 
-    def __init__(self, relations: int, width: int):
-        super().__init__()
-        self.relation = nn.Embedding(relations, width)
-        nn.init.xavier_uniform_(self.relation.weight)
-
-    def forward(self, source, destination, relation) -> torch.Tensor:
-        """Score pairs of an edge type each, [n] or [k, n]."""
-        return (source * self.relation(relation) * destination).sum(-1)
-
-    def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """Score queries with all candidates, [n, m]; it does not matter which of the two is the source."""
-        return linear(query * self.relation(relation), candidate)
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        return query * row
 
 
-class ComplEx(nn.Module):
+class ComplEx(RelationDecoder):
     """Scores a pair by the real part of the sum of source * relation * conjugate of destination, as complex numbers.
     Their real parts are the first half of a row (Trouillon et al., Complex embeddings for simple link prediction,
     2016)."""
 
-    def __init__(self, relations: int, width: int):
-        super().__init__()
-        if width % 2:
-            raise ValueError(f"complex embeddings are of even width, got {width}")
-        self.relation = nn.Embedding(relations, width)
-        nn.init.xavier_uniform_(self.relation.weight)
+    is_complex = is_complex_relation = True
 
-    def forward(self, source, destination, relation) -> torch.Tensor:
-        """Score pairs of an edge type each, [n] or [k, n]."""
-        return (_complex_product(source, self.relation(relation), 1) * destination).sum(-1)
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        return _complex_product(query, row, -1 if reverse else 1)
 
-    def all_pairs(self, query, candidate, relation, reverse: bool = False) -> torch.Tensor:
-        """Score queries with all candidates, [n, m]."""
-        return linear(_complex_product(query, self.relation(relation), -1 if reverse else 1), candidate)
+
+DISTANCES = {"l1": 1.0, "l2": 2.0}  # names of norms
+
+
+class TransE(RelationDecoder):
+    """Scores a pair by ``offset`` minus the length of source + relation - destination, the sum of absolute values or
+    the Euclidean length (Bordes et al., Translating embeddings for modeling multi-relational data, 2013)."""
+
+    def __init__(self, relations: int, width: int, reciprocal: bool = False, distance: str = "l1", offset: float = 0.0):
+        super().__init__(relations, width, reciprocal)
+        self.norm, self.offset = DISTANCES[distance], offset
+
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        return query - row if reverse else query + row
+
+    def compare(self, asked, answer) -> torch.Tensor:
+        return self.offset - torch.linalg.vector_norm(asked - answer, self.norm, dim=-1)
+
+    def match(self, asked, candidate) -> torch.Tensor:
+        # Not by products: rounding of |a|^2 + |b|^2 - 2ab is large where two rows are near each other.
+        return self.offset - torch.cdist(asked, candidate, self.norm, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class RotatE(RelationDecoder):
+    """Scores a pair by ``offset`` minus the sum of the absolute values of source * relation - destination, as complex
+    numbers. Relations are rotations, of which the weights are the angles (Sun et al., RotatE, 2019)."""
+
+    is_complex = True
+
+    def __init__(self, relations: int, width: int, reciprocal: bool = False, offset: float = 0.0):
+        super().__init__(relations, width, reciprocal)
+        self.offset = offset
+
+    def relation_width(self, width: int) -> int:
+        return width // 2
+
+    def draw(self, weight: torch.Tensor) -> None:
+        nn.init.uniform_(weight, -math.pi, math.pi)
+
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        return _complex_product(query, torch.cat([row.cos(), row.sin()], -1), -1 if reverse else 1)
+
+    def compare(self, asked, answer) -> torch.Tensor:
+        difference = torch.stack((asked - answer).chunk(2, -1))
+        return self.offset - torch.linalg.vector_norm(difference, dim=0).sum(-1)
+
+    def match(self, asked, candidate) -> torch.Tensor:
+        return self.offset - _SumOfModuli.apply(asked, candidate)
+
+
+class _SumOfModuli(torch.autograd.Function):
+    """Sums the absolute values of the differences of complex rows [n, Z] and [m, Z], one column after the other, there
+    and back: [n, m, Z] would not fit in memory."""
+
+    @staticmethod
+    def forward(ctx, rows, others):
+        ctx.save_for_backward(rows, others)
+        total = rows.new_zeros(len(rows), len(others))
+        for _, _, _, size in _column_differences(rows, others):
+            total += size
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        rows, others = ctx.saved_tensors
+        of_rows, of_others, half = torch.zeros_like(rows), torch.zeros_like(others), rows.shape[1] // 2
+        for column, real, imaginary, size in _column_differences(rows, others):
+            slope = gradient / size.masked_fill_(size == 0, 1.0)  # the gradient is 0 where both are equal
+            for at, part in ((column, real), (half + column, imaginary)):
+                part *= slope
+                of_rows[:, at], of_others[:, at] = part.sum(1), -part.sum(0)
+        return of_rows, of_others
+
+
+def _column_differences(rows: torch.Tensor, others: torch.Tensor):
+    """Yield the complex columns of rows [n, Z] minus the ones of others [m, Z]: number, real and imaginary parts and
+    absolute values [n, m]."""
+    half, columns = rows.shape[1] // 2, others.T.contiguous()
+    for number in range(half):
+        real = rows[:, number : number + 1] - columns[number]
+        imaginary = rows[:, half + number : half + number + 1] - columns[half + number]
+        yield number, real, imaginary, (real.square() + imaginary.square()).sqrt_()
 
 
 def _complex_product(rows: torch.Tensor, factor: torch.Tensor, sign: int) -> torch.Tensor:
@@ -172,24 +297,28 @@ class PairDecoder(nn.Module):
 @dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines, and the
-    neighbors K of a node that it compares."""
+    neighbors K of a node that it compares. reciprocal: edge types have a second row for queries of sources; distance,
+    offset: of scores that are distances."""
 
     width: int
     relations: int = 1
     temperature: float = 1.0
     slots: int = 1
+    reciprocal: bool = False
+    distance: str = "l1"
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)
 class DecoderPart(Part):
-    """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type; divides: reads the temperature.
-    compares_neighbors: scores the common nodes of neighborhoods, too, and has no ``all_pairs``. shares_negatives: its
-    ``all_pairs`` has gradients, so that the edges of a batch may have the same negatives. kernel: the class, and no
-    subclass, that a native kernel computes."""
+    """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type (RelationDecoder); options: the keys
+    of the section that it reads. compares_neighbors: scores the common nodes of neighborhoods, too, and has no
+    ``all_pairs``. shares_negatives: its ``all_pairs`` has gradients, so that the edges of a batch may have the same
+    negatives. kernel: the class, and no subclass, that a native kernel computes."""
 
     make: Callable[[DecoderSizes], nn.Module]
     typed: bool = False
-    divides: bool = False
+    options: tuple[str, ...] = ()
     compares_neighbors: bool = False
     shares_negatives: bool = True
     kernel: type[nn.Module] | None = None
@@ -198,18 +327,30 @@ class DecoderPart(Part):
 DECODERS = {
     "dot": DecoderPart(lambda sizes: DotProduct(), "dot product of the embeddings"),
     "cosine": DecoderPart(
-        lambda sizes: Cosine(sizes.temperature), "cosine similarity, divided by task.temperature", divides=True
+        lambda sizes: Cosine(sizes.temperature), "cosine similarity, divided by task.temperature",
+        options=("temperature",),
     ),
     "mlp": DecoderPart(
         lambda sizes: MlpDecoder(sizes.width), "two-layer network over both embeddings", shares_negatives=False,
         kernel=MlpDecoder,
     ),
     "distmult": DecoderPart(
-        lambda sizes: DistMult(sizes.relations, sizes.width),
+        lambda sizes: DistMult(sizes.relations, sizes.width, sizes.reciprocal),
         "sum of the products with a row of the edge type (DistMult)", typed=True,
     ),
     "complex": DecoderPart(
-        lambda sizes: ComplEx(sizes.relations, sizes.width), "DistMult over complex numbers (ComplEx)", typed=True
+        lambda sizes: ComplEx(sizes.relations, sizes.width, sizes.reciprocal),
+        "DistMult over complex numbers (ComplEx)", typed=True,
+    ),
+    "transe": DecoderPart(
+        lambda sizes: TransE(sizes.relations, sizes.width, sizes.reciprocal, sizes.distance, sizes.offset),
+        "distance of the destination from the source plus a row of the edge type, negative (TransE)", typed=True,
+        options=("distance", "offset"),
+    ),
+    "rotate": DecoderPart(
+        lambda sizes: RotatE(sizes.relations, sizes.width, sizes.reciprocal, sizes.offset),
+        "distance of the destination from the source turned by angles of the edge type, negative (RotatE)", typed=True,
+        options=("offset",),
     ),
     "pair": DecoderPart(
         lambda sizes: PairDecoder(sizes.width, sizes.slots),

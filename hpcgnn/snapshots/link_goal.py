@@ -219,8 +219,10 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Add the decoder that scores links to the model."""
-        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, self._task.temperature)
-        self._decoder = model.decoder = DECODERS[self._task.decoder].make(sizes)
+        task = self._task
+        distances = {"distance": task.distance, "offset": task.offset}
+        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature, **distances)
+        self._decoder = model.decoder = DECODERS[task.decoder].make(sizes)
         return model
 
     def want(self, split: str, epoch: int, number: int) -> TargetPairs:

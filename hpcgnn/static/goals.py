@@ -421,7 +421,9 @@ class LinkGoal(StaticGoal):
 
     def make_head(self) -> torch.nn.Module:
         task = self._config.task
-        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature)
+        sizes = DecoderSizes(
+            self.num_outputs, self.num_edge_types, task.temperature, distance=task.distance, offset=task.offset
+        )  # fmt: skip
         self.head = DECODERS[task.decoder].make(sizes)
         return self.head
 

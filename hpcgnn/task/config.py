@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.nn.decoders import DECODERS
@@ -13,8 +13,9 @@ from hpcgnn.task.losses import CLASSES, CUSTOM, LINKS, LOSSES, NUMBERS, losses_o
 from hpcgnn.task.negatives import NEGATIVES
 
 LINK = "link"
-OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights", "loss_path")  # of losses
-TEMPERATURE = "temperature"
+# Keys that some losses and decoders read.
+OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights", "loss_path")
+DECODER_OPTIONS = ("temperature", "distance", "offset")
 
 
 @dataclass
@@ -26,6 +27,10 @@ class TaskConfig:
         class_weights: Factors of the loss, one for each class; empty: all 1. Classification only.
         decoder: Decoder that scores a pair of embeddings; link prediction only.
         temperature: Divisor of the scores of decoder cosine.
+        distance: Length of a difference of rows: "l1", the sum of absolute values, or "l2", the Euclidean length.
+            Decoder transe only.
+        offset: Number that distances are subtracted from, so that scores may be above 0, which loss binary needs (the
+            gamma of RotatE). Decoders transe and rotate only.
         loss: Loss that training minimizes; empty: the first one in the list that fits task.kind.
         loss_path: Function of your own that computes the loss, such as package.module.function. It returns the sum over
             the rows that it gets. Loss custom only, which this key implies.
@@ -44,6 +49,8 @@ class TaskConfig:
     class_weights: list[float] = field(default_factory=list)
     decoder: Annotated[str, DECODERS] = "dot"
     temperature: float = 1.0
+    distance: Literal["l1", "l2"] = "l1"
+    offset: float = 0.0
     loss: Annotated[str, LOSSES] = ""
     loss_path: str = ""
     margin: float = 1.0
@@ -54,11 +61,13 @@ class TaskConfig:
     def __post_init__(self):
         self.loss = self.loss or (CUSTOM if self.loss_path else losses_of(self.learns)[0])
         check_choices("task", self)
-        for name in (TEMPERATURE, "margin", "positive_weight"):
+        for name in ("temperature", "margin", "positive_weight"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.adversarial < math.inf:
             raise ValueError(f"task.adversarial must be at least 0, got {self.adversarial}")
+        if not math.isfinite(self.offset):
+            raise ValueError(f"task.offset must be a finite number, got {self.offset}")
         self._check_classes()
         self._check_loss()
         self._check_decoder()
@@ -105,8 +114,12 @@ class TaskConfig:
                 raise ValueError(f"task.{name}: task.loss {self.loss} does not read it; {remedy}")
 
     def _check_decoder(self) -> None:
-        if self._is_set(TEMPERATURE) and not DECODERS[self.decoder].divides:
-            raise ValueError(f"task.temperature: task.decoder {self.decoder} does not read it; use cosine")
+        for name in DECODER_OPTIONS:
+            if self._is_set(name) and name not in DECODERS[self.decoder].options:
+                readers = [decoder for decoder, part in DECODERS.items() if name in part.options]
+                raise ValueError(
+                    f"task.{name}: task.decoder {self.decoder} does not read it; use {' or '.join(readers)}"
+                )
         if DECODERS[self.decoder].compares_neighbors and not self.has_events:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
 

@@ -41,8 +41,37 @@ def test_decoders_are_what_they_are_called():
         torch.view_as_complex(rows.unflatten(1, (2, 3)).mT.contiguous()) for rows in (a, b, complex_.relation.weight)
     )
     assert torch.allclose(complex_(a, b, torch.ones(5).long()), (x * r[1] * y.conj()).sum(1).real, atol=1e-6)
+    transe, kinds = decoders.TransE(2, 6, distance="l2", offset=4.0), torch.ones(5).long()
+    length = (a + transe.relation.weight[1] - b).square().sum(1).sqrt()
+    assert torch.allclose(transe(a, b, kinds), 4 - length)
+    rotate = decoders.RotatE(2, 6, offset=4.0)
+    turned = x * torch.polar(torch.ones(3), rotate.relation.weight[1])
+    assert torch.allclose(rotate(a, b, kinds), 4 - (turned - y).abs().sum(1), atol=1e-5)
+    with pytest.raises(ValueError, match="even width, got 5"):
+        decoders.RotatE(2, 5)
     with pytest.raises(ValueError, match="dot, cosine"):
         check_choice("task.decoder", "bilinear", DECODERS)
+
+
+def test_gradients_of_sums_of_absolute_values():
+    """Also where two rows are equal."""
+    torch.manual_seed(0)
+    decoder = decoders.RotatE(1, 6).double()
+    rows, others = torch.randn(4, 6).double().requires_grad_(), torch.randn(3, 6).double().requires_grad_()
+    assert torch.autograd.gradcheck(decoder.match, (rows, others))
+    decoder.match(rows[:1].detach().requires_grad_(), equal := rows[:1].detach().requires_grad_()).sum().backward()
+    assert torch.all(equal.grad == 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in DECODERS.items() if row.typed])
+def test_reciprocal_decoders_ask_for_sources_by_the_second_rows(kind):
+    torch.manual_seed(0)
+    decoder = DECODERS[kind].make(DecoderSizes(6, 3, reciprocal=True)).double()
+    assert len(decoder.relation.weight) == 6
+    one, other, relation = torch.randn(5, 6).double(), torch.randn(4, 6).double(), torch.tensor([0, 2, 1, 1, 0])
+    back = decoder.all_pairs(one, other, relation, reverse=True)
+    assert torch.allclose(back, decoder.all_pairs(one, other, relation + 3))
+    assert not torch.allclose(back, decoder.all_pairs(one, other, relation))
 
 
 def test_losses_are_sums_over_seeds():
