@@ -90,6 +90,14 @@ class SparseEmbedding:
         for name, values in state.items():
             native.scatter_rows(self.state[name], rows, values)
 
+    def apply_to_all(self, gradient: torch.Tensor, pushed: Sequence[tuple[Route, torch.Tensor]]) -> None:
+        """Collective. Update all rows where they lie, with their gradients [n, D] plus those of some routes, as
+        ``apply_all`` takes them. Changes ``gradient``."""
+        for route, of_route in pushed:
+            total = route.push_sum(of_route.contiguous())
+            gradient.index_add_(0, route.served, total)
+        self.weight.copy_(self._updated(self.weight, gradient, self.state))
+
     def move(self, gradient: torch.Tensor) -> None:
         """Update all rows with their gradients [n, D]."""
         self.weight = self._updated(self.weight, gradient, self.state)

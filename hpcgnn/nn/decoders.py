@@ -27,9 +27,9 @@ from hpcgnn.native.products import linear
 
 class Decoder(nn.Module):
     """Base of decoders that make a row of a query and compare it with candidates, one pair at a time or all of them.
-    reciprocal: queries of sources have separate weights by edge type."""
+    reciprocal: queries of sources have other weights by edge type; is_product: ``match`` is a product of matrices."""
 
-    reciprocal = False
+    reciprocal, is_product = False, True
 
     def ask(self, query, relation=None, reverse: bool = False, factor=None) -> torch.Tensor:
         """Make the rows [..., Z] that candidates are compared with. factor [n, .]: multiplies the rows of edge types,
@@ -59,6 +59,8 @@ class DotProduct(Decoder):
 
 class Cosine(Decoder):
     """Scores a pair by the cosine of the angle between both, divided by a temperature."""
+
+    is_product = False
 
     def __init__(self, temperature: float = 1.0):
         super().__init__()
@@ -173,6 +175,8 @@ class TransE(RelationDecoder):
     """Scores a pair by ``offset`` minus the length of source + relation - destination, the sum of absolute values or
     the Euclidean length (Bordes et al., Translating embeddings for modeling multi-relational data, 2013)."""
 
+    is_product = False
+
     def __init__(self, relations: int, width: int, reciprocal: bool = False, distance: str = "l1", offset: float = 0.0):
         super().__init__(relations, width, reciprocal)
         self.norm, self.offset = DISTANCES[distance], offset
@@ -192,7 +196,7 @@ class RotatE(RelationDecoder):
     """Scores a pair by ``offset`` minus the sum of the absolute values of source * relation - destination, as complex
     numbers. Relations are rotations, of which the weights are the angles (Sun et al., RotatE, 2019)."""
 
-    is_complex = True
+    is_complex, is_product = True, False
 
     def __init__(self, relations: int, width: int, reciprocal: bool = False, offset: float = 0.0):
         super().__init__(relations, width, reciprocal)

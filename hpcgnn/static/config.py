@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
 
-from hpcgnn.choices import check_choices
+from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig, DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.graph.negative_file import sha256_of
@@ -33,11 +33,13 @@ from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.task.config import TaskConfig
+from hpcgnn.task.losses import LOSSES
 
 FULL, FANOUTS = -1, "sampling.fanouts"
 TRAINING, ALL = "train", "all"  # edges that carry messages
 POOLED, LISTED = "pooled", "listed"
 GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
+AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 WEIGHTED: Final = "weighted"  # the strategy that draws by a column
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
@@ -394,8 +396,21 @@ class OneTaskConfig(TaskConfig):
             prediction only.
         strict: Avoid negatives that are training edges; link prediction only.
         negative_ends: Ends of an edge that negatives replace: the "destination"; "both" ends, each in turn; or "pair",
-            both at once. "pair" needs negative_sharing edge, and strict false. Link prediction only.
+            both at once. "pair" needs negative_sharing edge, and strict false. With losses over all nodes, the ends
+            that are asked for. Link prediction only.
+        reciprocal: Learn a second row of each edge type, through which the sources of edges are asked for, in training,
+            ranking and answers. Decoders with weights by edge type only.
+        relation_dropout: Dropout probability of the rows of edge types, drawn for each query. Losses over all nodes
+            only. For rows of nodes, see model.input_dropout.
+        penalty: Penalty of the rows of nodes and edge types that a step's queries and their answers have: "l2": the
+            sum of squares, divided by 2; "n3": the sum of the third powers of absolute values, divided by 3. Losses
+            over all nodes only.
+        node_penalty: Factor of the penalty of learnable node embeddings.
+        relation_penalty: Factor of the penalty of the rows of edge types.
+        penalty_counts: Count a row as often as the queries and answers of the step have it; false: once.
     """
+
+    scores_all = True
 
     kind: Literal["node", "regression", "link", "edge", "edge_regression"] = "node"
     node_type: str = ""
@@ -408,6 +423,12 @@ class OneTaskConfig(TaskConfig):
     negatives: int = 0
     strict: bool = False
     negative_ends: Literal["destination", "both", "pair"] = "destination"
+    reciprocal: bool = False
+    relation_dropout: float = 0.0
+    penalty: Literal["", "l2", "n3"] = ""
+    node_penalty: float = 0.0
+    relation_penalty: float = 0.0
+    penalty_counts: bool = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -427,6 +448,7 @@ class OneTaskConfig(TaskConfig):
                 f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
             )
         self._check_edges()
+        self._check_queries()
 
     @property
     def of_edges(self) -> bool:
@@ -439,6 +461,11 @@ class OneTaskConfig(TaskConfig):
         return self.of_edges and self.message_splits == TRAINING
 
     @property
+    def over_all(self) -> bool:
+        """Whether training scores queries with all nodes, and draws no negatives."""
+        return self.kind == LINK and LOSSES[self.loss].over_all
+
+    @property
     def shares_model(self) -> bool:
         """Whether other tasks have the same layers, so that heads make the outputs of all."""
         return bool(self.further)
@@ -447,6 +474,43 @@ class OneTaskConfig(TaskConfig):
     def is_typed(self) -> bool:
         """Whether the decoder of links has weights by edge type."""
         return self.kind == LINK and super().is_typed
+
+    def _check_queries(self) -> None:
+        """Raise ValueError for keys of queries that do not fit the loss and the decoder."""
+        if not 0 <= self.relation_dropout < 1:
+            raise ValueError(f"task.relation_dropout must be in [0, 1), got {self.relation_dropout}")
+        for name in ("node_penalty", "relation_penalty"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"task.{name} must be at least 0, got {getattr(self, name)}")
+        of_types = {
+            "reciprocal": self.reciprocal, "relation_dropout": self.relation_dropout,
+            "relation_penalty": self.relation_penalty,
+        }  # fmt: skip
+        if (used := _used(of_types)) and not self.is_typed:
+            raise ValueError(
+                f"task.{used} needs weights by edge type: use task.decoder {names_with(DECODERS, 'typed')}"
+            )
+        if bool(self.penalty) != (self.node_penalty + self.relation_penalty > 0):
+            raise ValueError("task.penalty needs task.node_penalty or task.relation_penalty above 0, and they need it")
+        is_drawn = self.negative_sharing == EDGE and not self.over_all
+        if self.reciprocal and (is_drawn or self.negative_ends != BOTH_ENDS):
+            raise ValueError(
+                f"task.reciprocal has rows for queries of both ends: use task.negative_ends {BOTH_ENDS}, and task.loss "
+                f"{names_with(LOSSES, 'over_all')}, or task.negative_sharing {SHARED} or {BATCH}"
+            )
+        if not self.over_all:
+            if used := _used({"relation_dropout": self.relation_dropout, "penalty": self.penalty}):
+                raise ValueError(f"task.{used} needs task.loss {names_with(LOSSES, 'over_all')}: leave it out")
+            return
+        without = {
+            "negatives": self.negatives, "strict": self.strict, "negative_sharing": self.negative_sharing != EDGE,
+            "negative_kind": self.negative_kind != type(self).negative_kind,
+            f"negative_ends {PAIR}": self.negative_ends == PAIR,
+        }  # fmt: skip
+        if used := _used(without):
+            raise ValueError(f"task.{used}: task.loss {self.loss} draws no negatives: leave it out")
+        if not DECODERS[self.decoder].shares_negatives:
+            raise ValueError(f"task.loss {self.loss} needs a task.decoder other than {self.decoder}")
 
     def _check_edges(self) -> None:
         """Raise ValueError for keys of edges in a task on nodes, and the other way round."""
@@ -478,6 +542,8 @@ class FurtherTaskConfig(OneTaskConfig):
         super().__post_init__()
         if self.loss_path:
             raise ValueError("loss_path is for the main task alone: leave it out")
+        if self.over_all:
+            raise ValueError(f"loss {self.loss} is for a task that is alone: use another")
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"weight must be at least 0, got {self.weight}")
         if self.batch_size < 0:
@@ -650,6 +716,7 @@ class StaticConfig(Sections):
                 f"eval.message_edges {self.eval.message_edges} is for task.kind {OR_EDGES}, with task.message_splits "
                 f"{TRAINING}: leave it out"
             )
+        _check_queries(self)
         if CONVOLUTIONS[self.model.kind].make is None and not self.model.class_path and not self.task.of_edges:
             raise ValueError(f"model.kind {self.model.kind} is for task.kind {OR_EDGES}: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
@@ -798,6 +865,35 @@ def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
 def _used(settings: dict[str, Any]) -> str:
     """Name the settings that are in use."""
     return ", ".join(name for name, is_used in settings.items() if is_used)
+
+
+def _check_queries(config: StaticConfig) -> None:
+    """Raise ValueError for settings that do not go with queries against all nodes in every step, or with separate rows
+    for queries of sources."""
+    if config.task.reciprocal and config.eval.ranking not in AMONG_ALL:
+        raise ValueError(
+            "task.reciprocal has other rows for queries of sources, which drawn negatives do not use: use eval.ranking "
+            f"{' or '.join(AMONG_ALL)}"
+        )
+    if not config.task.over_all:
+        return
+    loss = f"task.loss {config.task.loss}"
+    if CONVOLUTIONS[config.model.kind].make is not None or config.model.class_path:
+        bare = " or ".join(name for name, part in CONVOLUTIONS.items() if part.make is None)
+        raise ValueError(
+            f"{loss} scores all nodes in every step, and sampled neighbors make rows of some: use model.kind "
+            f"{bare}, or task.loss softmax with task.negative_sharing {SHARED}"
+        )
+    if not config.eval.scores_all:
+        raise ValueError(f"{loss} draws no negatives: use eval.ranking {AMONG_ALL[0]}, or eval.exact true")
+    settings = {
+        "train.train_metrics": config.train.train_metrics, "train.cuda_graphs": config.train.cuda_graphs,
+        "comm.sampling_servers": config.comm.sampling_servers > 0,
+        f"features.storage {config.features.storage}": config.features.storage != "device",
+        "features.wire": config.features.wire, "task.more": config.task.further,
+    }  # fmt: skip
+    if used := _used(settings):
+        raise ValueError(f"{loss} scores all nodes at their owners in every step: leave out {used}")
 
 
 def _check_sampler_features(config: StaticConfig) -> None:

@@ -24,6 +24,7 @@ from hpcgnn.loop.session import StepTask
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.static.config import (
     ALL,
+    AMONG_ALL,
     BATCH,
     BOTH_ENDS,
     EDGE,
@@ -43,9 +44,11 @@ from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
+from hpcgnn.static.sampling.queries import QUERY, make_queries
 from hpcgnn.static.sampling.seeds import (
     NONE,
     TRAIN,
+    Completion,
     LinkSeeds,
     SeedBatches,
     SeedPool,
@@ -60,6 +63,8 @@ from hpcgnn.static.step import (
     GraphEdgeTask,
     GraphLinkTask,
     GraphNodeTask,
+    GraphQueryTask,
+    QueryOptions,
     ReplacedEnd,
     label_edges,
     score_negatives,
@@ -77,7 +82,7 @@ from hpcgnn.task.labels import (
     node_numbers,
 )
 from hpcgnn.task.links import LinkScores
-from hpcgnn.task.losses import make_loss
+from hpcgnn.task.losses import LOSSES, make_loss
 from hpcgnn.task.metrics import (
     PAIRS,
     POOL,
@@ -116,6 +121,11 @@ class StaticGoal(Goal):
     def by_task(self) -> dict[str, StaticGoal]:
         """The goals of all tasks by name, the main one's empty and first: this one."""
         return {"": self}
+
+    @property
+    def training(self) -> tuple[SeedPool, tuple[tuple[int, str], ...], Exclusion | None, Completion | None]:
+        """What a loader of training plans: seeds, their roots, the edges to leave out, and what completes columns."""
+        return self.pools[SPLITS[0]], self.roots, self.excluded, self.complete
 
     @abstractmethod
     def make_head(self) -> torch.nn.Module:
@@ -307,7 +317,7 @@ class LabeledEdgesGoal(StaticGoal):
 
 
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
-AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
+ENDS = {SOURCE: "sources", DESTINATION: "destinations"}
 
 
 def _measure_drawn(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
@@ -366,6 +376,34 @@ class LinkGoal(StaticGoal):
         self.candidates = self._make_candidates(partition, channel)
         self._pairs: dict[str, NegativePairs] = {}
         self._read_given(partition, channel)
+        self._queries: QueryOptions | None = None
+        if config.task.over_all:
+            self._make_queries(partition, channel)
+
+    def _make_queries(self, partition: GraphPartition, channel: Channel) -> None:
+        """Collective. Let queries against all nodes be the seeds of training. Raises DistributedError for ends of two
+        types that are asked for together, or penalized together."""
+        task, kinds = self._config.task, (self.learned.src_type, self.learned.dst_type)
+        ends = tuple(place.end for place in self._replaced)
+        with together(self._world, "make the queries"):
+            if kinds[0] != kinds[1] and (len(ends) > 1 or task.penalty):
+                raise ValueError(
+                    f"task.loss {task.loss}: {self.learned.name} joins nodes of two types: use task.negative_ends "
+                    f"{ONE_END}, and leave out task.penalty"
+                )
+        several = LOSSES[task.loss].several
+        self.pools[SPLITS[0]], self._answers = make_queries(
+            partition, self._relation, ends, several, self._world, channel
+        )
+        starts = partition.book.of_type(kinds[DESTINATION]).starts
+        total, most = int(starts[-1] - starts[0]), int(np.diff(starts).max(initial=1))
+        self._queries = QueryOptions(kinds, total, most, task, self._config.train.seed)
+
+    @property
+    def training(self) -> tuple[SeedPool, tuple[tuple[int, str], ...], Exclusion | None, Completion | None]:
+        if self._queries is None:
+            return super().training
+        return self.pools[SPLITS[0]], ((self._queries.types[0], QUERY),), None, self._answers
 
     def _make_negatives(self, partition: GraphPartition, channel: Channel) -> LinkNegatives:
         """Collective."""
@@ -422,12 +460,15 @@ class LinkGoal(StaticGoal):
     def make_head(self) -> torch.nn.Module:
         task = self._config.task
         sizes = DecoderSizes(
-            self.num_outputs, self.num_edge_types, task.temperature, distance=task.distance, offset=task.offset
+            self.num_outputs, self.num_edge_types, task.temperature, reciprocal=task.reciprocal, distance=task.distance,
+            offset=task.offset,
         )  # fmt: skip
         self.head = DECODERS[task.decoder].make(sizes)
         return self.head
 
-    def task(self, *shared) -> GraphLinkTask:
+    def task(self, *shared) -> StepTask:
+        if self._queries is not None:
+            return GraphQueryTask(self._queries, self.sum, self.head, self._world, *shared)
         types = self.learned.src_type, self.learned.dst_type
         return GraphLinkTask(types, self._replaced, self._together, self.sum, self.head, *shared)
 
@@ -512,6 +553,9 @@ class LinkGoal(StaticGoal):
 
     def _describe_negatives(self) -> str:
         task, size = self._config.task, self._config.train.batch_size
+        if self._queries is not None:
+            ends = " and ".join(ENDS[place.end] for place in self._replaced)
+            return f"queries for {ends} among {self._queries.total} nodes"
         kind = {
             EDGE: f"{task.negatives or 1} negatives each",
             BATCH: f"against the destinations of {min(task.negatives or size, size)} edges of a batch",

@@ -37,10 +37,9 @@ from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.contexts import ContextSampler
 from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns
-from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by, check_sampler, sampler_of
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
-from hpcgnn.static.sampling.seeds import SeedPool, make_pool, make_seed_batches, type_directory
+from hpcgnn.static.sampling.seeds import Completion, SeedPool, make_pool, make_seed_batches, type_directory
 from hpcgnn.static.sampling.times import TIME, TimedNeighbors, as_ticks, check_seed_time
 from hpcgnn.task.labels import has_label, labeled_type, node_labels
 
@@ -52,12 +51,12 @@ SUBGRAPHS = (DIRECTIONAL, INDUCED) = ("directional", "induced")
 @dataclass(frozen=True, slots=True)
 class Seeds:
     """Seeds of a loader. pool: all seeds; roots: the groups of nodes that a seed needs. excluded: the edges that a step
-    leaves out; complete: draws the negatives of a step, columns that the pool lacks."""
+    leaves out; complete: makes the columns of a step, with others that the pool lacks, such as negatives."""
 
     pool: SeedPool
     roots: Roots
     excluded: Exclusion | None = None
-    complete: LinkNegatives | None = None
+    complete: Completion | None = None
 
 
 class SeedLoader:

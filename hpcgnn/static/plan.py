@@ -27,8 +27,7 @@ from hpcgnn.static.features import FEATURE, Fetch, NodeRows
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.sampling.draw import Draw, Roots, Steps
 from hpcgnn.static.sampling.edges import EdgeTables
-from hpcgnn.static.sampling.negatives import LinkNegatives
-from hpcgnn.static.sampling.seeds import SeedBatches
+from hpcgnn.static.sampling.seeds import Completion, SeedBatches
 
 NODE_COLUMNS = (IDENTITY, DEGREE) = ("identity", "degree")  # of a Batch
 
@@ -60,7 +59,7 @@ class GraphSampler:
 
     def __init__(
         self, rows: tuple[NodeRows, ...], draw: Draw, roots: Roots, seed: int, channel: Channel,
-        move_channel: Channel, device: torch.device, *, complete: LinkNegatives | None = None,
+        move_channel: Channel, device: torch.device, *, complete: Completion | None = None,
         node_columns: Collection[str] = NODE_COLUMNS, edges: EdgeTables | None = None,
         pad: Callable[[GraphPlan], GraphPlan] | None = None, with_features: bool = False,
     ):  # fmt: skip

@@ -149,7 +149,7 @@ def _make_loaders(
 ) -> dict[str, SeedLoader]:
     """Collective. Make loaders by split, which plan with the same samplers."""
     train = config.train
-    seeds = Seeds(goal.pools["train"], goal.roots, goal.excluded, goal.complete)
+    seeds = Seeds(*goal.training)
     graph.tables.learn(_learned_types(config, graph.partition))
     loader = SeedLoader(
         graph, seeds, batch_size=train.batch_size, shuffle=True, drop_last=train.drop_last, remote=samplers,

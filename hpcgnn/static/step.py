@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,30 @@ from torch.nn.functional import embedding
 
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
+from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
+from hpcgnn.native.products import are_rounded
+from hpcgnn.native.random import MOST_RELATIONS, StepKey
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.sampling.negatives import COUNTS, HIDDEN
+from hpcgnn.static.sampling.queries import (
+    ALL_ENDS,
+    ALL_SIZES,
+    ALL_TYPES,
+    ANSWERS,
+    DESTINATION,
+    END,
+    NUMBER,
+    SHARES,
+    SOURCE,
+    USED,
+)
+from hpcgnn.task.all_candidates import BlockAnswers, power_sums
 from hpcgnn.task.labels import LabelScores
 from hpcgnn.task.links import LinkScores, mean_loss
 from hpcgnn.task.losses import Loss
@@ -34,18 +50,56 @@ Rows = torch.Tensor | IndexedRows
 Pushed = dict[int, tuple[Route, torch.Tensor]]  # by node type: gradients [U, D] of the rows of a route
 
 
-class GraphTask(StepTask):
-    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective.
-
-    The loss is a sum over a rank's seeds, divided by the number of seeds of all ranks. The graph of the backward pass
-    ends at the pulled input rows; gradients of learnable node embeddings go to their owners on every rank.
-    """
+class GraphStepTask(StepTask):
+    """Base of tasks that run planned steps: input rows, the model's outputs, and where gradients go."""
 
     def __init__(
         self, model: GraphModel, rows: tuple[NodeRows, ...], embeddings: EmbeddingStore, timers: Timers
     ):  # fmt: skip
         super().__init__()
         self.model, self._rows, self._embeddings, self.timers = model, rows, embeddings, timers
+
+    def _set_mode(self, training: bool) -> None:
+        self.model.train(training)
+
+    @torch.no_grad()
+    def outputs(self, plan: GraphPlan) -> list[torch.Tensor]:
+        """Collective. Compute the model's outputs by type for the last nodes of a plan, as in evaluation."""
+        self._set_mode(training=False)
+        return self._outputs(plan, *self._inputs(plan))
+
+    def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
+        """Collective. Fetch the features [U, F] by node type (None without), and the learnable node embeddings of the
+        types that have them."""
+        features: list[Rows | None] = []
+        with self.timers("exchange"):
+            for rows, fetch, fetched in zip(self._rows, plan.fetches, plan.features, strict=True):
+                features.append(rows.wanted(fetch, FEATURE) if fetched is None else fetched)
+            learned = {
+                kind: self._rows[kind].fetch_learned(plan.fetches[kind], table.weight)
+                for kind, table in sorted(self._embeddings.tables.items())
+            }
+        return features, learned
+
+    def _outputs(self, plan: GraphPlan, features, learned: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        inputs = [joined(of_type, learned.get(kind)) for kind, of_type in enumerate(features)]
+        return self.model(plan.batch, inputs)
+
+    def _pushed(self, plan: GraphPlan, learned: dict[int, torch.Tensor]) -> Pushed:
+        """Return the gradients of the learnable node embeddings that a plan fetched."""
+        gradients = {}
+        for kind, rows in learned.items():
+            fetch, gradient = plan.fetches[kind], torch.zeros_like(rows) if rows.grad is None else rows.grad
+            gradients[kind] = fetch.route, fetch.summed(gradient)
+        return gradients
+
+
+class GraphTask(GraphStepTask):
+    """Runs planned steps; ``train``, ``score`` and ``evaluate`` are collective.
+
+    The loss is a sum over a rank's seeds, divided by the number of seeds of all ranks. The graph of the backward pass
+    ends at the pulled input rows; gradients of learnable node embeddings go to their owners on every rank.
+    """
 
     @abstractmethod
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]):
@@ -54,9 +108,6 @@ class GraphTask(StepTask):
     @abstractmethod
     def _loss(self, scores) -> torch.Tensor:
         """Compute the sum of the losses of the seeds."""
-
-    def _set_mode(self, training: bool) -> None:
-        self.model.train(training)
 
     def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, Any]:
         loss, scores, gradients = self.learn(plan)
@@ -71,11 +122,7 @@ class GraphTask(StepTask):
             for rows in learned.values():
                 rows.requires_grad_()
             loss, scores = self._learn(plan, self._outputs(plan, inputs, learned))
-        gradients = {}
-        for kind, rows in learned.items():
-            fetch, gradient = plan.fetches[kind], torch.zeros_like(rows) if rows.grad is None else rows.grad
-            gradients[kind] = fetch.route, fetch.summed(gradient)
-        return loss.detach(), None if scores is None else scores.detach(), gradients
+        return loss.detach(), None if scores is None else scores.detach(), self._pushed(plan, learned)
 
     def move_rows(self, gradients: list[Pushed]) -> None:
         """Collective. Bring the gradients of one or more ``learn`` of a step to the owners, whose optimizers move every
@@ -100,29 +147,6 @@ class GraphTask(StepTask):
 
     evaluate = score
 
-    @torch.no_grad()
-    def outputs(self, plan: GraphPlan) -> list[torch.Tensor]:
-        """Collective. Compute the model's outputs by type for the last nodes of a plan, as ``score`` does."""
-        self._set_mode(training=False)
-        return self._outputs(plan, *self._inputs(plan))
-
-    def _inputs(self, plan: GraphPlan) -> tuple[list[Rows | None], dict[int, torch.Tensor]]:
-        """Collective. Fetch the features [U, F] by node type (None without), and the learnable node embeddings of the
-        types that have them."""
-        features: list[Rows | None] = []
-        with self.timers("exchange"):
-            for rows, fetch, fetched in zip(self._rows, plan.fetches, plan.features, strict=True):
-                features.append(rows.wanted(fetch, FEATURE) if fetched is None else fetched)
-            learned = {
-                kind: self._rows[kind].fetch_learned(plan.fetches[kind], table.weight)
-                for kind, table in sorted(self._embeddings.tables.items())
-            }
-        return features, learned
-
-    def _outputs(self, plan: GraphPlan, features, learned: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        inputs = [joined(of_type, learned.get(kind)) for kind, of_type in enumerate(features)]
-        return self.model(plan.batch, inputs)
-
 
 def joined(feature: Rows | None, learned: torch.Tensor | Any) -> Rows:
     """Join a type's input rows [U, F] of features and learnable embeddings; it has at least one of the two."""
@@ -131,8 +155,9 @@ def joined(feature: Rows | None, learned: torch.Tensor | Any) -> Rows:
     return torch.cat([rows_of(feature), learned], dim=1)
 
 
-SOURCE, DESTINATION = 0, 1
 SCORES, DEVICE_SCORES = 1 << 19, 1 << 25  # most scores of seeds with all candidates at once
+QUERY_SCORES = 1 << 22  # likewise of queries with all nodes of a rank, on the host
+RELATION_SITE = MOST_RELATIONS - 1  # of dropout, beyond those in a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +252,8 @@ class GraphLinkTask(GraphTask):
 
     def _score_candidates(
         self, plan: GraphPlan, part: slice, ends, candidates: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Score the seeds of a part, whose ends these are: [s], and for each replaced end the candidates [m, s] in its
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Score the seeds of a part, whose ends these are, for each replaced end: [s], and the candidates [m, s] in its
         place, -inf where they are no negatives."""
         decoder, relation, negatives = self._decoder, plan.columns.get("rel"), []
         relation = None if relation is None else relation[part]
@@ -242,7 +267,156 @@ class GraphLinkTask(GraphTask):
             hidden = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
             hidden[seed - part.start, candidate] = True
             negatives.append(scores.masked_fill(hidden, float("-inf")).T)
-        return decoder(*ends, relation), negatives
+        positive = decoder(*ends, relation)
+        if not getattr(decoder, "reciprocal", False):
+            return [positive] * len(negatives), negatives
+        asked = decoder.ask(ends[DESTINATION], relation, reverse=True)
+        back = decoder.compare(asked, ends[SOURCE])
+        return [back if place.end == SOURCE else positive for place in self._replaced], negatives
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """How queries are learned. types: of their nodes, and of the nodes that answer; total: number of the latter, most:
+    at the rank that has most. task: the section ``task``; seed: of the run."""
+
+    types: tuple[int, int]
+    total: int
+    most: int
+    task: Any
+    seed: int
+
+
+class GraphQueryTask(GraphStepTask):
+    """Scores the queries of a step with all nodes of a type, the candidates, at their owners.
+
+    The rows that a decoder makes of queries go to all ranks. Each scores them with its own candidates, a block of
+    queries at a time; the sums of a softmax are added up over the ranks, and the gradients of the rows go back. No rank
+    holds more scores than a block's with its own candidates. s queries of this rank; c candidates of this rank.
+    """
+
+    def __init__(self, options: QueryOptions, loss: Any, decoder: nn.Module, world: World, *shared):
+        """loss: one of ``all_candidates``; shared: what GraphStepTask takes."""
+        super().__init__(*shared)
+        self._options, self._sum, self._world = options, loss, world
+        self._decoder: Any = decoder
+
+    def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, None]:
+        features, learned = self._inputs(plan)
+        with self.timers("compute"):
+            for rows in learned.values():
+                rows.requires_grad_()
+            query = embedding(plan.roots[0], self._outputs(plan, features, learned)[self._options.types[0]])
+            weight, candidate = self._candidates(plan, features, learned)
+            asked = self._ask(plan, query)
+            loss, gradients = self._learn_queries(plan, asked.detach(), candidate.detach())
+            reached = [pair for pair in zip((asked, candidate), gradients, strict=True) if pair[0].requires_grad]
+            torch.autograd.backward([rows for rows, _ in reached], [gradient for _, gradient in reached])
+            for penalty in self._penalties(plan, weight):
+                penalty.backward()
+                loss += penalty.detach()
+        pushed = self._pushed(plan, learned)
+        with self.timers("exchange"):
+            for kind, table in sorted(self._embeddings.tables.items()):
+                if kind == self._options.types[1]:
+                    table.apply_to_all(weight.grad, [pushed[kind]])
+                else:
+                    table.apply_all([pushed[kind]])
+            self._embeddings.publish()
+        return loss, None
+
+    def _candidates(self, plan: GraphPlan, features, learned: dict[int, torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        """Make the rows [c, Z] of the candidates; also returns the learnable embeddings [c, D] in them, or None."""
+        kind = self._options.types[1]
+        tables: dict[str, Any] = self._rows[kind].tables
+        table = self._embeddings.tables.get(kind)
+        weight = None if table is None else table.weight.detach().requires_grad_()
+        rows = [rows_of(joined(of_type, learned.get(number)))[:0] for number, of_type in enumerate(features)]
+        identity = [of_type[:0] for of_type in plan.batch.identity]
+        rows[kind] = rows_of(joined(tables.get(FEATURE), weight))
+        identity[kind] = tables["identity"].to(rows[kind].device)
+        return weight, self.model(replace(plan.batch, identity=tuple(identity)), rows)[kind]
+
+    def _ask(self, plan: GraphPlan, query: torch.Tensor) -> torch.Tensor:
+        """Make the rows [s, Z] of this rank's queries from the rows of their nodes."""
+        columns, p, factor = plan.columns, self._options.task.relation_dropout, None
+        if p:
+            key, width = StepKey(self._options.seed, plan.epoch, plan.step), self._decoder.relation.weight.shape[1]
+            factor = key.dropout_mask(columns[NUMBER], RELATION_SITE, p, width, query.dtype)
+        pieces, places = [], []
+        for end in (SOURCE, DESTINATION):
+            place = (columns[END] == end).nonzero().squeeze(1)
+            of_end = None if factor is None else factor[place]
+            pieces.append(self._decoder.ask(query[place], columns["rel"][place], end == SOURCE, of_end))
+            places.append(place)
+        return torch.cat(pieces)[torch.cat(places).argsort()]
+
+    def _learn_queries(
+        self, plan: GraphPlan, asked: torch.Tensor, candidate: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Collective. Compute this rank's share of the loss, and the gradients by the rows [s, Z] of its queries and by
+        its candidates [c, Z]."""
+        channel, shares = plan.fetches[0].route.channel, plan.columns[SHARES].cpu().numpy()
+        rows, pairs = channel.everyone(asked, shares), plan.columns[ANSWERS]
+        gradient, of_candidates, loss = torch.zeros_like(rows), torch.zeros_like(candidate), rows.new_zeros(())
+        most = max(1, (QUERY_SCORES if on_host(rows) else DEVICE_SCORES) // max(1, self._options.most))
+        for first in range(0, len(rows), most):
+            part = slice(first, first + most)
+            bounds = torch.tensor([first, first + most], device=pairs.device)
+            begin, end = torch.searchsorted(pairs[:, 0].contiguous(), bounds).tolist()
+            query, place = pairs[begin:end].T
+            size = plan.columns[ALL_SIZES][part]
+            answers = BlockAnswers(query - first, place, size, self._options.total, self._reduce)
+            share, gradient[part] = self._learn_block(rows[part], candidate, answers, of_candidates)
+            loss += share
+        own, number = int(shares[channel.rank]), max(1, plan.batch_size)
+        received = channel.rows(gradient, shares, np.full(channel.size, own, np.int64))
+        of_queries = received.view(channel.size, own, gradient.shape[1]).sum(0)
+        return loss / number, [of_queries / number, of_candidates.div_(number)]
+
+    def _learn_block(
+        self, rows: torch.Tensor, candidate: torch.Tensor, answers: BlockAnswers, of_candidates: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Collective. Compute this rank's share of the loss of a block of queries [b, Z], and the gradient by them; the
+        gradient by the candidates is added to ``of_candidates`` [c, Z]."""
+        if self._decoder.is_product and not are_rounded():
+            # Without autograd, which would make the gradient of candidates anew for every block.
+            share, slope = self._sum(rows @ candidate.T, answers)
+            of_candidates.addmm_(slope.T, rows)
+            return share, slope @ candidate
+        rows, others = rows.detach().requires_grad_(), candidate.detach().requires_grad_()
+        score = self._decoder.match(rows, others)
+        share, slope = self._sum(score.detach(), answers)
+        of_rows, more = torch.autograd.grad(score, (rows, others), slope)
+        of_candidates += more
+        return share, of_rows
+
+    def _reduce(self, values: torch.Tensor, operation: str) -> torch.Tensor:
+        """Collective. Reduce values [b] over the ranks."""
+        if self._world.size == 1:
+            return values
+        return torch.from_numpy(self._world.reduce_array(values.cpu().numpy(), operation)).to(values.device)
+
+    def _penalties(self, plan: GraphPlan, weight: torch.Tensor | Any) -> list[torch.Tensor]:
+        """Compute this rank's shares of the penalties: of its learnable embeddings [c, D] and, on the first rank, of
+        the rows of edge types."""
+        task, decoder, columns = self._options.task, self._decoder, plan.columns
+        found = []
+
+        def add(factor: float, rows: torch.Tensor, place: torch.Tensor, count: torch.Tensor, is_complex: bool) -> None:
+            times = (count if task.penalty_counts else count.clamp(max=1)).to(rows.dtype)
+            total = (times * power_sums(rows[place], task.penalty, is_complex)).sum()
+            found.append(factor / max(1, plan.batch_size) * total)
+
+        if task.node_penalty:
+            place, count = columns[USED].T
+            add(task.node_penalty, weight, place, count, getattr(decoder, "is_complex", False))
+        if task.relation_penalty and self._world.rank == 0:
+            is_source = columns[ALL_ENDS] == SOURCE
+            places = [decoder.place(columns[ALL_TYPES][is_source == end], end) for end in (True, False)]
+            unique, count = torch.cat(places).unique(return_counts=True)
+            add(task.relation_penalty, decoder.relation.weight, unique, count, decoder.is_complex_relation)
+        return found
 
 
 def score_negatives(

@@ -14,7 +14,7 @@ from hpcgnn.task.negatives import NEGATIVES
 
 LINK = "link"
 # Keys that some losses and decoders read.
-OPTIONS = ("margin", "adversarial", "positive_weight", "class_weights", "loss_path")
+OPTIONS = ("margin", "adversarial", "positive_weight", "label_smoothing", "class_weights", "loss_path")
 DECODER_OPTIONS = ("temperature", "distance", "offset")
 
 
@@ -38,11 +38,14 @@ class TaskConfig:
         adversarial: Self-adversarial weighting (Sun et al., RotatE, 2019): the softmax of this times their scores
             weighs the negatives of a pair; 0: equal weights. Losses binary and margin only.
         positive_weight: Weight of a pair's loss; the mean over its negatives has weight 1. Loss binary only.
+        label_smoothing: Share of the target that all nodes have in equal parts. Losses one_vs_all, k_vs_all and
+            k_vs_all_binary only.
         negative_kind: Distribution of training negatives. Random negatives of validation and test are always uniform.
             Link prediction only.
     """
 
     has_events: ClassVar[bool] = False  # neighborhoods have times, at which a decoder can compare them
+    scores_all: ClassVar[bool] = False  # queries can be scored with all nodes in a training step
 
     kind: str = LINK
     classes: int = 0
@@ -56,6 +59,7 @@ class TaskConfig:
     margin: float = 1.0
     adversarial: float = 0.0
     positive_weight: float = 1.0
+    label_smoothing: float = 0.0
     negative_kind: Annotated[str, NEGATIVES] = "uniform"
 
     def __post_init__(self):
@@ -66,6 +70,8 @@ class TaskConfig:
                 raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.adversarial < math.inf:
             raise ValueError(f"task.adversarial must be at least 0, got {self.adversarial}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"task.label_smoothing must be in [0, 1), got {self.label_smoothing}")
         if not math.isfinite(self.offset):
             raise ValueError(f"task.offset must be a finite number, got {self.offset}")
         self._check_classes()
@@ -102,7 +108,7 @@ class TaskConfig:
 
     def _check_loss(self) -> None:
         """Raise ValueError for a loss of something else than what is learned, and for keys that nothing reads."""
-        fitting = losses_of(self.learns)
+        fitting = losses_of(self.learns, self.scores_all)
         if self.loss not in fitting:
             raise ValueError(f"task.loss of kind {self.kind} must be {' or '.join(fitting)}, got {self.loss}")
         if self.loss == CUSTOM and not self.loss_path:

@@ -12,9 +12,9 @@ import torch
 from hpcgnn.task.losses import Loss
 
 
-def mean_loss(loss: Loss, positive: torch.Tensor, negatives: Sequence[torch.Tensor]) -> torch.Tensor:
+def mean_loss(loss: Loss, positives: Sequence[torch.Tensor], negatives: Sequence[torch.Tensor]) -> torch.Tensor:
     """Average the losses of pairs [n] against negatives [k, n] over the ends that negatives stand in for."""
-    total: Any = sum(loss(positive, negative) for negative in negatives)
+    total: Any = sum(loss(*pair) for pair in zip(positives, negatives, strict=True))
     return total / len(negatives)
 
 
@@ -42,7 +42,8 @@ class LinkScores:
 
     def loss(self, loss: Loss) -> torch.Tensor:
         """Sum a loss over pairs; where negatives stand in for both ends, it is the mean of both."""
-        return mean_loss(loss, self.positive, self.negative.split(self.ends) if self.ends else [self.negative])
+        negatives = self.negative.split(self.ends) if self.ends else [self.negative]
+        return mean_loss(loss, [self.positive] * len(negatives), negatives)
 
     def detach(self) -> LinkScores:
         """Return the scores without their gradients."""

@@ -13,11 +13,13 @@ import torch
 from torch.nn import functional
 
 from hpcgnn.choices import Part
+from hpcgnn.task.all_candidates import binary_over_all, softmax_over_all
 from hpcgnn.task.own_loss import OwnLoss
 
 LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learned
 ANYTHING = "anything"
 CUSTOM = "custom"
+SMOOTHED = ("label_smoothing",)
 
 Loss = Callable[..., torch.Tensor]
 
@@ -91,11 +93,15 @@ def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 class LossPart(Part):
     """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
     links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS or ANYTHING; options: the keys of the
-    section that it reads; kernel: the function that native training steps compute."""
+    section that it reads; kernel: the function that native training steps compute. over_all: makes a loss of queries
+    against all candidates, see ``all_candidates``, for static graphs alone; several: edges with the same query make one
+    query."""
 
-    make: Callable[[Any], Loss]
+    make: Callable[[Any], Callable[..., Any]]
     learns: str = LINKS
     options: tuple[str, ...] = ()
+    over_all: bool = False
+    several: bool = False
     kernel: Loss | None = None
 
 
@@ -115,6 +121,20 @@ LOSSES = {
         "a pair must score higher than its negatives by task.margin", LINKS, ("margin", "adversarial"),
     ),
     "softmax": LossPart(lambda task: softmax_loss, "cross entropy of a pair among its negatives"),
+    "one_vs_all": LossPart(
+        lambda task: partial(softmax_over_all, smoothing=task.label_smoothing),
+        "cross entropy of an end of a pair among all nodes (static graphs only)", LINKS, SMOOTHED, over_all=True,
+    ),
+    "k_vs_all": LossPart(
+        lambda task: partial(softmax_over_all, smoothing=task.label_smoothing),
+        "cross entropy of all known answers of a query among all nodes (static graphs only)", LINKS, SMOOTHED,
+        over_all=True, several=True,
+    ),
+    "k_vs_all_binary": LossPart(
+        lambda task: partial(binary_over_all, smoothing=task.label_smoothing),
+        "cross entropy of each node, whether it is a known answer of a query (static graphs only)", LINKS, SMOOTHED,
+        over_all=True, several=True,
+    ),
     "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
     "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
     "mae": LossPart(lambda task: absolute_loss, "mean absolute error of numbers", NUMBERS),
@@ -131,6 +151,7 @@ def make_loss(task: Any, weight: torch.Tensor | None = None) -> Loss:
     return loss if weight is None else partial(loss, weight=weight)
 
 
-def losses_of(learns: str) -> list[str]:
-    """Names of the losses of what is learned; the first is the default."""
-    return [name for name, row in LOSSES.items() if row.learns in (learns, ANYTHING)]
+def losses_of(learns: str, over_all: bool = False) -> list[str]:
+    """Names of the losses of what is learned; the first is the default. over_all: also the losses of queries against
+    all candidates."""
+    return [name for name, row in LOSSES.items() if row.learns in (learns, ANYTHING) and row.over_all <= over_all]

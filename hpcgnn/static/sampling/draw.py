@@ -21,9 +21,8 @@ from hpcgnn.loop.prefetch import leaves_room, other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block
-from hpcgnn.static.sampling.negatives import LinkNegatives
 from hpcgnn.static.sampling.neighbors import NeighborSampler, Sampled
-from hpcgnn.static.sampling.seeds import SeedBatches
+from hpcgnn.static.sampling.seeds import Completion, SeedBatches
 
 Columns = dict[str, np.ndarray]
 Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
@@ -50,7 +49,7 @@ class Steps:
     """The columns of a split's steps in one epoch, made once each, in the order in which steps are drawn. This order
     must be the same on all ranks, because negatives are drawn collectively."""
 
-    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: LinkNegatives | None):
+    def __init__(self, batches: SeedBatches, roots: Roots, epoch: int, complete: Completion | None):
         self.batches, self.epoch, self._roots, self._complete = batches, epoch, roots, complete
         self._made: dict[int, Columns] = {}
 

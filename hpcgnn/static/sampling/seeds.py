@@ -8,6 +8,7 @@ owner of its destination; its reverse, an edge between the same nodes the other 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -53,6 +54,16 @@ class SeedBatches:
     def at(self, step: int) -> slice:
         """Return the places of this rank's seeds of a step."""
         return slice(int(self.indptr[step]), int(self.indptr[step + 1]))
+
+
+class Completion(Protocol):
+    """Makes the columns of a step's seeds, and further ones that steps need. Collective."""
+
+    def over(self, channel: Channel) -> Completion:
+        """Return a twin for another thread, which communicates over ``channel``."""
+
+    def __call__(self, batches: SeedBatches, epoch: int, step: int) -> dict[str, np.ndarray]:
+        """Collective. Make all columns of this rank's seeds of a step."""
 
 
 def make_pool(
