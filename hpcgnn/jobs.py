@@ -14,7 +14,9 @@ from pathlib import Path
 
 from hpcgnn.recipes import job_files, recipe_names
 
-PATTERNS = ("train*.slurm", "train_*.yaml", "recipes/*.yaml", "lib.sh", "clean_start.sh", "sites/*.sh")
+PATTERNS = (
+    "train*.slurm", "train_*.yaml", "recipes/*.yaml", "accuracy/*.yaml", "lib.sh", "clean_start.sh", "sites/*.sh",
+)  # fmt: skip
 ENVIRONMENT = "environment.sh"  # sourced by lib.sh
 
 
