@@ -205,6 +205,26 @@ def test_a_step_is_that_of_plain_torch(comm, mpi_tmp_path, monkeypatch, case):
 
 
 @pytest.mark.serial
+def test_shared_negatives_of_sources_compete_with_the_second_rows(comm, mpi_tmp_path):
+    """The softmax of each end, pair by pair."""
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(**CASES["shared negatives"][1]))
+    entity, weight = session.memory.tables[0].weight.clone(), session.model.decoder.relation.weight.detach()
+    columns, losses = session.goal.complete(session.batches["train"], 0, 0), []
+    ends = list(zip(columns["src"], columns["rel"], columns["dst"], strict=True))
+    for answer, name, further in ((2, "negative", 0), (0, "negative_source", 4)):
+        hidden = set(map(tuple, columns[f"{name}.hidden"].tolist()))
+        for number, fact in enumerate(ends):
+            negatives = [node for at, node in enumerate(columns[name]) if (number, at) not in hidden]
+            candidates = entity[[fact[answer], *negatives]]
+            score = complex_scores(entity[fact[2 - answer]], weight[fact[1] + further], candidates, False, None)
+            losses.append(-score.log_softmax(0)[0])
+    with session.plans("train", 0) as plans:
+        loss = session.task.train(next(iter(plans)))
+    assert float(loss) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-12)
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("loss", [softmax_over_all, binary_over_all])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_losses_over_shares_of_candidates_add_up(loss, smoothing):
