@@ -14,8 +14,11 @@ from hpcgnn.task.negatives import NEGATIVES
 
 LINK = "link"
 # Keys that some losses and decoders read.
-OPTIONS = ("margin", "adversarial", "positive_weight", "label_smoothing", "class_weights", "loss_path")
-DECODER_OPTIONS = ("temperature", "distance", "offset")
+OPTIONS = (
+    "margin", "adversarial", "positive_weight", "negative_weight", "label_smoothing", "class_weights", "loss_path",
+)  # fmt: skip
+TEMPERATURE = "temperature"
+DECODER_OPTIONS = (TEMPERATURE, "distance", "offset")
 
 
 @dataclass
@@ -34,12 +37,14 @@ class TaskConfig:
         loss: Loss that training minimizes; empty: the first one in the list that fits task.kind.
         loss_path: Function of your own that computes the loss, such as package.module.function. It returns the sum over
             the rows that it gets. Loss custom only, which this key implies.
-        margin: Margin between the score of a pair and the scores of its negatives; loss margin only.
+        margin: Margin between the score of a pair and the scores of its negatives. With loss ccl, the cosine above
+            which a negative counts, below 1. Losses margin and ccl only.
         adversarial: Self-adversarial weighting (Sun et al., RotatE, 2019): the softmax of this times their scores
             weighs the negatives of a pair; 0: equal weights. Losses binary and margin only.
         positive_weight: Weight of a pair's loss; the mean over its negatives has weight 1. Loss binary only.
         label_smoothing: Share of the target that all nodes have in equal parts. Losses one_vs_all, k_vs_all and
             k_vs_all_binary only.
+        negative_weight: Weight of the mean over the negatives of a pair; the pair has weight 1. Loss ccl only.
         negative_kind: Distribution of training negatives. Random negatives of validation and test are always uniform.
             Link prediction only.
     """
@@ -60,12 +65,13 @@ class TaskConfig:
     adversarial: float = 0.0
     positive_weight: float = 1.0
     label_smoothing: float = 0.0
+    negative_weight: float = 1.0
     negative_kind: Annotated[str, NEGATIVES] = "uniform"
 
     def __post_init__(self):
         self.loss = self.loss or (CUSTOM if self.loss_path else losses_of(self.learns)[0])
         check_choices("task", self)
-        for name in ("temperature", "margin", "positive_weight"):
+        for name in (TEMPERATURE, "margin", "positive_weight", "negative_weight"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"task.{name} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.adversarial < math.inf:
@@ -118,6 +124,19 @@ class TaskConfig:
                 readers = [loss for loss in fitting if name in LOSSES[loss].options]
                 remedy = f"use task.loss {' or '.join(readers)}, or leave it out" if readers else "leave it out"
                 raise ValueError(f"task.{name}: task.loss {self.loss} does not read it; {remedy}")
+        if LOSSES[self.loss].of_cosines:
+            self._check_cosines()
+
+    def _check_cosines(self) -> None:
+        """Raise ValueError for scores that are no cosines, and for a margin that none exceeds."""
+        if TEMPERATURE not in DECODERS[self.decoder].options or self.temperature != 1:
+            of_cosines = " or ".join(name for name, part in DECODERS.items() if TEMPERATURE in part.options)
+            raise ValueError(
+                f"task.loss {self.loss} is of cosines: use task.decoder {of_cosines} with "
+                f"task.temperature 1, got {self.decoder} and {self.temperature:g}"
+            )
+        if self.margin >= 1:
+            raise ValueError(f"task.loss {self.loss} needs a task.margin below 1, such as 0.8, got {self.margin:g}")
 
     def _check_decoder(self) -> None:
         for name in DECODER_OPTIONS:

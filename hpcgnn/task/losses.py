@@ -62,6 +62,21 @@ def softmax_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor
     return functional.cross_entropy(score, target, reduction="sum")
 
 
+def bpr_loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Sum over pairs [n] of the mean over their negatives [k, n], -inf where there is none, of -log of the logistic
+    function of pair - negative (Rendle et al., BPR: Bayesian personalized ranking from implicit feedback, 2009)."""
+    return average(functional.softplus(negative - positive), negative, 0.0).sum()
+
+
+def ccl_loss(
+    positive: torch.Tensor, negative: torch.Tensor, margin: float = 0.8, negative_weight: float = 1.0
+) -> torch.Tensor:
+    """Sum over pairs [n] of 1 - cosine of the pair, plus ``negative_weight`` times the mean over their negatives
+    [k, n], -inf where there is none, of max(0, cosine - margin) (Mao et al., SimpleX, 2021)."""
+    against = average(torch.relu(negative - margin), negative, 0.0)
+    return (1 - positive).sum() + negative_weight * against.sum()
+
+
 def class_loss(output: torch.Tensor, label: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Sum of cross entropies of labels [n], those below 0 left out, from outputs [n, c], each times the weight [c] of
     its class. Labels [n, c] of 0 and 1, several a node: the binary cross entropies, 0 for labels below 0, divided by
@@ -93,15 +108,16 @@ def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 class LossPart(Part):
     """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
     links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS or ANYTHING; options: the keys of the
-    section that it reads; kernel: the function that native training steps compute. over_all: makes a loss of queries
-    against all candidates, see ``all_candidates``, for static graphs alone; several: edges with the same query make one
-    query."""
+    section that it reads; of_cosines: scores must be cosines; kernel: the function that native training steps compute.
+    over_all: makes a loss of queries against all candidates, see ``all_candidates``, for static graphs alone; several:
+    edges with the same query make one query."""
 
     make: Callable[[Any], Callable[..., Any]]
     learns: str = LINKS
     options: tuple[str, ...] = ()
     over_all: bool = False
     several: bool = False
+    of_cosines: bool = False
     kernel: Loss | None = None
 
 
@@ -134,6 +150,12 @@ LOSSES = {
         lambda task: partial(binary_over_all, smoothing=task.label_smoothing),
         "cross entropy of each node, whether it is a known answer of a query (static graphs only)", LINKS, SMOOTHED,
         over_all=True, several=True,
+    ),
+    "bpr": LossPart(lambda task: bpr_loss, "a pair must score higher than its negatives (Rendle et al., BPR, 2009)"),
+    "ccl": LossPart(
+        lambda task: partial(ccl_loss, margin=task.margin, negative_weight=task.negative_weight),
+        "cosine of a pair, and the cosines of its negatives above task.margin (Mao et al., SimpleX, 2021)", LINKS,
+        ("margin", "negative_weight"), of_cosines=True,
     ),
     "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
     "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
