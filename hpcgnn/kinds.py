@@ -19,7 +19,9 @@ from hpcgnn.snapshots.session import open_session as open_snapshots
 from hpcgnn.static import predict as static_answers
 from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.sampler_ranks import beside_samplers
+from hpcgnn.static.session import baseline_metrics as static_baseline_metrics
 from hpcgnn.static.session import open_session as open_static
+from hpcgnn.task.baselines import LINK_BASELINES
 from hpcgnn.temporal import baselines
 from hpcgnn.temporal import predict as temporal_answers
 from hpcgnn.temporal.config import TemporalConfig
@@ -44,7 +46,7 @@ class Kind:
     requested answers. expand: writes out the short forms of a command line. beside_servers: collective, calls a
     function with the world of the ranks that train, and with the sampling servers on the other ranks, if any.
     protocols: words for other evaluations of a run. baselines: names of baselines that can take the place of a model,
-    which run_baseline runs and score_baseline scores.
+    which score_baseline scores.
     """
 
     config: type[Sections]
@@ -58,7 +60,6 @@ class Kind:
     beside_servers: Callable[..., int] = without_servers
     protocols: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
-    run_baseline: Callable[..., int] | None = None
     score_baseline: Callable[..., dict[str, float]] | None = None
 
 
@@ -126,11 +127,12 @@ KINDS = {
         config=TemporalConfig, data="events", make=_make_events, make_slice=_make_events_slice, open=open_temporal,
         check=temporal_answers.check, answer=temporal_answers.answer, expand=expand_eval,
         protocols=("tgb", *EVAL_NEGATIVES), baselines=tuple(filter(None, baselines.BASELINES)),
-        run_baseline=baselines.run_baseline, score_baseline=baselines.baseline_metrics,
+        score_baseline=baselines.baseline_metrics,
     ),
     StaticConfig.KIND: Kind(
         config=StaticConfig, data="graph", make=_make_static, make_slice=_make_static_slice, open=open_static,
         check=static_answers.check, answer=static_answers.answer, beside_servers=beside_samplers,
+        baselines=tuple(filter(None, LINK_BASELINES)), score_baseline=static_baseline_metrics,
     ),
     SnapshotConfig.KIND: Kind(
         config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=_make_snapshots_slice,

@@ -33,6 +33,7 @@ from hpcgnn.graph import durable, files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
 from hpcgnn.loop import launch
+from hpcgnn.loop.baselines import run_baseline
 from hpcgnn.loop.checkpoint import recorded_config
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.lock import held
@@ -168,9 +169,9 @@ def _run(session: Session, world: World, folder: Path, log: RunLog, stop: StopRe
     log(f"rank {world.rank} on {world.host}: {session.partition.num_nodes} graph nodes", everywhere=world.rank > 0)
     if config.baseline_name:
         _save_config(config, folder, world)
-        run = kind_of(config).run_baseline
-        assert run is not None
-        code = run(session, folder, log, stop)
+        score = kind_of(config).score_baseline
+        assert score is not None
+        code = run_baseline(session, folder, log, stop, score)
     else:
         code = _train(session, folder, log, stop, resume)
     log(f"results in {folder}")

@@ -32,12 +32,14 @@ from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
+from hpcgnn.task.baselines import LINK_BASELINES, LinkBaselineConfig
 from hpcgnn.task.config import TaskConfig
 from hpcgnn.task.losses import LOSSES
 
 FULL, FANOUTS = -1, "sampling.fanouts"
 TRAINING, ALL = "train", "all"  # edges that carry messages
 POOLED, LISTED = "pooled", "listed"
+AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
 AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 WEIGHTED: Final = "weighted"  # the strategy that draws by a column
@@ -690,6 +692,7 @@ class StaticConfig(Sections):
     model: GraphModelConfig = field(default_factory=GraphModelConfig)
     train: GraphTrainConfig = field(default_factory=GraphTrainConfig)
     eval: GraphEvalConfig = field(default_factory=GraphEvalConfig)
+    baseline: LinkBaselineConfig = field(default_factory=LinkBaselineConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
@@ -757,6 +760,18 @@ class StaticConfig(Sections):
             )
         if self.task.further:
             _check_tasks(self, tasks)
+        if self.baseline.kind:
+            _check_baseline(self)
+
+    @property
+    def sends_messages(self) -> bool:
+        """Whether nodes see neighbors."""
+        return bool(self.sampling.fanouts) or self.train.full_graph
+
+    @property
+    def baseline_name(self) -> str:
+        """The baseline that is evaluated in the place of a model; empty: there is a model."""
+        return self.baseline.kind
 
     def of_task(self, name: str) -> StaticConfig:
         """Return the configuration of one of several tasks, with its random numbers, batches and evaluation; empty: of
@@ -792,8 +807,9 @@ class StaticConfig(Sections):
     def evaluated_by(
         self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
     ) -> Sections:  # fmt: skip
-        """Return the configuration with another evaluation. Raises ValueError for words of other kinds of graphs, for
-        keys without an effect, and where the file of negatives has another content than when the run began."""
+        """Return the configuration with another evaluation, or a baseline in place of the model. Raises ValueError for
+        words of other kinds of graphs, for keys without an effect, and where the file of negatives has another content
+        than when the run began."""
         changes = dict(changes or {})
         if negatives_file:
             changes |= {"negatives_file": negatives_file, "negatives_sha256": sha256_of(negatives_file)}
@@ -804,7 +820,10 @@ class StaticConfig(Sections):
                 f"eval.negatives_file: {self.eval.negatives_file} is not what it was when the run began (another "
                 "sha256): put the old file back"
             )
-        return super().evaluated_by(protocol, "", baseline, changes)
+        config = super().evaluated_by(protocol, "", "" if baseline in LINK_BASELINES else baseline, changes)
+        if baseline in ("", self.baseline.kind):
+            return config
+        return replace(config, baseline=LinkBaselineConfig(baseline))
 
     def sampled_by(self, fanouts: list[int]) -> Sections:
         """Return the configuration with other fanouts of validation and test. Raises ValueError for fanouts that do not
@@ -860,6 +879,23 @@ def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
     for name in config.task.further:
         with of_task(name):
             config.of_task(name)
+
+
+def _check_baseline(config: StaticConfig) -> None:
+    """Raise ValueError for settings that do not go with a rule in place of the model."""
+    if config.task.kind != LINK or config.eval.ranking not in AMONG_ALL:
+        raise ValueError(
+            f"baseline.kind {config.baseline.kind} ranks links among all nodes: use task.kind {LINK} and eval.ranking "
+            f"{' or '.join(AMONG_ALL)}, or leave it empty"
+        )
+    settings = {
+        "task.more": bool(config.task.further), "comm.sampling_servers": config.comm.sampling_servers > 0,
+        f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
+    }  # fmt: skip
+    if used := _used(settings):
+        raise ValueError(
+            f"baseline.kind {config.baseline.kind} scores one task by its training edges: leave out {used}"
+        )
 
 
 def _used(settings: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import Directory, NodeDirectory
 from hpcgnn.graph.negative_file import file_of
 from hpcgnn.graph.partition import GraphPartition, Relation
@@ -69,6 +69,7 @@ from hpcgnn.static.step import (
     label_edges,
     score_negatives,
 )
+from hpcgnn.task.baselines import LINK_BASELINES, LinkBaseline, LinkBaselineConfig, TrainingPairs
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
 from hpcgnn.task.labels import (
     Head,
@@ -318,6 +319,7 @@ class LabeledEdgesGoal(StaticGoal):
 
 COLUMNS = {SOURCE: "negative_source", DESTINATION: "negative"}
 ENDS = {SOURCE: "sources", DESTINATION: "destinations"}
+Scorer = tuple[Any, torch.Tensor, torch.Tensor]  # a decoder, rows of candidates [c, Z] and of queries [S, Z]
 
 
 def _measure_drawn(scores: dict[str, np.ndarray], batches: object, world: World) -> dict[str, float]:
@@ -518,20 +520,54 @@ class LinkGoal(StaticGoal):
     def _rank(
         self, outputs: torch.Tensor, batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
     ) -> Collected:
-        """Collective. Rank a split's seeds among all nodes."""
-        partition, channel = graph.partition, graph.channel
-        collected = self.collector()
-        kinds = self.learned.src_type, self.learned.dst_type
+        """Collective. Rank a split's seeds among all nodes by the decoder."""
+        partition, kinds = graph.partition, (self.learned.src_type, self.learned.dst_type)
+
+        def score(end: int, query: np.ndarray) -> Scorer:
+            ids, place = np.unique(query, return_inverse=True)
+            (rows,) = Route.plan(partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
+            return self.head, outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
+
+        return self._rank_by(score, batches, graph, between)
+
+    def make_baselines(self, config: LinkBaselineConfig, graph: StaticGraph) -> dict[int, LinkBaseline]:
+        """Collective. Make the configured baseline for each end that is predicted. Raises DistributedError without
+        training edges."""
+        seeds, dtype = self.pools[SPLITS[0]], self._config.train.dtype
+        if seeds.total == 0:
+            raise DistributedError("baseline.kind: there are no training edges to score by", user_error=True)
+        ends, make = (seeds.columns["src"], seeds.columns["dst"]), LINK_BASELINES[config.kind].make
+        ownership = [graph.partition.book.of_type(kind) for kind in (self.learned.src_type, self.learned.dst_type)]
+        assert make is not None
+        found = {}
+        for end in self.candidates:
+            by_role = ends[1 - end], ends[end], ownership[1 - end], ownership[end]
+            found[end] = make(TrainingPairs.of_edges(*by_role, self._world, graph.channel, dtype), config)
+        return found
+
+    def rank_by_baselines(
+        self, baselines: dict[int, LinkBaseline], batches: SeedBatches, graph: StaticGraph, between: Callable[[], None]
+    ) -> Collected:
+        """Collective. Rank a split's seeds among all nodes by a baseline of each end that is predicted."""
+        none = torch.empty(0)
+        return self._rank_by(
+            lambda end, query: (baselines[end], none, torch.from_numpy(query)), batches, graph, between
+        )  # fmt: skip
+
+    def _rank_by(
+        self, score: Callable[[int, np.ndarray], Scorer], batches: SeedBatches, graph: StaticGraph,
+        between: Callable[[], None],
+    ) -> Collected:  # fmt: skip
+        """Collective. Rank a split's seeds among all nodes. score: from the number of the end that is predicted and the
+        global ids [S] of the other ends, on all ranks alike, makes what ``Candidates.ranks`` scores with."""
+        partition, channel, collected = graph.partition, graph.channel, self.collector()
         for step in range(batches.num_steps):
             seeds = seeds_of(batches, step)
             ends_and_types = np.column_stack([seeds["src"], seeds["dst"], edge_types(seeds)])
             columns = np.ascontiguousarray(channel.everyone(torch.from_numpy(ends_and_types)).numpy().T)
             for end, candidates in self.candidates.items():
                 query, answer, types = columns[1 - end], columns[end], columns[2]
-                ids, place = np.unique(query, return_inverse=True)
-                (rows,) = Route.plan(partition.book, ids, channel).to(outputs.device).pull(outputs)
-                embeddings, rows = outputs[partition.of_type(kinds[end])], rows[torch.from_numpy(place)]
-                ranks = candidates.ranks(self.head, embeddings, rows, query, types, answer, self._world)
+                ranks = candidates.ranks(*score(end, query), query, types, answer, self._world)
                 own = partition.book.locate(query)[0] == partition.rank
                 collected.take({"query": query[own], "rank": ranks[own]})
             between()

@@ -23,7 +23,7 @@ from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
-from hpcgnn.loop.session import Session, prepare
+from hpcgnn.loop.session import Session, prepare, split_metrics
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.static.config import WEIGHTED, StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE
@@ -45,6 +45,7 @@ from hpcgnn.static.sampling.times import describe_times, with_times
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
 from hpcgnn.static.tasks import join_loaders, make_joint_goal
 from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
+from hpcgnn.task.baselines import LinkBaselineConfig
 from hpcgnn.task.goal import Collected
 
 
@@ -289,6 +290,24 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
         return session.goal.exact_scores(outputs, batches, session.graph, report_and_ask)
     except AskedToLeave:
         return None
+
+
+def baseline_metrics(
+    session: Session, config: LinkBaselineConfig, at: Callable[[str, int], None] | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Collective. Compute the metrics of validation and test by a baseline, named as a model's. ``at(split, step)``, in
+    place of the watchdog's, is called after every step. Raises DistributedError where it cannot be made."""
+    at, goal = at or session.watchdog.at, session.goal
+    at("baseline", 0)
+    values: dict[str, float] = {}
+    baselines = goal.make_baselines(config, session.graph)
+    for split in SPLITS[1:]:
+        steps = count(1)
+        collected = goal.rank_by_baselines(
+            baselines, session.batches[split], session.graph, lambda split=split, steps=steps: at(split, next(steps))
+        )  # fmt: skip
+        values |= {f"{split}_{name}": value for name, value in split_metrics(session, split, collected).items()}
+    return values
 
 
 def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[str]:

@@ -10,18 +10,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.choices import Part
 from hpcgnn.comm.together import together
-from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
-from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
-from hpcgnn.loop.trainer import Stopped, headline
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, of_step
 
@@ -145,30 +141,6 @@ BASELINES = {
         "EdgeBank over a window as long as baseline.window_ratio of the training time (TGB)",
     ),
 }
-
-
-def run_baseline(session: Session, folder: Path, log: RunLog, stop: StopRequest) -> int:
-    """Collective. Write the metrics of validation and test as one line of kind "test" in metrics.jsonl; returns the
-    exit code. A run that is asked to leave keeps nothing, and begins anew."""
-    config = session.config.baseline
-
-    def at(split: str, step: int) -> None:
-        session.watchdog.at(split, step)
-        if session.world.any(stop.requested):
-            raise Stopped
-
-    try:
-        values = baseline_metrics(session, config, at)
-    except Stopped:
-        log("stop requested: a baseline has no checkpoint; start it again")
-        return EXIT_REQUEUE
-    with together(session.world, "write metrics.jsonl"):
-        if session.world.rank == 0:
-            metrics = MetricsFile(folder / "metrics.jsonl")
-            metrics.write("test", baseline=config.kind, **values)
-            metrics.position()
-    log(f"baseline {config.kind}: {headline('test', values)}")
-    return EXIT_DONE
 
 
 def baseline_metrics(

@@ -35,7 +35,7 @@ SAME_ANSWER = {
         "baseline.kind", "eval.protocol", "eval.negative_kind",  # the last two are the factor ``eval``
     },
     "static": {
-        "sampling.topology", "sampling.plan_on", "model.aggregator", "model.activation", "model.norm",
+        "sampling.topology", "sampling.plan_on", "model.aggregator", "model.activation", "model.norm", "baseline.kind",
         "features.storage", "features.cache_policy", "features.wire",
     },
     "snapshots": {"task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.split_by"},

@@ -13,9 +13,10 @@ from places import SHARED
 from random_graphs import write_graph
 from training_runs import bipartite, homogeneous, make_config, on_rank_0, open_session, read_plain
 
+from hpcgnn.loop.baselines import run_baseline
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE
 from hpcgnn.loop.logs import RunLog
-from hpcgnn.temporal.baselines import BASELINES, Baseline, baseline_metrics, run_baseline
+from hpcgnn.temporal.baselines import BASELINES, Baseline, baseline_metrics
 from hpcgnn.temporal.eval_config import BaselineConfig
 
 BATCH = 40
@@ -117,10 +118,10 @@ def test_a_run_that_is_asked_to_leave_says_so(comm, folder, mpi_tmp_path):
     session = open_session(comm, _ties(comm, folder, bipartite)[1], make_config(baseline__kind="unlimited"))
     log = RunLog(mpi_tmp_path, session.world)
     stop = SimpleNamespace(requested=comm.rank == comm.size - 1)
-    assert run_baseline(session, mpi_tmp_path, log, stop) == EXIT_REQUEUE
+    assert run_baseline(session, mpi_tmp_path, log, stop, baseline_metrics) == EXIT_REQUEUE
     assert not (mpi_tmp_path / "metrics.jsonl").exists()
     stop.requested = False
-    assert run_baseline(session, mpi_tmp_path, log, stop) == EXIT_DONE
+    assert run_baseline(session, mpi_tmp_path, log, stop, baseline_metrics) == EXIT_DONE
 
 
 def test_bad_options(comm, folder):
