@@ -229,7 +229,7 @@ class GraphModelConfig:
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
-            and rgcn (mean: the weighted mean), and gcn (degrees are sums of weights).
+            and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
         edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
             rows of neighbors; gat and rgat add a product with them to the scores of attention.
         activation: Activation function between the layers.
@@ -305,6 +305,9 @@ class GraphModelConfig:
         part = CONVOLUTIONS[self.kind]
         if part.attends and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
+        between = {"norm": self.norm != "none", "dropout": self.dropout > 0, "residual": self.residual}
+        if part.averages and (used := _used({f"model.{name}": is_set for name, is_set in between.items()})):
+            raise ValueError(f"model.kind {self.kind} has nothing between its layers: leave out {used}")
         if self.bases and not part.relational:
             raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
         if self.basis_rows and (not part.make_basis or self.bases == 0 or self.residual or self.layers < 2):
@@ -671,8 +674,9 @@ class GraphTrainConfig(TrainConfig):
     Attributes:
         epochs: Number of passes through the training seeds, which are labeled nodes or edges.
         batch_size: Number of seeds in a global batch, over all ranks together.
-        full_graph: Full-graph (full-batch) training: a step computes the whole graph, nothing is sampled, and the loss
-            is a mean over all training nodes. sampling.fanouts and train.batch_size have no effect.
+        full_graph: Full-graph training: a step computes the whole graph, and no neighbor is sampled. Labels of nodes
+            are learned full-batch: the loss is a mean over all training nodes, and train.batch_size has no effect. Of
+            links, a step has train.batch_size. sampling.fanouts has no effect.
     """
 
     full_graph: bool = False
@@ -968,7 +972,8 @@ def _check_full_graph(config: StaticConfig) -> None:
     """Raise ValueError for settings that only mini-batches have."""
     sampling, features = config.sampling, config.features
     settings = {
-        f"task.kind {config.task.kind}": config.task.of_edges,
+        f"task.kind {config.task.kind}": config.task.of_edges and config.task.kind != LINK,
+        f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.relation_fanouts": sampling.relation_fanouts,

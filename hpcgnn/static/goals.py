@@ -69,6 +69,7 @@ from hpcgnn.static.step import (
     label_edges,
     score_negatives,
 )
+from hpcgnn.static.whole import FullGraphLinkTask, FullGraphPass
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaseline, LinkBaselineConfig, TrainingPairs
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
 from hpcgnn.task.labels import (
@@ -471,8 +472,16 @@ class LinkGoal(StaticGoal):
     def task(self, *shared) -> StepTask:
         if self._queries is not None:
             return GraphQueryTask(self._queries, self.sum, self.head, self._world, *shared)
+        return GraphLinkTask(*self._scoring(), *shared)
+
+    def whole_task(self, whole: FullGraphPass, *shared) -> FullGraphLinkTask:
+        """Make what executes plans over the whole graph; shared: what GraphTask takes."""
+        return FullGraphLinkTask(whole, *self._scoring(), *shared)
+
+    def _scoring(self) -> tuple[Any, ...]:
+        """Return what a task needs to score seeds."""
         types = self.learned.src_type, self.learned.dst_type
-        return GraphLinkTask(types, self._replaced, self._together, self.sum, self.head, *shared)
+        return types, self._replaced, self._together, self.sum, self.head
 
     @torch.no_grad()
     def exact_scores(
@@ -608,7 +617,7 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
     counts = {
         f"{seeds.num_left_out} edges without a split are left out": seeds.num_left_out,
         f"{seeds.num_repeated} validation and test edges have a copy in training, which carries messages": (
-            seeds.num_repeated and config.sampling.fanouts
+            seeds.num_repeated and config.sends_messages
         ),
         f"{seeds.num_turned} training edges are reverses of validation and test edges and carry no messages": (
             seeds.num_turned
@@ -619,8 +628,8 @@ def _describe_seeds(config: StaticConfig, seeds: LinkSeeds, partition: GraphPart
         f"{'' if count == kind.num_edges else f'of {count} of {kind.num_edges} edges '}in {partition.relations[n].name}"
         for n, count in seeds.reverses.items()
     ]
-    said = "no messages" if not config.sampling.fanouts else "no reverses"
-    if config.sampling.fanouts and config.task.reverse == NONE:
+    said = "no messages" if not config.sends_messages else "no reverses"
+    if config.sends_messages and config.task.reverse == NONE:
         said = "reverses carry messages (task.reverse none)"
     said = f"reverses {' and '.join(reverses)}" if reverses else said
     return (f" ({', '.join(found)})" if found else "") + f", {said}"

@@ -113,7 +113,7 @@ def _read_edges(
         with together(world, "read the labels"):
             further = _label_columns(partition, relation, task)
         labeled = is_known(further["label"])
-    reverse = task.reverse if config.sampling.fanouts else task.reverse or NONE  # without messages none is ever seen
+    reverse = task.reverse if config.sends_messages else task.reverse or NONE  # without messages none is ever seen
     with_val = with_test and config.eval.message_edges != TRAINING and task.hides_edges
     seeds = make_link_seeds(partition, relation, reverse, task.is_typed, world, channel, further, labeled, with_val)
     has_split = partition.edges[relation].columns["split"] >= 0

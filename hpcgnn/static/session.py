@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -25,7 +25,7 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare, split_metrics
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import WEIGHTED, StaticConfig, message_columns
+from hpcgnn.static.config import SHARDED, WEIGHTED, GraphSamplingConfig, StaticConfig, message_columns
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -44,7 +44,7 @@ from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
 from hpcgnn.static.sampling.times import describe_times, with_times
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
 from hpcgnn.static.tasks import join_loaders, make_joint_goal
-from hpcgnn.static.whole import FullGraph, FullGraphTask, FullPlan, build_full_graph
+from hpcgnn.static.whole import FullGraph, FullGraphPass, FullGraphTask, FullPlan, build_full_graph
 from hpcgnn.task.baselines import LinkBaselineConfig
 from hpcgnn.task.goal import Collected
 
@@ -62,7 +62,7 @@ def open_session(
         config, path, world, channel, partial(_check, config, samplers is None),
         edges=samplers is None or exact or config.task.of_edges,  # no samplers with further tasks
     )  # fmt: skip
-    describe = partial(_describe, _describe_columns(config, partition))
+    columns = _describe_columns(config, partition)
     needs, edge_types = needs_of(config, partition), {"": 0}
     if trained is not None:
         with together(world, "compare the graph with the model's"):
@@ -91,7 +91,7 @@ def open_session(
     if samplers is not None:
         samplers.meet()  # before any loader, which requests draws
     loaders: dict[str, Any]
-    if whole is None:
+    if whole is None or config.task.of_edges:
         by_task = {
             name: _make_loaders(config.of_task(name), graph, each, plan_timers, samplers)
             for name, each in goal.by_task.items()
@@ -100,18 +100,28 @@ def open_session(
     else:
         loaders = {name: WholeLoader(graph, whole, goal, pool) for name, pool in goal.pools.items()}
     model, memory = _build_model(config, graph, goal, edge_widths)
-    task: Any
-    if whole is None:
-        task = goal.task(model, graph.rows, memory, timers)
-    else:
-        features, seed = _all_features(graph, whole), config.train.seed
-        task = FullGraphTask(model, whole, features, memory, goal.sum, seed, channel, timers, config.comm.overlap)
+    task = _make_task(config, graph, goal, whole, (model, graph.rows, memory, timers))
     if config.train.cuda_graphs and whole is None:
         task.use_graphs(lambda step: StepGraphs(step, timers))
     return Session(
-        config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task, describe,
+        config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
+        partial(_describe, columns, whole),
         world, "seeds", _exact_scores if exact else None, schema=schema, path=path,
     )  # fmt: skip
+
+
+def _make_task(
+    config: StaticConfig, graph: StaticGraph, goal: Any, whole: FullGraph | None, shared: tuple[Any, ...]
+) -> Any:  # fmt: skip
+    """Collective. Make what executes plans; shared: what GraphTask takes."""
+    if whole is None:
+        return goal.task(*shared)
+    model, _, memory, timers = shared
+    features, train = _all_features(graph, whole), config.train
+    passes = FullGraphPass(
+        model, whole, features, memory, train.seed, graph.channel, timers, config.comm.overlap
+    )  # fmt: skip
+    return goal.whole_task(passes, *shared) if config.task.of_edges else FullGraphTask(passes, goal.sum, timers)
 
 
 def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None:
@@ -149,12 +159,18 @@ def _make_loaders(
     config: StaticConfig, graph: StaticGraph, goal: StaticGoal, timers: Any, samplers: Samplers | None
 ) -> dict[str, SeedLoader]:
     """Collective. Make loaders by split, which plan with the same samplers."""
-    train = config.train
-    seeds = Seeds(*goal.training)
-    graph.tables.learn(_learned_types(config, graph.partition))
+    train, options = config.train, options_of(config)
+    learned: Collection[int] = _learned_types(config, graph.partition)
+    if train.full_graph:  # seeds need the outputs of their nodes alone, whatever the type
+        learned = range(len(graph.types))
+        bare = GraphSamplingConfig(fanouts=[], topology=SHARDED, prefetch=config.sampling.prefetch)
+        options |= {"sampling": bare, "node_columns": (), "with_edges": False}
+    pool, roots, excluded, complete = goal.training
+    seeds = Seeds(pool, roots, None if train.full_graph else excluded, complete)
+    graph.tables.learn(learned)
     loader = SeedLoader(
         graph, seeds, batch_size=train.batch_size, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        timers=timers, pad=pad_graph_plan if train.cuda_graphs else None, **options_of(config),
+        timers=timers, pad=pad_graph_plan if train.cuda_graphs else None, **options,
     )  # fmt: skip
     if train.cuda_graphs:
         with together(graph.world, "prepare CUDA graphs"):
@@ -331,18 +347,18 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
     return lines
 
 
-def _describe(columns: list[str], session: Session) -> list[str]:
+def _describe(columns: list[str], whole: FullGraph | None, session: Session) -> list[str]:
     """Collective."""
     world, book, config, loader = session.world, session.partition.book, session.config, session.loaders["train"]
     lacking, timed = why_not_by_layers(session.model, config), config.sampling.time_column
-    start, sampled = "whole graph in every step", not config.train.full_graph
-    if sampled:
+    start = "whole graph in every step"
+    if whole is None:
         start = f"plans ahead: {loader.prefetch}, in flight: {len(loader.samplers)}"
     relations, types = session.partition.relations, session.partition.types
     learned = int(world.total(sum(table.weight.numel() for table in session.memory.tables.values())))
     return [
         f"{world.size} ranks x {world.threads} threads on {world.device.type}, {start}",
-        *([loader.remote.describe()] if sampled and loader.remote else []),
+        *([loader.remote.describe()] if whole is None and loader.remote else []),
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
@@ -351,7 +367,7 @@ def _describe(columns: list[str], session: Session) -> list[str]:
         *_describe_tasks(session),
         f"{config.train.precision}; {session.batches['train'].num_steps} steps an epoch",
         *([f"{learned} parameters of learnable node embeddings, at the nodes' owners"] if learned else []),
-        *(_describe_samples(session) if sampled else _describe_remote_nodes(world, loader.whole)),
+        *(_describe_samples(session) if whole is None else _describe_remote_nodes(world, whole)),
     ]
 
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
@@ -28,10 +30,11 @@ from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
-from hpcgnn.static.plan import block_on
+from hpcgnn.static.plan import GraphPlan, block_on
 from hpcgnn.static.sampling.edges import EdgeColumns
-from hpcgnn.static.step import Rows, joined
+from hpcgnn.static.step import GraphLinkTask, Rows, joined
 from hpcgnn.task.labels import LabelScores
+from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
 
 DEEP, BORDER, OUTER = range(3)
@@ -198,56 +201,54 @@ class FullPlan:
     final: bool = True
 
 
-class FullGraphTask(Task):
-    """Steps over the whole graph; ``train`` and ``rows`` are collective. features: by type, rows of [own nodes in the
-    partition's order | remote nodes], None without; loss: a sum over seeds."""
+class FullGraphPass:
+    """Computes the layers of all nodes; all methods are collective. features: by type, rows of [own nodes in the
+    partition's order | remote nodes], None without; embeddings: the learnable ones of own nodes."""
 
     def __init__(
         self, model: GraphModel, graph: FullGraph, features: list[torch.Tensor | None], embeddings: EmbeddingStore,
-        loss: Loss, seed: int, channel: Channel, timers: Timers, overlap: bool = True,
+        seed: int, channel: Channel, timers: Timers, overlap: bool = True,
     ):  # fmt: skip
-        self._sum = loss
-        self.model, self._graph, self.features, self._embeddings = model, graph, features, embeddings
-        self._seed, self._channel, self.timers = seed, channel, timers
-        self._overlap = overlap
+        self.model, self.graph, self.features, self._embeddings = model, graph, features, embeddings
+        self._seed, self._channel, self._timers, self._overlap = seed, channel, timers, overlap
 
-    def train(self, plan: FullPlan) -> torch.Tensor:
-        """Collective. Compute the gradients of one step; returns this rank's part of the loss."""
+    def forward(self, plan: Any) -> tuple[torch.Tensor, HaloChain, dict[int, torch.Tensor]]:
+        """Collective. Compute the stacked outputs [n, C] of the own nodes for a step. Returns the chain to tie the loss
+        with, and the learnable embeddings by type, which then have gradients."""
         self.model.train()
-        tables, chain = self._embeddings.tables, HaloChain(self.timers, self._overlap)
-        learned = {kind: table.weight.detach().requires_grad_() for kind, table in tables.items()}
-        with self.timers("compute"):
-            key = StepKey(self._seed, plan.epoch, plan.step, True)
-            outputs = self.model.last(self._pass(learned, key, chain, self.model.num_hops))
-            scores = LabelScores(outputs[plan.place], plan.label)
-            loss = self._sum(scores.output, scores.label) / max(1, plan.batch_size)
-            chain.tie(loss).backward()
+        chain, key = HaloChain(self._timers, self._overlap), StepKey(self._seed, plan.epoch, plan.step, True)
+        learned = {
+            kind: table.weight.detach().requires_grad_() for kind, table in self._embeddings.tables.items()
+        }  # fmt: skip
+        return self.model.last(self._run(learned, key, chain, self.model.num_hops)), chain, learned
+
+    def move(self, learned: dict[int, torch.Tensor]) -> None:
+        """Move the learnable embeddings by the gradients that ``forward`` and the backward pass left."""
         for kind, rows in learned.items():
-            tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)
-        self.last_scores = scores.detach()
-        return loss.detach()
+            self._embeddings.tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)
 
     @torch.no_grad()
     def rows(self, hops: int) -> torch.Tensor:
         """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
         self.model.eval()
         learned = {kind: table.weight for kind, table in self._embeddings.tables.items()}
-        rows = self._pass(learned, StepKey(self._seed), HaloChain(self.timers, self._overlap), hops)
-        return rows[self._graph.place]
+        rows = self._run(learned, StepKey(self._seed), HaloChain(self._timers, self._overlap), hops)
+        return rows[self.graph.place]
 
-    def _pass(self, learned: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
+    def _run(self, learned: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
         """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learned: by
         type, learnable embeddings of own nodes in the partition's order.
 
         Inner nodes are computed while the outer ones' remote nodes travel: in the first layer their embeddings alone,
         for their features lie here."""
-        graph, channel, step = self._graph, self._channel, self.model.step
+        graph, channel, step = self.graph, self._channel, self.model.step
         inner, outer = graph.inner.batch(key), graph.outer.batch(key)
         rows = torch.empty(0)
         for number in range(hops):
-            traveling = {0: (graph.route, rows)}
             if number == 0:  # sorted: every rank starts the exchanges of the types in one order
                 traveling = {kind: (graph.routes[kind], learned[kind]) for kind in sorted(learned)}
+            else:
+                traveling = {0: (graph.route, rows[:, : getattr(self.model, "sent_columns", None)].contiguous())}
             # Started before the inner nodes are computed, finished after them: the remote nodes travel meanwhile.
             exchanges = {kind: chain.start(route.over(channel), own) for kind, (route, own) in traveling.items()}
             pieces = []
@@ -259,7 +260,8 @@ class FullGraphTask(Task):
                 everyone = {kind: torch.cat([learned[kind], remote_nodes[kind]]) for kind in learned}
                 pieces.append(step(number, outer, graph.outer.block, self._inputs(outer, graph.outer, everyone)))
             elif graph.outer.num_nodes:
-                pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, remote_nodes[0])))
+                remote = functional.pad(remote_nodes[0], (0, rows.shape[1] - remote_nodes[0].shape[1]))
+                pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, remote)))
             rows = graph.join(*pieces) if len(pieces) == 2 else pieces[0]
         return rows
 
@@ -271,3 +273,62 @@ class FullGraphTask(Task):
             features = None if table is None else IndexedRows(table, source)
             inputs.append(joined(features, learned[kind].index_select(0, source) if kind in learned else None))
         return self.model.first(batch, inputs)
+
+
+class FullGraphTask(Task):
+    """Steps over the whole graph, whose seeds are nodes; ``train`` and ``rows`` are collective. loss: a sum over
+    seeds."""
+
+    def __init__(self, whole: FullGraphPass, loss: Loss, timers: Timers):
+        self.whole, self._sum, self.timers = whole, loss, timers
+
+    def train(self, plan: FullPlan) -> torch.Tensor:
+        """Collective. Compute the gradients of one step; returns this rank's part of the loss."""
+        with self.timers("compute"):
+            outputs, chain, learned = self.whole.forward(plan)
+            scores = LabelScores(outputs[plan.place], plan.label)
+            loss = self._sum(scores.output, scores.label) / max(1, plan.batch_size)
+            chain.tie(loss).backward()
+        self.whole.move(learned)
+        self.last_scores = scores.detach()
+        return loss.detach()
+
+    def rows(self, hops: int) -> torch.Tensor:
+        """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
+        return self.whole.rows(hops)
+
+
+class FullGraphLinkTask(GraphLinkTask):
+    """Steps over the whole graph, whose seeds are a mini-batch of links, which carry messages themselves; ``train`` and
+    ``rows`` are collective. A plan has no blocks, but routes to the nodes whose outputs a rank needs for its seeds."""
+
+    def __init__(self, whole: FullGraphPass, *scoring):
+        """scoring: what GraphLinkTask takes."""
+        super().__init__(*scoring)
+        self.whole = whole
+
+    def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, LinkScores | None]:
+        with self.timers("compute"):
+            outputs, chain, learned = self.whole.forward(plan)
+            rows = outputs[self.whole.graph.place]
+        # The graph of the backward pass is cut at the rows that travel: a rank without seeds takes part, too.
+        own = rows.detach().split([sum(counts) for counts in self.whole.graph.counts])
+        pairs = list(zip(plan.fetches, own, strict=True))
+        with self.timers("exchange"):
+            wanted = [fetch.route.pull(of_type)[0].requires_grad_() for fetch, of_type in pairs]
+        with self.timers("compute"):
+            loss, scores = self._learn(plan, wanted)
+        gradient = torch.zeros_like(rows)
+        totals = gradient.split([len(of_type) for of_type in own])
+        with self.timers("exchange"):
+            for fetch, seen, total in zip(plan.fetches, wanted, totals, strict=True):
+                of_seeds = torch.zeros_like(seen) if seen.grad is None else seen.grad
+                total[fetch.route.served] = fetch.route.push_sum(of_seeds.contiguous())
+        with self.timers("compute"):
+            chain.tie((rows * gradient).sum()).backward()
+        self.whole.move(learned)
+        return loss.detach(), None if scores is None else scores.detach()
+
+    def rows(self, hops: int) -> torch.Tensor:
+        """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
+        return self.whole.rows(hops)

@@ -234,7 +234,7 @@ REFUSED = {  # what is known or was trained on, by wing, with the reason
         "messages are multiplied by",
     ),
     "lags of the answer": ("snapshots", {"task.horizon": 0, "inputs.lags": 2}, "inputs.lags include the target"),
-    "links of whole graphs": ("static", {"task.kind": "link", "train.full_graph": True}, "leave out task.kind link"),
+    "edges of whole graphs": ("static", {"task.kind": "edge", "train.full_graph": True}, "leave out task.kind edge"),
 }  # fmt: skip
 
 

@@ -212,7 +212,7 @@ def test_rows_of_features_are_kept_once(comm, mpi_tmp_path):
     parts = make_static_parts(comm, typed, mpi_tmp_path)
     session = open_graph_session(comm, parts, static_config(train__full_graph=True))
     for rows, table, remote_nodes in zip(
-        session.graph.rows, session.task.features, session.loaders["train"].whole.num_remote, strict=True
+        session.graph.rows, session.task.whole.features, session.loaders["train"].whole.num_remote, strict=True
     ):
         if table is None:
             assert "feature" not in rows.tables
@@ -289,7 +289,7 @@ def test_exact_outputs_that_cannot_be_computed_are_refused(comm, mpi_tmp_path, c
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task__kind": "link"}, "task.kind link"),
+        ({"task__kind": "edge"}, "task.kind edge"),
         ({"sampling__relation_fanouts": {"a.b.c": [1, 1]}}, "relation_fanouts"),
         ({"features__storage": "file"}, "features.storage"),
         ({"features__cache_ratio": 0.5}, "cache_ratio"),

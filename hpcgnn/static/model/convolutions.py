@@ -162,6 +162,23 @@ class Gcn2Conv(nn.Module):
         return torch.cat([torch.relu(out) if rectify else out, first], dim=1)
 
 
+class LightGcnConv(nn.Module):
+    """Sums rows of neighbors over all relations, each times a weight and 1 / sqrt(d_u d_v), with d the degrees in the
+    whole graph; there is nothing to learn (He et al., LightGCN, 2020). Sampled neighbors, edge weights: as in GcnConv.
+    A node without in-edges sends nothing."""
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        pairs, degree = block.pairs, degree.to(rows.dtype)
+        weight = None if pairs.weight is None else pairs.weight.to(rows.dtype).unsqueeze(1)
+        scale, own_degree = torch.where(degree > 0, degree.rsqrt(), 0.0), block.own(degree)
+        of_pairs = pairs.lists.degree.to(rows.dtype) if weight is None else sums_of(weight.squeeze(1), pairs.lists)
+        sampled = native.segment_sum(of_pairs.unsqueeze(1), pairs.merge).squeeze(1)
+        factor = block.own(scale) * torch.where(sampled > 0, own_degree / sampled, 0.0)
+        around = native.segment_sum(rows * scale.unsqueeze(1), pairs.lists, weight)
+        out = native.segment_sum(around, pairs.merge) * factor.unsqueeze(1)
+        return torch.relu(out) if rectify else out
+
+
 class GinConv(nn.Module):
     """GIN (Xu et al., How powerful are graph neural networks?, 2019), for one node type and relation: two products of
     (1 + eps) times the own row and the sum of the neighbors' rows, with eps learnable. With features of edges, a
@@ -478,9 +495,10 @@ class ConvolutionPart(Part):
     ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
     node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
     share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights; edge_features:
-    reads features of edges. keeps_first: its rows are followed by the nodes' first rows. make_basis: makes the first
-    layer with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel
-    computes, which takes rows where they lie."""
+    reads features of edges. keeps_first: its rows are followed by the nodes' first rows. averages: the model is the
+    mean of its input and of the rows of all layers, between which there is nothing. make_basis: makes the first layer
+    with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel computes,
+    which takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -491,6 +509,7 @@ class ConvolutionPart(Part):
     weighs: bool = False
     edge_features: bool = False
     keeps_first: bool = False
+    averages: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
@@ -504,6 +523,12 @@ CONVOLUTIONS = {
         lambda shape: GcnConv(shape.in_width, shape.out_width, shape.config.self_loop),
         "sum normalized by the degrees of both ends, one relation only (Kipf and Welling, GCN, 2017)",
         node_columns=("degree",), one_relation=True, weighs=True,
+    ),
+    "lightgcn": ConvolutionPart(
+        lambda shape: LightGcnConv(),
+        "mean over all layers of sums normalized by the degrees of both ends, without weights (He et al., LightGCN, "
+        "2020)",
+        node_columns=("degree",), weighs=True, averages=True,
     ),
     "gin": ConvolutionPart(
         lambda shape: GinConv(shape.in_width, shape.config.hidden, shape.out_width, shape.edge_width),

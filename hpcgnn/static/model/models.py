@@ -65,6 +65,8 @@ def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
         return EmbeddingModel(config, sizes)
     if part.keeps_first:
         return InitialRowModel(config, sizes)
+    if part.averages:
+        return AveragedModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
 
 
@@ -137,10 +139,12 @@ class GraphModel(nn.Module):
     """Base of the models of static graphs: ``forward`` is ``first``, a ``step`` a layer, and ``last``. Full-graph
     training and exact inference call these one by one; a row of their results does not depend on the other rows
     present. A model of labels that has embeddings of nodes sets ``embedding_hops``, the number of steps after which its
-    rows are the embeddings."""
+    rows are the embeddings. sent_columns: number of columns, the first ones, that a step reads of rows of neighbors;
+    None: all."""
 
     input: InputRows
     decoder: Any
+    sent_columns: int | None = None
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__()
@@ -202,6 +206,29 @@ class EmbeddingModel(GraphModel):
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
         return self._input(batch, inputs, self.config.input_dropout)
+
+
+class AveragedModel(GraphModel):
+    """The mean of a node's input row, projected where types differ in width, and of its rows after every layer. Between
+    two layers, a row is followed by the sum of the rows so far."""
+
+    def __init__(self, config: Any, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, sizes.outputs, always=any(width != sizes.outputs for width in sizes.inputs))
+        self.layer = make_convolution(config, sizes, sizes.outputs, sizes.outputs)
+        self.sent_columns = sizes.outputs
+        self.register_buffer("empty", torch.empty(0), persistent=False)  # tells device and dtype without parameters
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        return self._input(batch, inputs, self.config.input_dropout)
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
+        width = self.sizes.outputs
+        around = self.layer(block, rows[:, :width], stack_first(batch.degree, block.num_src))
+        total = block.own(rows)[:, -width:] + around
+        if number + 1 < self.config.layers:
+            return torch.cat([around, total], dim=1)
+        return total / (self.config.layers + 1)
 
 
 class LayeredModel(GraphModel):
