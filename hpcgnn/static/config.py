@@ -827,7 +827,7 @@ class StaticConfig(Sections):
         config = super().evaluated_by(protocol, "", "" if baseline in LINK_BASELINES else baseline, changes)
         if baseline in ("", self.baseline.kind):
             return config
-        return replace(config, baseline=LinkBaselineConfig(baseline))
+        return replace(config, baseline=LinkBaselineConfig(baseline), train=replace(config.train, callbacks=[]))
 
     def sampled_by(self, fanouts: list[int]) -> Sections:
         """Return the configuration with other fanouts of validation and test. Raises ValueError for fanouts that do not
@@ -895,6 +895,7 @@ def _check_baseline(config: StaticConfig) -> None:
     settings = {
         "task.more": bool(config.task.further), "comm.sampling_servers": config.comm.sampling_servers > 0,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
+        "train.callbacks": bool(config.train.callbacks),
     }  # fmt: skip
     if used := _used(settings):
         raise ValueError(
@@ -973,6 +974,7 @@ def _check_full_graph(config: StaticConfig) -> None:
     sampling, features = config.sampling, config.features
     settings = {
         f"task.kind {config.task.kind}": config.task.of_edges and config.task.kind != LINK,
+        f"task.loss {config.task.loss}": config.task.over_all,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
