@@ -407,8 +407,8 @@ class OneTaskConfig(TaskConfig):
             ranking and answers. Decoders with weights by edge type only.
         relation_dropout: Dropout probability of the rows of edge types, drawn for each query. Losses over all nodes
             only. For rows of nodes, see model.input_dropout.
-        penalty: Penalty of the rows of nodes and edge types that a step's queries and their answers have: "l2": the
-            sum of squares, divided by 2; "n3": the sum of the third powers of absolute values, divided by 3. Losses
+        penalty: Penalty of the rows of nodes and edge types that a step's queries and their answers have. "l2": the
+            sum of squares, divided by 2. "n3": the sum of the third powers of absolute values, divided by 3. Losses
             over all nodes only.
         node_penalty: Factor of the penalty of learnable node embeddings.
         relation_penalty: Factor of the penalty of the rows of edge types.
