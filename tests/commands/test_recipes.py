@@ -219,12 +219,12 @@ def test_predict_refuses_the_run_of_a_baseline(folder, trained, capsys):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_keys_of_a_recipe_exist(recipe):
-    given = ["--config", str(RECIPES[recipe])]
+@pytest.mark.parametrize("path", [*RECIPES.values(), *(JOBS / "accuracy").glob("*.yaml")], ids=lambda path: path.stem)
+def test_keys_of_a_run_file_exist(path):
+    given = ["--config", str(path)]
     config, _ = configuration.parse(configuration.parser("test", "", configuration.kind_of(given)), given)
     resolved = config.to_dict()
-    for section, keys in KEYS[recipe].items():
+    for section, keys in yaml.safe_load(path.read_text()).items():
         for key, value in keys.items() if section != "kind" else ():
             assert resolved[section][key] == value
 
