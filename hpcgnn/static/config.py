@@ -728,18 +728,7 @@ class StaticConfig(Sections):
             raise ValueError(f"model.kind {self.model.kind} is for task.kind {OR_EDGES}: use another model.kind")
         if self.task.negative_sharing != EDGE and self.train.train_metrics:
             raise ValueError(f"train.train_metrics needs task.negative_sharing edge, not {self.task.negative_sharing}")
-        edges = {
-            "sampling.edge_columns": self.sampling.edge_columns, "model.edge_weights": self.model.edge_weights,
-            "model.edge_features": self.model.edge_features,
-        }  # fmt: skip
-        if self.task.of_edges and (answers := [n for n in ("label", "split") if n in self.sampling.edge_columns]):
-            raise ValueError(
-                f"sampling.edge_columns: {answers[0]} is no input of task.kind {self.task.kind}: leave it out"
-            )
-        if self.comm.sampling_servers and (used := _used(edges)):
-            raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
-        if self.train.cuda_graphs and (used := _used(edges)):
-            raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
+        _check_edge_columns(self)
         if self.sampling.time_column:
             _check_times(self)
         if self.features.hops and self.task.of_edges and self.task.message_splits != ALL:
@@ -906,6 +895,22 @@ def _check_baseline(config: StaticConfig) -> None:
 def _used(settings: dict[str, Any]) -> str:
     """Name the settings that are in use."""
     return ", ".join(name for name, is_used in settings.items() if is_used)
+
+
+def _check_edge_columns(config: StaticConfig) -> None:
+    """Raise ValueError for columns of edges where they are no inputs, or are not sent."""
+    edges = {
+        "sampling.edge_columns": config.sampling.edge_columns, "model.edge_weights": config.model.edge_weights,
+        "model.edge_features": config.model.edge_features,
+    }  # fmt: skip
+    if config.task.of_edges and (answers := [n for n in ("label", "split") if n in config.sampling.edge_columns]):
+        raise ValueError(
+            f"sampling.edge_columns: {answers[0]} is no input of task.kind {config.task.kind}: leave it out"
+        )
+    if config.comm.sampling_servers and (used := _used(edges)):
+        raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
+    if config.train.cuda_graphs and (used := _used(edges)):
+        raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
 
 
 def _check_queries(config: StaticConfig) -> None:
