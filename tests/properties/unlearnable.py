@@ -19,6 +19,7 @@ import numpy as np
 
 from hpcgnn.choices import tables_of
 from hpcgnn.kinds import KINDS
+from hpcgnn.static.model.convolutions import CONVOLUTIONS
 
 ROWS = Path(__file__).resolve().with_name("leak_rows.json")
 Row = dict[str, Any]
@@ -151,13 +152,13 @@ def temporal_chance(row: Row) -> bool:
 
 
 def static_chance(row: Row) -> bool:
-    """What a graph's relations decide: gcn and gat take one of them only. Of nodes nothing is typed, nor reverse."""
+    """What a graph's relations decide: some models take one of them only. Of nodes nothing is typed, nor reverse."""
     typed, of_nodes = row["task.message_edges"] != "stored", row["task.kind"] in ("node", "regression")
     if of_nodes:
         return not (typed or row["graph.reverse"] or row["eval.ranking"])
     if row["graph.reverse"] and typed:
         return False
-    return not (row["model.kind"] in ("gcn", "gat") and (typed or row["graph.reverse"]))
+    return not (CONVOLUTIONS[row["model.kind"]].one_relation and (typed or row["graph.reverse"]))
 
 
 def snapshot_chance(row: Row) -> bool:
@@ -205,7 +206,7 @@ def missing_pairs(wing: str, rows: list[Row]) -> dict[tuple, Row]:
 
 
 def cover(wing: str, rows: list[Row]) -> list[Row]:
-    """Those of the rows that are still accepted, and further ones, until all pairs are there."""
+    """Those of the rows that are still accepted and needed, and further ones, until all pairs are there."""
     rows = [row for row in rows if row.keys() == factors(wing).keys() and is_accepted(wing, row)]
     rng = np.random.default_rng(1)
     missing: dict[tuple, Row] = {}
@@ -216,7 +217,18 @@ def cover(wing: str, rows: list[Row]) -> list[Row]:
         rows.append(best)
         for each in pairs_of(best):
             missing.pop(each, None)
-    return rows
+    return needed(rows)
+
+
+def needed(rows: list[Row]) -> list[Row]:
+    """Few of the rows that have all pairs of all of them: the one with most pairs that are left is taken first."""
+    pairs = [set(pairs_of(row)) for row in rows]
+    left, chosen = set().union(*pairs), set()
+    while left:
+        best = max(range(len(rows)), key=lambda place: len(left & pairs[place]))
+        chosen.add(best)
+        left -= pairs[best]
+    return [rows[place] for place in sorted(chosen)]
 
 
 def read_rows(wing: str) -> list[Row]:
