@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hpcgnn.bench import epoch, gpu, memory, neighbors, sage, scale, scores, snapshots
+from hpcgnn.bench import accuracy, epoch, gpu, memory, neighbors, sage, scale, scores, snapshots
 from hpcgnn.comm.world import World
 from hpcgnn.loop import launch
 
@@ -14,6 +14,7 @@ COMMANDS = {
     "snapshots": (snapshots.main, "an epoch on a snapshot graph"),
     "sample": (neighbors.main, "drawing of neighbors alone, on a random graph"),
     "scores": (scores.main, "metrics of many scores, over ranks"),
+    "accuracy": (accuracy.main, "rows of the accuracy table: public data from download to result"),
     "gpu": (gpu.main, "kernels and exchanges of a GPU"),
     "scale": (scale.main, "prediction of steps on numbers of ranks, and of graphs, that you do not have"),
     "memory": (memory.main, "prediction of the memory of a rank among many"),

@@ -1,6 +1,6 @@
 """Repeat rows of the accuracy table: make the graph of public data, train the runs, and compare with recorded results.
 
-The rows are in ``table.yaml`` of the folder ``jobs/accuracy``, each beside its run file ``ROW.yaml``.
+The rows are in ``accuracy.yaml``; the run file of each is ``jobs/accuracy/ROW.yaml``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,8 @@ from hpcgnn.recipes import job_files
 from hpcgnn.report.records import read_run
 from hpcgnn.sweep import EACH
 
+TABLE = Path(__file__).with_name("accuracy.yaml")
+
 # Variables of a process that was started by MPI or Slurm, which a process that it starts must not have.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HYDRA_", "MPI_")
 
@@ -37,12 +38,12 @@ LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HYDRA_", "MPI_")
 class Row:
     """A row of the table.
 
-    data: the data set and its protocol. source: name of its folder among the downloads. make: commands that write the
-    partition sets, one a line, run in the row's folder, where ``$source`` is the folder of the data. each: options
-    ``--each`` of the runs, which differ by seed or by split. metrics: names of the metrics of the last line of
-    metrics.jsonl. ours: their recorded mean and standard deviation over the runs. seconds: of training, evaluation and
-    test, one run in the mean, on one rank with two threads. rule: values that need no training, by name. published:
-    values of other programs, with the source, by name.
+    data: the data set and its protocol. source: name of its folder among the downloads. make: commands of bash that
+    write the partition set ``parts``, run in the row's folder, where ``$source`` is the folder of the data. each:
+    options ``--each`` of the runs, which differ by seed or by split; ``$folder`` is the row's folder. metrics: names of
+    the metrics, as in the last line of metrics.jsonl. ours: their recorded mean and standard deviation over the runs.
+    seconds: of a run, in the mean, on one rank with two threads. published: values of other programs, by name with the
+    source, and of rules without training.
     """
 
     data: str
@@ -52,7 +53,6 @@ class Row:
     metrics: list[str]
     ours: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = math.nan
-    rule: dict[str, str] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,9 +80,8 @@ def main(world: World, argv: list[str]) -> int:
     return launch.EXIT_DONE
 
 
-def read_table(folder: Path) -> dict[str, Row]:
+def read_table(path: Path) -> dict[str, Row]:
     """Read the rows by name. Raises ValueError for a key that no row has."""
-    path = folder / "table.yaml"
     try:
         return {name: Row(**row) for name, row in yaml.safe_load(path.read_text()).items()}
     except TypeError as error:
@@ -102,7 +101,7 @@ def _parse(argv: list[str]) -> tuple[AccuracyOptions, dict[str, Row]]:
     )  # fmt: skip
     parser.add_argument("--out", default="", help="JSON file to write the report to (default: none)")
     options = AccuracyOptions(**vars(parser.parse_args(argv)))
-    table = read_table(table_folder())
+    table = read_table(TABLE)
     for name in options.rows:
         if name not in table:
             raise ValueError(f"no row {name!r}; rows are {', '.join(table)}")
@@ -138,19 +137,19 @@ def repeat(name: str, row: Row, options: AccuracyOptions, world: World) -> dict[
 
 
 def make(row: Row, source: Path, folder: Path) -> None:
-    """Run the commands that make the partition sets of a row in its folder, once. source: folder of the downloads.
-    Raises ValueError for a command that fails."""
+    """Run the commands that make the partition set of a row in its folder, once. source: folder of the downloads.
+    Raises ValueError where one fails."""
     done = folder / "made"
     if done.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    for line in row.make.splitlines():
-        words = [word.replace("$source", str(source)) for word in shlex.split(line)]
-        program = [sys.executable, "-m", "hpcgnn"] if words[0] == "hpcgnn" else words[:1]
-        result = subprocess.run([*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True)
-        if result.returncode:
-            raise ValueError(f"in {folder}, {shlex.join(words)}: {result.stderr.strip()}")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment |= {"source": str(source), "PATH": path}
+    script = f"set -euo pipefail\n{row.make}"
+    result = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    if result.returncode:
+        raise ValueError(f"{folder}: the graph could not be made by\n{row.make}{result.stderr.strip()}")
     done.touch()
 
 
@@ -158,11 +157,11 @@ def _new_runs(name: str, row: Row, folder: Path) -> list[str]:
     """Return the command line of the runs of a row."""
     each = [word for option in row.each for word in (EACH, option.replace("$folder", str(folder)))]
     path = [] if any(option.startswith("data.path=") for option in row.each) else ["--data.path", str(folder / "parts")]
-    return ["--config", str(table_folder() / f"{name}.yaml"), *path, *each, "--output.dir", str(folder / "runs")]
+    return ["--config", str(run_files() / f"{name}.yaml"), *path, *each, "--output.dir", str(folder / "runs")]
 
 
-def table_folder() -> Path:
-    """Return the folder of the table and the run files of its rows."""
+def run_files() -> Path:
+    """Return the folder of the run files of the rows."""
     return job_files() / "accuracy"
 
 
@@ -181,7 +180,7 @@ def text(results: dict[str, Any], table: dict[str, Row]) -> str:
             recorded = f"; recorded {_spread(*row.ours[metric])}" if metric in row.ours else ""
             mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
             lines.append(f"  {metric}: {_spread(mean, deviation)} over {len(values)} runs{recorded}")
-        lines += [f"  {name}: {value}" for name, value in (row.rule | row.published).items()]
+        lines += [f"  {source}: {value}" for source, value in row.published.items()]
     return "\n".join(lines)
 
 
