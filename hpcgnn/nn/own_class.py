@@ -64,14 +64,15 @@ def with_remedy(class_path: str) -> Iterator[None]:
 def found_at(path: str, key: str, form: str) -> Any:
     """Return what a dotted path names: the value of a ``key``, package.module.``form``. Raises ValueError."""
     module, _, name = path.rpartition(".")
-    expected = f"it is package.module.{form}, its folder on PYTHONPATH"
     if not module:
-        raise ValueError(f"{key} {path!r}: no module is named; {expected}")
+        raise ValueError(f"{key} {path!r}: no module is named; it is package.module.{form}, its folder on PYTHONPATH")
     with named_errors(path, key):
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"{key} {path!r}: {error}; {expected}") from error
+            raise ValueError(
+                f"{key} {path!r}: {error}; it is package.module.{form}, its folder on PYTHONPATH"
+            ) from error
 
 
 def own_class(class_path: str) -> type[nn.Module]:

@@ -980,6 +980,7 @@ def _check_full_graph(config: StaticConfig) -> None:
     settings = {
         f"task.kind {config.task.kind}": config.task.of_edges and config.task.kind != LINK,
         f"task.loss {config.task.loss}": config.task.over_all,
+        f"model.kind {config.model.kind}": CONVOLUTIONS[config.model.kind].make is None and not config.model.class_path,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
         "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,

@@ -344,7 +344,7 @@ def test_all_that_jobs_need_is_written(tmp_path, capsys):
     assert f"cd {tmp_path}/some; sbatch where/train_tgn.slurm" in told
     assert f"results go into {tmp_path}/some/runs" in told
     source = REPOSITORY / "jobs"
-    wanted = [path for pattern in ("train*", "recipes/*", "sites/*") for path in source.glob(pattern)]
+    wanted = [path for pattern in ("train*", "recipes/*", "accuracy/*", "sites/*") for path in source.glob(pattern)]
     wanted += [source / "lib.sh", source / "clean_start.sh"]
     found = contents(folder)
     assert found.pop("environment.sh") == job_scripts.environment()

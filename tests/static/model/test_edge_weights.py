@@ -144,7 +144,10 @@ def test_weights_below_0_are_refused(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__kind": "gat"}, "for model.kind sage or gcn or gin or rgcn, with aggregator mean or sum, not for gat"),
+        (
+            {"model__kind": "gat"},
+            "for model.kind sage or gcn or lightgcn or gin or gcn2 or rgcn, with aggregator mean or sum, not for gat",
+        ),
         ({"model__aggregator": "max"}, "with aggregator mean or sum"),
         ({"comm__sampling_servers": 1}, "model.edge_weights: sampling servers send no edge columns"),
         ({"train__cuda_graphs": True}, "CUDA graphs do not work with model.edge_weights"),
