@@ -20,6 +20,7 @@ import yaml
 
 from hpcgnn import train
 from hpcgnn.bench import command
+from hpcgnn.comm.launch import environment_without_launcher
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop import launch
@@ -29,9 +30,6 @@ from hpcgnn.report.records import read_run
 from hpcgnn.sweep import EACH
 
 TABLE = Path(__file__).with_name("accuracy.yaml")
-
-# Variables of a process that was started by MPI or Slurm, which a process that it starts must not have.
-LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HYDRA_", "MPI_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +141,8 @@ def make(row: Row, source: Path, folder: Path) -> None:
     if done.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment |= {"source": str(source), "PATH": path}
+    environment = environment_without_launcher() | {"source": str(source), "PATH": path}
     script = f"set -euo pipefail\n{row.make}"
     result = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
     if result.returncode:

@@ -19,6 +19,8 @@ LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JS
 TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
 # Processes between a rank and the terminal that forward what the rank prints: of Open MPI, MPICH and Intel MPI.
 FORWARDERS = re.compile(r"mpirun|mpiexec|prterun|prted|orterun|orted|hydra")
+# How variables begin that a launcher sets for a process, and that a program which it starts must not take for its own.
+OF_A_TASK = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HYDRA_", "MPI_")
 ERASE = "\r\033[K"  # takes the line of a terminal away
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 
@@ -35,6 +37,11 @@ def launched_tasks() -> tuple[str, int]:
 def launched_rank() -> int:
     """Return this process's number among the tasks, 0 without a launcher."""
     return _number(next((name for name in LAUNCHER_RANKS if name in os.environ), ""))
+
+
+def environment_without_launcher() -> dict[str, str]:
+    """Return the environment for a program that a rank starts, and that is no rank."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OF_A_TASK)}
 
 
 def _number(variable: str) -> int:

@@ -39,7 +39,6 @@ from hpcgnn.task.losses import LOSSES
 FULL, FANOUTS = -1, "sampling.fanouts"
 TRAINING, ALL = "train", "all"  # edges that carry messages
 POOLED, LISTED = "pooled", "listed"
-AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 GIVEN = (POOLED, LISTED)  # rankings by the negatives of a file
 AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 WEIGHTED: Final = "weighted"  # the strategy that draws by a column

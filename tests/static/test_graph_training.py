@@ -4,6 +4,7 @@ change (nothing), what is refused."""
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -74,6 +75,27 @@ def run_both(comm, parts: Path, folder: Path, config, context=nullcontext) -> No
         found = trainer.flat.parameter.detach().cpu()
         torch.testing.assert_close(found, reference.flat.parameter.detach(), rtol=1e-9, atol=1e-12)
     comm.Barrier()
+
+
+def resume_both(comm, parts: Path, folder: Path, config) -> None:
+    """Collective. A run that was stopped within an epoch, and begun again on all ranks, or on one, ends as if whole."""
+    trainer, whole, broken = whole_and_stopped(comm, parts, folder, config, 2)
+    if comm.rank == 0:
+        shutil.copytree(broken, folder / "alone")
+        alone = open_graph_trainer(MPI.COMM_SELF, parts, folder / "alone", config)
+        alone.resume()
+        alone.run()
+        assert_same_records(folder / "alone", whole)
+    comm.Barrier()
+    second = open_graph_trainer(comm, parts, broken, config)
+    second.resume()
+    assert 0 < second.progress.step
+    second.run()
+    torch.testing.assert_close(second.flat.parameter, trainer.flat.parameter, rtol=0, atol=0)
+    for kind, table in trainer.session.memory.tables.items():
+        torch.testing.assert_close(second.session.memory.tables[kind].weight, table.weight, rtol=0, atol=0)
+    if comm.rank == 0:
+        assert_same_records(broken, whole)
 
 
 TYPED = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import h5py
 import numpy as np
 import pytest
@@ -11,9 +9,9 @@ import torch
 from link_graphs import facts, friends, shop
 from mpi4py import MPI
 from random_graphs import write_graph
-from static_runs import APART, make_static_parts, open_graph_session, open_graph_trainer, whole_and_stopped
+from static_runs import APART, make_static_parts, open_graph_session
 from test_graph_links import link_config, relation_rows
-from test_graph_training import assert_same_records, run_both
+from test_graph_training import resume_both, run_both
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
@@ -328,20 +326,4 @@ def test_links_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
     make, changes = RESUMED[case]
     parts = make_static_parts(comm, weighted(make), mpi_tmp_path)
     config = link_config(**changes, train__checkpoint_every=2, train__epochs=2)
-    trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 2)
-    if comm.rank == 0:
-        shutil.copytree(broken, mpi_tmp_path / "alone")
-        alone = open_graph_trainer(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", config)
-        alone.resume()
-        alone.run()
-        assert_same_records(mpi_tmp_path / "alone", whole)
-    comm.Barrier()
-    second = open_graph_trainer(comm, parts, broken, config)
-    second.resume()
-    assert 0 < second.progress.step
-    second.run()
-    torch.testing.assert_close(second.flat.parameter, trainer.flat.parameter, rtol=0, atol=0)
-    for kind, table in trainer.session.memory.tables.items():
-        torch.testing.assert_close(second.session.memory.tables[kind].weight, table.weight, rtol=0, atol=0)
-    if comm.rank == 0:
-        assert_same_records(broken, whole)
+    resume_both(comm, parts, mpi_tmp_path, config)

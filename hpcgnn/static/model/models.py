@@ -274,7 +274,7 @@ class InitialRowModel(GraphModel):
             make_convolution(config, sizes, hidden, hidden, number=number + 1) for number in range(config.layers)
         )
         self.output = nn.Linear(hidden, sizes.outputs)
-        self.embedding_hops = config.layers
+        self.embedding_hops, self.sent_columns = config.layers, hidden
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
         rows = self.activation(self._input(batch, inputs, self.config.input_dropout))

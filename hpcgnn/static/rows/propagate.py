@@ -1,6 +1,5 @@
-"""Propagates rows of nodes over the whole graph before training: features that models without messages read (SIGN:
-Frasca et al., Scalable inception graph neural networks, 2020; SSGC: Zhu and Koniusz, Simple spectral graph convolution,
-2021), and labels.
+"""Propagates features of nodes over the whole graph before training, for models without messages (SIGN: Frasca et al.,
+Scalable inception graph neural networks, 2020; SSGC: Zhu and Koniusz, Simple spectral graph convolution, 2021).
 
 A hop sums the rows of the neighbors and of the node itself, each times 1 / sqrt((d_u + 1) (d_v + 1)); with
 ``model.edge_weights``, weights multiply them, as in GcnConv. The rows of remote nodes come by halo exchange. n own
