@@ -84,7 +84,7 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
 
     result = jsonargparse.ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
     add_help_all(result, "show all keys of runs on this kind of graph", lambda: page(help_document(result, kind), True))
-    result.format_help = lambda *_: page(help_document(result, kind), False)  # type: ignore[method-assign]
+    result.format_help = lambda *_: page(help_document(result, kind), False) + "\n"  # type: ignore[method-assign]
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
     # Only for --help: `parse` takes it from the command line before the parser sees it.
     result.add_argument(

@@ -37,9 +37,9 @@ def page(document: dict[str, Any], every: bool) -> str:
     for head, text in document["options"]:
         lines += [f"  {head}", *_indented(text.replace(RECIPES, ", ".join(recipe_names())), width)]
     shown = entries if every else [entries[number] for number in usual]
-    lines += ["", f"keys of runs with --kind {kind}, as options or in a run file:", keys_text(shown, width), ""]
+    lines += ["", f"keys of runs with --kind {kind}, as options or in a run file:", keys_text(shown, width)]
     if not every:
-        lines += [f"{len(entries) - len(usual)} further keys: {program} --kind {kind} --help_all"]
+        lines += ["", f"{len(entries) - len(usual)} further keys: {program} --kind {kind} --help_all"]
     return "\n".join(lines)
 
 
