@@ -41,7 +41,7 @@ class Row:
     options ``--each`` of the runs, which differ by seed or by split; ``$folder`` is the row's folder. metrics: names of
     the metrics, as in the last line of metrics.jsonl. ours: their recorded mean and standard deviation over the runs.
     seconds: of a run, in the mean, on one rank with two threads. published: values of other programs, by name with the
-    source, and of rules without training.
+    source. rules: values of rules without training on the same data.
     """
 
     data: str
@@ -52,6 +52,7 @@ class Row:
     ours: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = math.nan
     published: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +175,13 @@ def text(results: dict[str, Any], table: dict[str, Row]) -> str:
         row = table[name]
         lines += [f"{name}: {row.data}", f"  {found['seconds']:.0f} s for each run (recorded: {row.seconds:.0f} s)"]
         for metric, values in found["metrics"].items():
-            recorded = f"; recorded {_spread(*row.ours[metric])}" if metric in row.ours else ""
+            recorded = f"; recorded {spread(*row.ours[metric])}" if metric in row.ours else ""
             mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
-            lines.append(f"  {metric}: {_spread(mean, deviation)} over {len(values)} runs{recorded}")
-        lines += [f"  {source}: {value}" for source, value in row.published.items()]
+            lines.append(f"  {metric}: {spread(mean, deviation)} over {len(values)} runs{recorded}")
+        lines += [f"  {source}: {value}" for source, value in (row.rules | row.published).items()]
     return "\n".join(lines)
 
 
-def _spread(mean: float, deviation: float = math.nan) -> str:
+def spread(mean: float, deviation: float = math.nan) -> str:
+    """Write a mean and its standard deviation."""
     return f"{mean:.4f}" if math.isnan(deviation) else f"{mean:.4f} ± {deviation:.4f}"

@@ -54,8 +54,8 @@ class TrainConfig:
         seed: Seed of all random numbers, below 2^56.
         precision: Data type of weights and node memory: "float32" or "float64".
         matmul: Precision of products of rows with weights: "float32", "tf32" (inputs rounded to 10 bits of mantissa) or
-            "bf16" (inputs rounded to bfloat16). Sums stay in float32. The rounded products are fast on CUDA devices and
-            slow on others.
+            "bf16" (inputs rounded to bfloat16). Sums stay in float32. "tf32" is fast on CUDA devices alone, "bf16"
+            also on processors with units for it (AVX-512 BF16, AMX).
         cuda_graphs: Launch training steps as CUDA graphs, one for each shape; lengths are padded so that many steps
             share a shape. Needs one rank whose device makes the plans (``sampling.plan_on``). Not for snapshot graphs.
         eval_every: Number of epochs between two validations; the last epoch is always validated.

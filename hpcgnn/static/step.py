@@ -22,7 +22,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
-from hpcgnn.native.products import are_rounded
+from hpcgnn.native.products import add_product, product
 from hpcgnn.native.random import MOST_RELATIONS, StepKey
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
@@ -379,11 +379,11 @@ class GraphQueryTask(GraphStepTask):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """Collective. Compute this rank's share of the loss of a block of queries [b, Z], and the gradient by them; the
         gradient by the candidates is added to ``of_candidates`` [c, Z]."""
-        if self._decoder.is_product and not are_rounded():
+        if self._decoder.is_product:
             # Without autograd, which would make the gradient of candidates anew for every block.
-            share, slope = self._sum(rows @ candidate.T, answers)
-            of_candidates.addmm_(slope.T, rows)
-            return share, slope @ candidate
+            share, slope = self._sum(product(rows, candidate.T), answers)
+            add_product(of_candidates, slope.T, rows)
+            return share, product(slope, candidate)
         rows, others = rows.detach().requires_grad_(), candidate.detach().requires_grad_()
         score = self._decoder.match(rows, others)
         share, slope = self._sum(score.detach(), answers)

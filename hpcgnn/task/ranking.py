@@ -121,8 +121,8 @@ class Candidates:
 
 
 def _is_finite(score: torch.Tensor) -> bool:
-    """Whether all scores are finite; NaN is the least and the most of all."""
-    return score.numel() == 0 or (bool(-math.inf < score.amin()) and bool(score.amax() < math.inf))
+    """Whether all scores are finite. Their sum, which takes one fast pass, is so only then, and nearly always then."""
+    return math.isfinite(score.sum()) or bool(torch.isfinite(score).all())
 
 
 def _reaching(score: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,15 +134,17 @@ def _reaching(score: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
     further work in a few blocks only.
     """
     size = score.shape[1]
-    whole = size - size % BLOCK
-    highest = score[:, :whole].unflatten(1, (-1, BLOCK)).amax(2) if whole else score[:, :0]
+    blocks = size // BLOCK  # with every blocks-th candidate: their maxima are of rows, which are read in order
+    whole = blocks * BLOCK
+    highest = score[:, :whole].unflatten(1, (BLOCK, -1)).amax(1) if whole else score[:, :0]
     if whole < size:
         highest = torch.cat([highest, score[:, whole:].amax(1, keepdim=True)], 1)
     least = torch.full((len(score), 1), -math.inf, dtype=score.dtype, device=score.device)
     if highest.shape[1] > count:
         least = torch.topk(highest, count, sorted=False).values.amin(dim=1, keepdim=True)
     query, block = ((highest >= least) & (highest > -math.inf)).nonzero(as_tuple=True)
-    place = block[:, None] * BLOCK + torch.arange(BLOCK, device=score.device)
+    number = torch.arange(BLOCK, device=score.device)
+    place = torch.where(block[:, None] < blocks, block[:, None] + number * blocks, whole + number)
     values = score[query[:, None], place.clamp(max=size - 1)]
     chosen = (values >= least[query]) & (values > -math.inf) & (place < size)
     return query[:, None].expand_as(place)[chosen], place[chosen]

@@ -18,6 +18,7 @@ ROW = {
     "make": "python -c \"import hpcgnn; hpcgnn.make_synthetic_graph('parts', num_nodes=300)\"\ncp \"$source/note\" .\n",
     "each": ["train.seed=0,1"], "metrics": ["test_accuracy"], "ours": {"test_accuracy": [0.5, 0.25]},
     "published": {"nobody, 2020": "0.9"},
+    "rules": {"the majority": "0.3"},
 }  # fmt: skip
 RUN = {"kind": "static", "model": {"layers": 1, "hidden": 4}, "sampling": {"fanouts": [3]}, "train": {"epochs": 2}}
 
@@ -48,6 +49,7 @@ def test_a_row_is_repeated_once(rows, capsys):
         mean, deviation = statistics.fmean(values), statistics.stdev(values)
         assert f"test_accuracy: {mean:.4f} ± {deviation:.4f} over 2 runs; recorded 0.5000 ± 0.2500" in printed
         assert "nobody, 2020: 0.9" in printed
+        assert "the majority: 0.3" in printed
         (rows / "downloads/here/note").unlink(missing_ok=True)  # which the commands need that make the graph
 
 
@@ -80,3 +82,20 @@ def test_rows_have_run_files_and_are_listed(capsys):
         assert (REPOSITORY / "jobs/accuracy" / f"{name}.yaml").exists()
         assert f"{name:24}{row.data}" in printed
         assert set(row.ours) == set(row.metrics)
+
+
+QUICK = [name for name, row in accuracy.read_table(accuracy.TABLE).items() if row.seconds * 5 < 60]
+
+
+@pytest.mark.serial
+@pytest.mark.long
+@pytest.mark.parametrize("name", QUICK)
+def test_a_row_gives_what_is_recorded(name, shared_data, monkeypatch, tmp_path):
+    """Another processor rounds otherwise: means are within three standard deviations, which are at least 0.003."""
+    row = accuracy.read_table(accuracy.TABLE)[name]
+    monkeypatch.chdir(tmp_path)
+    downloads = shared_data(row.source).parent
+    assert accuracy.main(World.alone(), [name, "--downloads", str(downloads), "--out", "found.json"]) == EXIT_DONE
+    found = json.loads((tmp_path / "found.json").read_text())[name]["metrics"]
+    for metric, (mean, deviation) in row.ours.items():
+        assert statistics.fmean(found[metric]) == pytest.approx(mean, abs=3 * max(deviation, 0.003)), metric

@@ -15,7 +15,8 @@ from mpi4py import MPI
 from test_resident import emulated  # noqa: F401
 
 from data_tools.partition.command import partition
-from hpcgnn.native.products import choose_products, linear, multiply
+from hpcgnn.native import products
+from hpcgnn.native.products import add_product, choose_products, linear, multiply, product
 from hpcgnn.snapshots.model.recurrent import GatedCell, affine, perceptron
 
 pytestmark = pytest.mark.serial
@@ -84,6 +85,20 @@ def test_products_are_near_those_in_float32(device, kind):
         assert one.dtype == torch.float32
         assert float((one - other).abs().max()) < NEAR[kind] * float(other.abs().max())
         assert kind == "tf32" or not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+def test_products_of_bfloat16_are_rounded_sums_of_rounded_factors(monkeypatch, has_units):
+    """On processors that multiply bfloat16 numbers, and on others."""
+    monkeypatch.setattr(products, "_has_bfloat16_units", lambda: has_units)
+    torch.manual_seed(2)
+    left, right = torch.randn(70, 300), torch.randn(300, 90)
+    choose_products("bf16", torch.device("cpu"), torch.float32)
+    expected = left.bfloat16().double() @ right.bfloat16().double()
+    size = left.bfloat16().abs().double() @ right.bfloat16().abs().double()  # what float32 sums are rounded by
+    bound = expected.abs() * 2**-8 + size * 2**-20
+    for found in (product(left, right), add_product(torch.ones(70, 90), left, right) - 1, multiply(left, right)):
+        assert ((found.double() - expected).abs() <= bound + 2**-22).all()
 
 
 def temporal_losses(folder, **changes) -> list[float]:

@@ -22,6 +22,7 @@ from hpcgnn.kinds import KINDS
 from hpcgnn.task.metrics import METRICS
 
 sys.path.insert(0, str(REPOSITORY / "docs" / "_tools"))
+import accuracy
 import interface
 import reference
 import train_help
@@ -57,6 +58,11 @@ def test_every_key_has_a_row(kind):
 def test_the_help_of_training_is_that_of_the_configuration():
     stored = json.loads(train_help.FILE.read_text())
     assert stored == train_help.documents(), "python docs/_tools/train_help.py writes the file anew"
+
+
+def test_the_table_of_accuracy_is_of_the_rows():
+    text = accuracy.PAGE.read_text()
+    assert text == accuracy.page(text), "python docs/_tools/accuracy.py writes the table anew"
 
 
 def test_keys_that_a_resumed_run_may_change_are_marked():
