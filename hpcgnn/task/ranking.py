@@ -130,24 +130,22 @@ def _reaching(score: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
     query reach; none of -inf. The highest scores are among them with all that are equal to the last one, as which of
     equal scores is kept must not depend on the rank.
 
-    The bound is the ``count``-th of the highest scores of blocks of candidates: one fast pass over all scores, and
-    further work in a few blocks only.
+    The bound is the ``count``-th of the highest scores of blocks of candidates, and of the few single ones after the last
+    block: one fast pass over all scores, and further work in a few blocks only.
     """
-    size = score.shape[1]
-    blocks = size // BLOCK  # with every blocks-th candidate: their maxima are of rows, which are read in order
-    whole = blocks * BLOCK
-    highest = score[:, :whole].unflatten(1, (BLOCK, -1)).amax(1) if whole else score[:, :0]
-    if whole < size:
-        highest = torch.cat([highest, score[:, whole:].amax(1, keepdim=True)], 1)
+    whole = score.shape[1] // BLOCK * BLOCK
+    blocks, rest = score[:, :whole].unflatten(1, (-1, BLOCK)) if whole else score[:, :0, None], score[:, whole:]
+    highest = torch.cat([blocks.amax(2) if whole else score[:, :0], rest], 1)
     least = torch.full((len(score), 1), -math.inf, dtype=score.dtype, device=score.device)
     if highest.shape[1] > count:
         least = torch.topk(highest, count, sorted=False).values.amin(dim=1, keepdim=True)
-    query, block = ((highest >= least) & (highest > -math.inf)).nonzero(as_tuple=True)
-    number = torch.arange(BLOCK, device=score.device)
-    place = torch.where(block[:, None] < blocks, block[:, None] + number * blocks, whole + number)
-    values = score[query[:, None], place.clamp(max=size - 1)]
-    chosen = (values >= least[query]) & (values > -math.inf) & (place < size)
-    return query[:, None].expand_as(place)[chosen], place[chosen]
+    query, place = ((highest >= least) & (highest > -math.inf)).nonzero(as_tuple=True)
+    single = place >= blocks.shape[1]
+    query, block, further = query[~single], place[~single], (query[single], place[single] - blocks.shape[1] + whole)
+    values = blocks[query, block]
+    row, column = ((values >= least[query]) & (values > -math.inf)).nonzero(as_tuple=True)
+    within = (query[row], block[row] * BLOCK + column)
+    return torch.cat([within[0], further[0]]), torch.cat([within[1], further[1]])
 
 
 def _first_of_each(found: np.ndarray, count: int) -> np.ndarray:
