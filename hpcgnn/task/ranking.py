@@ -130,8 +130,8 @@ def _reaching(score: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tens
     query reach; none of -inf. The highest scores are among them with all that are equal to the last one, as which of
     equal scores is kept must not depend on the rank.
 
-    The bound is the ``count``-th of the highest scores of blocks of candidates, and of the few single ones after the last
-    block: one fast pass over all scores, and further work in a few blocks only.
+    The bound is the ``count``-th of the highest scores of blocks of candidates, and of the few single ones behind them:
+    one fast pass over all scores, and further work in a few blocks only.
     """
     whole = score.shape[1] // BLOCK * BLOCK
     blocks, rest = score[:, :whole].unflatten(1, (-1, BLOCK)) if whole else score[:, :0, None], score[:, whole:]
