@@ -32,6 +32,7 @@ from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
+from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaselineConfig
 from hpcgnn.task.config import TaskConfig
 from hpcgnn.task.losses import LOSSES
@@ -681,6 +682,38 @@ class GraphTrainConfig(TrainConfig):
     full_graph: bool = False
 
 
+GRAPH_BASELINES: dict[str, Any] = LINK_BASELINES | NODE_BASELINES
+
+
+@dataclass
+class GraphBaselineConfig(LinkBaselineConfig):
+    """A baseline in the place of the model: nothing is trained, validation and test are scored.
+
+    Attributes:
+        kind: Rule to evaluate in place of the model: of links, with eval.ranking destinations or filtered only, or of
+            classes of nodes.
+        exponents: Exponents of baseline link_propagation, by which it divides paths: of the number of edges of the
+            known answer, of the other query, and of the answer. The larger one, the less popular nodes count.
+        l2: Weight of the squared weights of baseline ease. Larger values trust frequent pairs alone.
+        relations: Relations (src.rel.dst) along which baseline label_propagation sends labels; empty: all.
+        steps: Number of steps of baseline label_propagation.
+        alpha: Share of the neighbors' labels in a step of baseline label_propagation; the rest is the node's label.
+    """
+
+    kind: Annotated[str, GRAPH_BASELINES] = ""
+    relations: list[str] = field(default_factory=list)
+    steps: int = 50
+    alpha: float = 0.9
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.steps < 1 or not 0 < self.alpha < 1:
+            raise ValueError(
+                "baseline.steps must be at least 1, and baseline.alpha between 0 and 1, got "
+                f"{self.steps} and {self.alpha}"
+            )
+
+
 @dataclass
 class StaticConfig(Sections):
     """A run on a static graph, typed or not."""
@@ -695,7 +728,7 @@ class StaticConfig(Sections):
     model: GraphModelConfig = field(default_factory=GraphModelConfig)
     train: GraphTrainConfig = field(default_factory=GraphTrainConfig)
     eval: GraphEvalConfig = field(default_factory=GraphEvalConfig)
-    baseline: LinkBaselineConfig = field(default_factory=LinkBaselineConfig)
+    baseline: GraphBaselineConfig = field(default_factory=GraphBaselineConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
@@ -812,10 +845,10 @@ class StaticConfig(Sections):
                 f"eval.negatives_file: {self.eval.negatives_file} is not what it was when the run began (another "
                 "sha256): put the old file back"
             )
-        config = super().evaluated_by(protocol, "", "" if baseline in LINK_BASELINES else baseline, changes)
+        config = super().evaluated_by(protocol, "", "" if baseline in GRAPH_BASELINES else baseline, changes)
         if baseline in ("", self.baseline.kind):
             return config
-        return replace(config, baseline=LinkBaselineConfig(baseline), train=replace(config.train, callbacks=[]))
+        return replace(config, baseline=GraphBaselineConfig(baseline), train=replace(config.train, callbacks=[]))
 
     def sampled_by(self, fanouts: list[int]) -> Sections:
         """Return the configuration with other fanouts of validation and test. Raises ValueError for fanouts that do not
@@ -875,9 +908,12 @@ def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
 
 def _check_baseline(config: StaticConfig) -> None:
     """Raise ValueError for settings that do not go with a rule in place of the model."""
-    if config.task.kind != LINK or config.eval.ranking not in AMONG_ALL:
+    kind = config.baseline.kind
+    if kind in NODE_BASELINES and config.task.kind != NODE:
+        raise ValueError(f"baseline.kind {kind} predicts classes of nodes: use task.kind {NODE}, or leave it empty")
+    if kind in LINK_BASELINES and (config.task.kind != LINK or config.eval.ranking not in AMONG_ALL):
         raise ValueError(
-            f"baseline.kind {config.baseline.kind} ranks links among all nodes: use task.kind {LINK} and eval.ranking "
+            f"baseline.kind {kind} ranks links among all nodes: use task.kind {LINK} and eval.ranking "
             f"{' or '.join(AMONG_ALL)}, or leave it empty"
         )
     settings = {
@@ -886,9 +922,7 @@ def _check_baseline(config: StaticConfig) -> None:
         "train.callbacks": bool(config.train.callbacks),
     }  # fmt: skip
     if used := _used(settings):
-        raise ValueError(
-            f"baseline.kind {config.baseline.kind} scores one task by its training edges: leave out {used}"
-        )
+        raise ValueError(f"baseline.kind {kind} scores one task by its training data: leave out {used}")
 
 
 def _used(settings: dict[str, Any]) -> str:

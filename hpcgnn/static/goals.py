@@ -37,11 +37,13 @@ from hpcgnn.static.config import (
     POOLED,
     REGRESSION,
     SHARED,
+    GraphBaselineConfig,
     StaticConfig,
 )
 from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
+from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.queries import QUERY, make_queries
@@ -167,7 +169,7 @@ class NodeGoal(StaticGoal):
         self.num_outputs = (self.classes or 1) if self._is_alone else hidden
         with together(world, "read task.class_weights"):
             weights = class_weights(task.class_weights, self.classes, config.train.dtype, world.device)
-        self.sum = make_loss(task, weights)
+        self.sum, self._dtype = make_loss(task, weights), config.train.dtype
         self.pools, labeled = {}, has_label(label)
         ids, flat = partition.global_ids(kind), partition.flat_row[partition.of_type(kind)]
         for number, name in enumerate(SPLITS):
@@ -206,6 +208,34 @@ class NodeGoal(StaticGoal):
         output = self.head(outputs[partition.of_type(self.node_type)][place])
         collected.take(LabelScores(output, label).arrays())
         return collected
+
+    def label_scores(
+        self, config: GraphBaselineConfig, graph: StaticGraph
+    ) -> tuple[torch.Tensor, dict[str, int]]:  # fmt: skip
+        """Collective. Score all local nodes [n, C] by a rule that reads the labels of the training nodes; also returns
+        how many nodes of each split no label reaches. Raises DistributedError where labels are not one class a node, or
+        where there are none."""
+        partition, world, pool = graph.partition, graph.world, self.pools[SPLITS[0]]
+        problem = "baseline.kind: there are no training nodes to score by" if pool.total == 0 else ""
+        if self.several:
+            problem = f"baseline.kind {config.kind} is for one class a node, and {self._type_name} has several"
+        if problem:
+            raise DistributedError(problem, user_error=True)
+        with together(world, "baseline"):
+            names = config.relations or [relation.name for relation in partition.relations]
+            relations = [partition.relation_of(name, "baseline.relations") for name in names]
+        shift = int(
+            partition.type_start[self.node_type] - partition.book.of_type(self.node_type).starts[partition.rank]
+        )
+        labels = torch.nn.functional.one_hot(torch.from_numpy(pool.columns["label"]), self.classes)
+        nodes = torch.from_numpy(pool.columns["id"] + shift)
+        make, dtype = NODE_BASELINES[config.kind].make, self._dtype
+        scores, reached = make(partition, graph.channel, relations, config, nodes, labels.to(dtype))
+        unreached = {
+            name: int(world.total(int((~reached[of_split.columns["id"] + shift]).sum())))
+            for name, of_split in self.pools.items()
+        }
+        return scores, unreached
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""

@@ -25,7 +25,14 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare, split_metrics
 from hpcgnn.loop.step_graphs import StepGraphs
-from hpcgnn.static.config import SHARDED, WEIGHTED, GraphSamplingConfig, StaticConfig, message_columns
+from hpcgnn.static.config import (
+    SHARDED,
+    WEIGHTED,
+    GraphBaselineConfig,
+    GraphSamplingConfig,
+    StaticConfig,
+    message_columns,
+)
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.goals import StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
@@ -36,6 +43,7 @@ from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.moments import moments
 from hpcgnn.static.plan import pad_graph_plan
+from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.static.rows.propagate import check_propagation, with_propagated
 from hpcgnn.static.sampler_ranks import Samplers
 from hpcgnn.static.sampling.edges import check_columns
@@ -45,7 +53,6 @@ from hpcgnn.static.sampling.times import describe_times, with_times
 from hpcgnn.static.schema import EDGE_TYPES, adapt, make_schema, needs_of, values_by_task
 from hpcgnn.static.tasks import join_loaders, make_joint_goal
 from hpcgnn.static.whole import FullGraph, FullGraphPass, FullGraphTask, FullPlan, build_full_graph
-from hpcgnn.task.baselines import LinkBaselineConfig
 from hpcgnn.task.goal import Collected
 
 
@@ -82,7 +89,7 @@ def open_session(
     partition, tables = with_propagated(partition, config.features, channel, dtype)
     if config.train.full_graph:
         exact, whole = True, build_full_graph(partition, channel, world.device, message_columns(config), dtype)
-    if whole is not None or not (samplers is None or exact):
+    if (whole is not None and not config.baseline.kind) or not (samplers is None or exact):
         partition = partition.degrees_only()
     graph = StaticGraph(
         path, world, tables, dtype, direction=config.sampling.direction, channel=channel, opened=partition,
@@ -309,20 +316,26 @@ def _exact_scores(session: Session, split: str, stop: Callable[[], bool]) -> Col
 
 
 def baseline_metrics(
-    session: Session, config: LinkBaselineConfig, at: Callable[[str, int], None] | None = None
+    session: Session, config: GraphBaselineConfig, at: Callable[[str, int], None] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Collective. Compute the metrics of validation and test by a baseline, named as a model's. ``at(split, step)``, in
-    place of the watchdog's, is called after every step. Raises DistributedError where it cannot be made."""
-    at, goal = at or session.watchdog.at, session.goal
+    """Collective. Compute the metrics of validation and test by a baseline, named as a model's; of nodes also
+    ``unreached``, the number of nodes of the split that no label reaches. ``at(split, step)``, in place of the
+    watchdog's, is called after every step. Raises DistributedError where it cannot be made."""
+    at, goal, graph = at or session.watchdog.at, session.goal, session.graph
     at("baseline", 0)
     values: dict[str, float] = {}
-    baselines = goal.make_baselines(config, session.graph)
+    unreached: dict[str, int] = {}
+    if config.kind in NODE_BASELINES:
+        scores, unreached = goal.label_scores(config, graph)
+        score = partial(goal.exact_scores, scores)
+    else:
+        score = partial(goal.rank_by_baselines, goal.make_baselines(config, graph))
     for split in SPLITS[1:]:
         steps = count(1)
-        collected = goal.rank_by_baselines(
-            baselines, session.batches[split], session.graph, lambda split=split, steps=steps: at(split, next(steps))
-        )  # fmt: skip
-        values |= {f"{split}_{name}": value for name, value in split_metrics(session, split, collected).items()}
+        collected = score(session.batches[split], graph, lambda split=split, steps=steps: at(split, next(steps)))
+        metrics = split_metrics(session, split, collected)
+        metrics |= {"unreached": unreached[split]} if unreached else {}
+        values |= {f"{split}_{name}": value for name, value in metrics.items()}
     return values
 
 

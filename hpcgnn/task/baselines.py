@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.choices import Part, check_choices
+from hpcgnn.choices import Part, check_choices, tables_of
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.memory import free_bytes
 from hpcgnn.comm.together import together
@@ -344,7 +344,9 @@ class LinkBaselineConfig:
             raise ValueError(f"baseline.l2 must be above 0, got {self.l2}")
         if len(self.exponents) != 3 or not all(map(math.isfinite, self.exponents)):
             raise ValueError(f"baseline.exponents must be three numbers, got {self.exponents}")
-        for name, default in (("l2", 500.0), ("exponents", [0.5, 1.0, 0.5])):
-            if getattr(self, name) != default and name not in LINK_BASELINES[self.kind].options:
+        part: Any = tables_of(type(self))["kind"][self.kind]
+        for each in fields(self):
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if each.name not in ("kind", *part.options) and getattr(self, each.name) != default:
                 kind = self.kind or "empty"
-                raise ValueError(f"baseline.{name}: baseline.kind {kind} does not read it; leave it out")
+                raise ValueError(f"baseline.{each.name}: baseline.kind {kind} does not read it; leave it out")

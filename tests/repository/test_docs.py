@@ -268,6 +268,7 @@ TABLES = {
     "hpcgnn.temporal.model.readout:READOUTS": ("models",), "hpcgnn.temporal.baselines:BASELINES": ("evaluate",),
     "hpcgnn.temporal.eval_negatives:EVAL_NEGATIVES": ("evaluate",), "hpcgnn.snapshots.model:MODELS": ("snapshots",),
     "hpcgnn.task.baselines:LINK_BASELINES": ("static",),
+    "hpcgnn.static.rows.label_propagation:NODE_BASELINES": ("static",),
     "hpcgnn.static.model.convolutions:CONVOLUTIONS": ("static",), "hpcgnn.task.negatives:NEGATIVES": ("static",),
     "hpcgnn.nn.decoders:DECODERS": ("static", "models"),
     "hpcgnn.task.losses:LOSSES": ("static", "models", "snapshots"),

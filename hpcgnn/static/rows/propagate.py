@@ -8,19 +8,23 @@ nodes, F columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.graph.columns import HeldColumn, load
-from hpcgnn.graph.partition import WEIGHT, GraphPartition
-from hpcgnn.static.config import FeatureConfig
+from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.model.convolutions import normalized_sum
+
+if TYPE_CHECKING:
+    from hpcgnn.static.config import FeatureConfig  # which names rules that propagate labels
 
 
 def check_propagation(partition: GraphPartition) -> None:
@@ -56,32 +60,57 @@ def with_propagated(
 
 def propagated(partition: GraphPartition, rows: torch.Tensor, hops: int, channel: Channel) -> Iterator[torch.Tensor]:
     """Collective. Propagate rows [n, F] of the own nodes; yields the rows after each hop."""
-    step = Propagation(partition, channel, rows.dtype)
+    step = Propagation(partition, channel, rows.dtype, [0], self_loop=True)
     for _ in range(hops):
         rows = step(rows)
         yield rows
 
 
 class Propagation:
-    """One hop over a graph of one node type and one relation. Collective to create, and to call on the rows [n, F] of
+    """One hop along some relations, over the nodes of all types at once. The degree of a node is the number of its
+    in-edges of these relations, or the sum of their weights. Collective to create, and to call on the rows [n, F] of
     the own nodes."""
 
-    def __init__(self, partition: GraphPartition, channel: Channel, dtype: torch.dtype):
-        book, rank, (edges,) = partition.book, partition.rank, partition.edges
-        is_remote_source = is_remote(book, rank, 0, edges.src)
-        (remote_nodes,), (source,) = find_remote_nodes(book, rank, [(0, edges.src, is_remote_source)])
-        self._route = Route.plan(book.of_type(0), remote_nodes, channel)
-        weight = edges.columns.get(WEIGHT) if partition.weighs else None
-        weights = None if weight is None else torch.from_numpy(weight)
-        lists, own = (torch.from_numpy(edges.indptr), torch.from_numpy(source)), len(edges.indptr) - 1
-        self._block = Block((Adjacency(0, 0, 0, *lists, weight=weights),), (own + len(remote_nodes),), (own,))
-        (self._degree,) = self._with_remote(torch.from_numpy(partition.in_degree()).to(dtype))
+    def __init__(
+        self, partition: GraphPartition, channel: Channel, dtype: torch.dtype, relations: Sequence[int], self_loop: bool
+    ):
+        """relations: their numbers; self_loop: a node is its own neighbor."""
+        book, rank, self._self_loop = partition.book, partition.rank, self_loop
+        chosen = [(partition.relations[number], partition.edges[number]) for number in relations]
+        sources = [
+            (kind.src_type, edges.src, is_remote(book, rank, kind.src_type, edges.src)) for kind, edges in chosen
+        ]
+        remote_nodes, rows = find_remote_nodes(book, rank, sources)
+        self._route = Route.plan(book, np.concatenate(remote_nodes), channel)
+        # Rows are [own nodes | remote nodes], both type by type.
+        own, start = partition.num_nodes, partition.type_start
+        first_remote = own + np.cumsum([0, *map(len, remote_nodes)])[:-1] - np.diff(start)
+        source = np.concatenate(
+            [
+                row + np.where(remote, first_remote[kind], start[kind])
+                for row, (kind, _, remote) in zip(rows, sources, strict=True)
+            ]
+        )
+        destination = np.concatenate([edges.dst + start[kind.dst_type] for kind, edges in chosen])
+        order, num_rows = np.argsort(destination, kind="stable"), own + len(self._route.requests)
+        weight = _weights(partition, [edges for _, edges in chosen])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(destination, minlength=own))])
+        lists, weights = (torch.from_numpy(indptr), torch.from_numpy(source[order])), torch.from_numpy(weight[order])
+        adjacency = Adjacency(0, 0, 0, *lists, weight=weights if partition.weighs else None)
+        self._block = Block((adjacency,), (num_rows,), (own,))
+        degree = torch.from_numpy(np.bincount(destination, weight, own)).to(dtype)
+        self._degree = torch.cat([degree, *self._route.pull(degree)])
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Collective. Propagate rows."""
-        (reached,) = self._with_remote(rows)
-        return normalized_sum(self._block, reached, self._degree, self_loop=True)
+        reached = torch.cat([rows, *self._route.pull(rows)])
+        return normalized_sum(self._block, reached, self._degree, self._self_loop)
 
-    def _with_remote(self, *own: torch.Tensor) -> list[torch.Tensor]:
-        """Collective. Append the rows of the remote nodes."""
-        return [torch.cat(pair) for pair in zip(own, self._route.pull(*own), strict=True)]
+
+def _weights(partition: GraphPartition, relations: Sequence[InEdges]) -> np.ndarray:
+    """Join the weights [E] float64 of the edges of some relations: 1, or, where ``partition.weighs``, their column."""
+    ones = [np.ones(len(edges.src)) for edges in relations]
+    if not partition.weighs:
+        return np.concatenate(ones)
+    pairs = zip(relations, ones, strict=True)
+    return np.concatenate([edges.columns.get(WEIGHT, one).astype(np.float64) for edges, one in pairs])
