@@ -224,14 +224,15 @@ class GraphModelConfig:
         layers: Number of layers, and so of hops. With sampling, sampling.fanouts has one number for each layer. 0 with
             model.kind none.
         hidden: Width of hidden rows and of learnable node embeddings.
-        heads: Number of attention heads, which must divide hidden; gat and rgat only.
+        heads: Number of attention heads, which must divide hidden; gat, gatv2 and rgat only.
         dropout: Dropout probability of hidden rows. The draws depend on node and column only.
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
         edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
-            rows of neighbors; gat and rgat add a product with them to the scores of attention.
+            rows of neighbors; gat and rgat add a product with them to the scores of attention, gatv2 to the sum of rows
+            that a score is made of.
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
@@ -242,8 +243,8 @@ class GraphModelConfig:
             counted from 1 (lambda of Chen et al., 2020); gcn2 only.
         bases: Number of shared matrices whose sums are the matrices of the relations; 0: a separate matrix for each
             relation. Relational models only.
-        self_loop: Include a node's own row: with gcn and gat, a node is its own neighbor; with rgcn and rgat, its row
-            is added through a matrix.
+        self_loop: Include a node's own row: with gcn, gat and gatv2, a node is its own neighbor; with rgcn and rgat,
+            its row is added through a matrix.
         basis_rows: Learn rows of a node for each basis and for its self-loop, in place of one row and the first layer's
             matrices (Schlichtkrull et al., 2018, one-hot rows). rgcn with bases only, on graphs without features.
         low_memory: Compute relations one after the other, and again in the backward pass, to save memory; rgcn only.

@@ -148,6 +148,7 @@ PLAIN = {
     "labor": {"sampling__strategy": "labor"},
     "weighted": {"sampling__strategy": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
+    "gatv2": {"model__kind": "gatv2"},
     "narrow": {"features__wire": "float16"},
     "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2, **APART},
 }
@@ -161,7 +162,7 @@ def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, c
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("kernels", ["host", pytest.param("emulated", marks=pytest.mark.long)], indirect=True)
-@pytest.mark.parametrize("case", ["gcn", "gat", "residual", "narrow copies", "sage", "rgcn", "rgat"])
+@pytest.mark.parametrize("case", ["gcn", "gat", "gatv2", "residual", "narrow copies", "sage", "rgcn", "rgat"])
 def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, kernels):
     """Batches of one seed: other ranks than its own have no row to compute."""
     parts = make_static_parts(comm, plain if case in PLAIN else typed, mpi_tmp_path)

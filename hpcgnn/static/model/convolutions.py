@@ -55,6 +55,21 @@ def each_edge(lists: EdgeLists) -> EdgeLists:
     return EdgeLists(lists.indptr, torch.arange(count, device=lists.source.device), count)
 
 
+def rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Take rows [., W] at an index [E]; the gradient of a row is a sum in the order of the index."""
+    return native.segment_sum(rows, EdgeLists(torch.arange(len(index) + 1, device=index.device), index, len(rows)))
+
+
+def with_loop_rows(block: Block, rows: torch.Tensor) -> torch.Tensor:
+    """Give the self-loops of ``block.looped`` rows, too: the mean of the rows [E, W] of the destination's other
+    edges."""
+    lists, looped = block.lists, block.looped
+    loops = aggregate(rows, each_edge(lists), None, "mean")
+    place = torch.arange(len(rows), device=rows.device) + lists.destination
+    everything = rows.new_zeros((len(looped.source), rows.shape[1]))
+    return everything.index_copy(0, place, rows).index_copy(0, looped.indptr[1:] - 1, loops)
+
+
 def widened(feature: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
     """Pad features of edges [E, F] with zeros to a width."""
     return functional.pad(feature.to(dtype), (0, width - feature.shape[1]))
@@ -195,9 +210,7 @@ class GinConv(nn.Module):
         lists, messages = block.lists, rows
         if self.edge is not None and block.feature is not None:
             feature = linear(block.feature.to(rows.dtype), self.edge.weight, self.edge.bias)
-            singles = torch.arange(len(feature) + 1, device=feature.device)
-            neighbors = native.segment_sum(rows, EdgeLists(singles, lists.source, lists.num_sources))
-            messages, lists = torch.relu(neighbors + feature), each_edge(lists)
+            messages, lists = torch.relu(rows_at(rows, lists.source) + feature), each_edge(lists)
         mixed = (1 + self.eps) * block.own(rows) + aggregate(messages, lists, block.weight, "sum")
         widened_rows = torch.relu(linear(mixed, self.widen.weight, self.widen.bias))
         out = linear(widened_rows, self.product.weight, self.product.bias)
@@ -233,13 +246,43 @@ class GatConv(nn.Module):
         if self.edge is None or block.feature is None:
             return None
         scores = product(block.feature.to(self.edge.dtype), self.edge)
-        if not self.self_loop:
-            return scores
-        lists, looped = block.lists, block.looped
-        loops = aggregate(scores, each_edge(lists), None, "mean")
-        place = torch.arange(len(scores), device=scores.device) + lists.destination
-        both = scores.new_zeros((len(looped.source), self.heads))
-        return both.index_copy(0, place, scores).index_copy(0, looped.indptr[1:] - 1, loops)
+        return with_loop_rows(block, scores) if self.self_loop else scores
+
+
+class Gatv2Conv(nn.Module):
+    """Attention of H heads as in GatConv, where a score is a product with the sum of the rows of both ends after a
+    leaky ReLU, so that the order of a node's neighbors depends on the node (Brody et al., How attentive are graph
+    attention networks?, 2022). With features of edges, a product with them is in the sum; for a self-loop, the mean
+    over the node's other edges. O columns are stored for every edge."""
+
+    def __init__(self, in_width: int, head_width: int, heads: int, self_loop: bool, concat: bool, edge_width: int = 0):
+        super().__init__()
+        self.heads, self.self_loop, self.concat, width = heads, self_loop, concat, heads * head_width
+        self.source, self.target = nn.Linear(in_width, width), nn.Linear(in_width, width)
+        self.attention = glorot(heads, head_width)
+        self.bias = nn.Parameter(torch.zeros(width if concat else head_width))
+        self.edge = glorot(edge_width, width) if edge_width else None
+        with torch.no_grad():
+            for end in (self.source, self.target):
+                end.weight.copy_(glorot(width, in_width))
+                end.bias.zero_()
+
+    def forward(self, block: Block, rows, degree, rectify: bool = False) -> torch.Tensor:
+        if block.weight is not None:
+            raise ValueError("model.kind gatv2 weighs edges itself: leave edge weights out, or use sage or gcn")
+        lists = block.looped if self.self_loop else block.lists
+        values = linear(rows, self.source.weight, self.source.bias)
+        targets = linear(block.own(rows), self.target.weight, self.target.bias)
+        mixed = rows_at(values, lists.source) + rows_at(targets, lists.destination)
+        if self.edge is not None and block.feature is not None:
+            of_edges = product(block.feature.to(self.edge.dtype), self.edge)
+            mixed = mixed + (with_loop_rows(block, of_edges) if self.self_loop else of_edges)
+        scores = functional.leaky_relu(mixed, 0.2).unflatten(1, self.attention.shape) * self.attention
+        none = values.new_zeros((lists.num_sources, self.heads))
+        # The scores are whole: with slope 1 there is no second leaky ReLU.
+        out = native.graph_attention(values, none, none[: len(lists)], lists, slope=1.0, edge_score=scores.sum(2))
+        out = _join_heads(out, self.heads, self.concat) + self.bias
+        return torch.relu(out) if rectify else out
 
 
 def _join_heads(rows: torch.Tensor, heads: int, concat: bool) -> torch.Tensor:
@@ -460,6 +503,11 @@ def _make_gat(shape: LayerShape) -> GatConv:
     return GatConv(shape.in_width, shape.head_width, model.heads, model.self_loop, shape.concat, shape.edge_width)
 
 
+def _make_gatv2(shape: LayerShape) -> Gatv2Conv:
+    model = shape.config
+    return Gatv2Conv(shape.in_width, shape.head_width, model.heads, model.self_loop, shape.concat, shape.edge_width)
+
+
 def _make_rgcn(shape: LayerShape) -> RelationalConv:
     model, own, width = shape.config, shape.own_rows(), shape.out_width
     weights = shape.weights(width, model.bases)
@@ -542,6 +590,10 @@ CONVOLUTIONS = {
     "gat": ConvolutionPart(
         _make_gat, "attention over neighbors, one relation only (Velickovic et al., GAT, 2018)", attends=True,
         one_relation=True, edge_features=True,
+    ),
+    "gatv2": ConvolutionPart(
+        _make_gatv2, "gat with scores of both ends' rows together, one relation only (Brody et al., GATv2, 2022)",
+        attends=True, one_relation=True, edge_features=True,
     ),
     "rgcn": ConvolutionPart(
         _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, low_memory=True,

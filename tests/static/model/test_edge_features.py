@@ -203,7 +203,7 @@ def test_columns_for_a_class_of_the_users_own(comm, mpi_tmp_path, graph, full_gr
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
-    ({"model__kind": "gcn"}, "model.edge_features is for model.kind sage, gin, gat, rgcn, rgat, not gcn"),
+    ({"model__kind": "gcn"}, "model.edge_features is for model.kind sage, gin, gat, gatv2, rgcn, rgat, not gcn"),
     ({}, "model.edge_features: no relation has a column feat; there are weight"),
 ])  # fmt: skip
 def test_features_that_no_model_reads_are_refused(comm, mpi_tmp_path, changes, reason):

@@ -15,7 +15,7 @@ from hpcgnn.static.model.models import GraphSizes, make_model
 
 pytestmark = pytest.mark.serial
 
-SIMPLE = ("sage", "gcn", "gat")
+SIMPLE = ("sage", "gcn", "gat", "gatv2")
 TYPED = ("sage", "rgcn", "rgat")
 COUNTS, RELATIONS = (30, 20, 0), ((0, 0), (0, 1), (1, 0), (2, 0), (1, 2), (1, 1))
 
