@@ -6,6 +6,7 @@ ends and what its learning rate is are functions of epoch and step alone, so a r
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from hpcgnn.comm.gradients import FlatParameters, GradientSum
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.native.adam import adam_step
 from hpcgnn.native.layers import is_supported
@@ -57,6 +58,33 @@ def clip(gradient: torch.Tensor, longest: float) -> None:
     gradient.mul_(factor.clamp(max=1.0).to(gradient.dtype))
 
 
+def decays(config: TrainConfig, model: torch.nn.Module) -> list[tuple[slice, float]]:
+    """Divide the flat weights of a model, in their order, into slices of one weight decay each. Raises DistributedError
+    for a part of ``train.part_weight_decay`` that the model does not have."""
+    weights = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    for part in config.part_weight_decay:
+        if not any(_is_in(name, part) for name in weights):
+            known = ", ".join(dict.fromkeys(name.partition(".")[0] for name in weights)) or "no weights"
+            message = f"train.part_weight_decay.{part}: the model has no part of this name; it has {known}"
+            raise DistributedError(message, user_error=True)
+    pieces, end = [], 0
+    for decay, names in itertools.groupby(weights, lambda name: _decay_of(name, config)):
+        begin, end = end, end + sum(weights[name] for name in names)
+        pieces.append((slice(begin, end), decay))
+    return pieces
+
+
+def _decay_of(name: str, config: TrainConfig) -> float:
+    """Return the weight decay of a weight: of the part with the longest name, if it is in any."""
+    parts = [part for part in config.part_weight_decay if _is_in(name, part)]
+    return config.part_weight_decay[max(parts, key=len)] if parts else config.weight_decay
+
+
+def _is_in(name: str, part: str) -> bool:
+    """Whether a weight is in a part of the model."""
+    return f"{name}.".startswith(f"{part}.")
+
+
 class FlatOptimizer:
     """Optimizes one flat parameter, the same on all ranks. Collective to create, to sum, to save and to close.
 
@@ -65,6 +93,7 @@ class FlatOptimizer:
     """
 
     def __init__(self, config: TrainConfig, model: torch.nn.Module, world: World, num_steps: int):
+        self._decays = decays(config, model)
         self.flat = FlatParameters(model, num_extras=4)
         self._config, self._num_steps = config, num_steps
         self._groups = -(-num_steps // config.accumulate_steps)  # of every epoch, for the schedule
@@ -124,27 +153,28 @@ class FlatOptimizer:
         return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **averages}
 
     def _step_sgd(self) -> None:
-        sgd(
-            [self.flat.parameter.data], [self.flat.gradient], [self._moments["momentum_buffer"]], fused=True,
-            lr=self.lr, weight_decay=self._config.weight_decay, momentum=MOMENTUM, dampening=0.0, nesterov=False,
-            maximize=False,
-        )  # fmt: skip
+        parameter, gradient, momentum = self.flat.parameter.data, self.flat.gradient, self._moments["momentum_buffer"]
+        for part, weight_decay in self._decays:
+            sgd(
+                [parameter[part]], [gradient[part]], [momentum[part]], fused=True, lr=self.lr,
+                weight_decay=weight_decay, momentum=MOMENTUM, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
 
     def _step_adam(self) -> None:
-        """Step in one pass over the arrays, on the host without the calls around it."""
-        decoupled, weight_decay = self._config.optimizer == "adamw", self._config.weight_decay
-        parameter, gradient = self.flat.parameter.data, self.flat.gradient
+        """Step in one pass over the arrays for each weight decay, on the host without the calls around it."""
+        decoupled, is_native = self._config.optimizer == "adamw", is_supported(self.flat.parameter.data)
+        step_torch: Any = adamw if decoupled else adam
         step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
-        if is_supported(parameter):
-            step += 1
-            options = self.lr, BETAS, EPSILON, weight_decay, decoupled
-            adam_step(parameter, gradient, mean, square, int(step), *options)
-        else:
-            step_torch: Any = adamw if decoupled else adam
-            step_torch(
-                [parameter], [gradient], [mean], [square], [], [step], fused=True, amsgrad=False, beta1=BETAS[0],
-                beta2=BETAS[1], lr=self.lr, weight_decay=weight_decay, eps=EPSILON, maximize=False,
-            )  # fmt: skip
+        for part, weight_decay in self._decays:
+            arrays = [array[part] for array in (self.flat.parameter.data, self.flat.gradient, mean, square)]
+            if is_native:
+                adam_step(*arrays, int(step) + 1, self.lr, BETAS, EPSILON, weight_decay, decoupled)
+            else:  # with a copy of the step, which torch counts up
+                step_torch(
+                    *([array] for array in arrays), [], [step.clone()], fused=True, amsgrad=False, beta1=BETAS[0],
+                    beta2=BETAS[1], lr=self.lr, weight_decay=weight_decay, eps=EPSILON, maximize=False,
+                )  # fmt: skip
+        step += 1
 
     def tensors(self, step: int) -> dict[str, torch.Tensor]:
         """Collective. Return the optimizer's tensors for a checkpoint before ``step``: the moments, the newest learning

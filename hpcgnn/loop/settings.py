@@ -37,6 +37,9 @@ class TrainConfig:
         optimizer: Optimizer of the model's weights: "adam", "adamw", or "sgd" with momentum 0.9.
         weight_decay: Weight decay of all weights of the model: decoupled with "adamw", added to the gradient with
             "adam" and "sgd".
+        part_weight_decay: Weight decay of single parts of the model by name, in place of weight_decay, such as layers:
+            0.01. A part has all weights whose names are its name or begin with it and a dot; where several do, the
+            longest name counts.
         schedule: Learning rate over optimizer steps: "constant", "cosine", "linear", or "step" (times step_decay every
             step_every epochs). "cosine" and "linear" fall to min_lr at the end of the last epoch, so a resumed run
             cannot change its epochs.
@@ -89,6 +92,7 @@ class TrainConfig:
     lr: float = 1e-3
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = 0.0
+    part_weight_decay: dict[str, float] = field(default_factory=dict)
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
     warmup_steps: int = 0
     min_lr: float = 0.0
@@ -129,6 +133,9 @@ class TrainConfig:
         for name, least in LEAST.items():
             if not least <= getattr(self, name) < math.inf:
                 raise ValueError(f"train.{name} must be at least {least}, got {getattr(self, name)}")
+        for name, decay in self.part_weight_decay.items():
+            if not 0 <= decay < math.inf:
+                raise ValueError(f"train.part_weight_decay.{name} must be at least 0, got {decay}")
         if self.epochs > MOST_EPOCHS:
             raise ValueError(
                 f"train.epochs must be at most {MOST_EPOCHS}, the limit of the random numbers, got {self.epochs}"

@@ -15,7 +15,7 @@ from training_runs import assert_same, bipartite, make_config, make_parts, on_ra
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.optimizer import FlatOptimizer, clip, learning_rate, squared_norm
+from hpcgnn.loop.optimizer import FlatOptimizer, clip, decays, learning_rate, squared_norm
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.goal import TrainScores, measure_links
@@ -142,11 +142,10 @@ OPTIMIZERS = {
 }  # fmt: skip
 
 
-def optimizer_config(name: str) -> TrainConfig:
+def optimizer_config(name: str, parts: dict[str, float]) -> TrainConfig:
     return TrainConfig(
-        optimizer=name, epochs=2, lr=0.05, weight_decay=0.1, clip_grad_norm=0.8, accumulate_steps=ACCUMULATE,
-        schedule="cosine",
-        warmup_steps=2,
+        optimizer=name, epochs=2, lr=0.05, weight_decay=0.1, part_weight_decay=parts, clip_grad_norm=0.8,
+        accumulate_steps=ACCUMULATE, schedule="cosine", warmup_steps=2,
     )  # fmt: skip
 
 
@@ -177,18 +176,21 @@ def drive(optimizer: FlatOptimizer, world: World, start: int, stop: int) -> None
         optimizer.step(epoch, step)
 
 
-def expected_weights(name: str) -> torch.Tensor:
+def expected_weights(name: str, parts: dict[str, float]) -> torch.Tensor:
     """By torch's own optimizer, group by group."""
     kind, options = OPTIMIZERS[name]
-    weights, config = torch.cat([p.detach().reshape(-1) for p in make_model().parameters()]), optimizer_config(name)
-    weights.requires_grad_()
-    optimizer = kind([weights], lr=1.0, weight_decay=0.1, **options)
+    weights, config = dict(make_model().named_parameters()), optimizer_config(name, parts)
+    groups = [{"params": [weight], "weight_decay": parts.get(part, 0.1)} for part, weight in weights.items()]
+    optimizer = kind(groups, lr=1.0, **options)
     for number, group in enumerate(g for epoch in draw_gradients() for g in epoch.split(ACCUMULATE)):
-        weights.grad = group.sum(dim=1).mean(dim=0)
-        weights.grad *= min(1.0, 0.8 / weights.grad.norm().item())
-        optimizer.param_groups[0]["lr"] = learning_rate(config, number, 3)
+        gradient = group.sum(dim=1).mean(dim=0)
+        gradient *= min(1.0, 0.8 / gradient.norm().item())
+        for weight, piece in zip(weights.values(), gradient.split([12, 3]), strict=True):
+            weight.grad = piece.view_as(weight).clone()
+        for settings in optimizer.param_groups:
+            settings["lr"] = learning_rate(config, number, 3)
         optimizer.step()
-    return weights.detach()
+    return torch.cat([weight.detach().reshape(-1) for weight in weights.values()])
 
 
 def restored(tensors: dict, weights: torch.Tensor, config: TrainConfig, world: World) -> FlatOptimizer:
@@ -198,14 +200,15 @@ def restored(tensors: dict, weights: torch.Tensor, config: TrainConfig, world: W
     return optimizer
 
 
+@pytest.mark.parametrize("parts", [{}, {"bias": 0.7}], ids=["one decay", "decay of a part"])
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_groups_over_ranks_equal_torch(world, name, native, monkeypatch):
+def test_groups_over_ranks_equal_torch(world, name, native, parts, monkeypatch):
     """Undisturbed; and saved anywhere, also within a group, to go on on these ranks and on one alone. Not native: as on
     a device."""
     if not native:
         monkeypatch.setattr("hpcgnn.loop.optimizer.is_supported", lambda *_: False)
-    expected, config = expected_weights(name), optimizer_config(name)
+    expected, config = expected_weights(name, parts), optimizer_config(name, parts)
     undisturbed = FlatOptimizer(config, make_model(), world, NUM_STEPS)
     drive(undisturbed, world, 0, 2 * NUM_STEPS)
     torch.testing.assert_close(undisturbed.flat.parameter.detach(), expected, rtol=1e-12, atol=1e-14)
@@ -225,6 +228,23 @@ def test_groups_over_ranks_equal_torch(world, name, native, monkeypatch):
         drive(first, world, stop, 2 * NUM_STEPS)  # a checkpoint leaves the run as it was
         torch.testing.assert_close(first.flat.parameter.detach(), expected, rtol=1e-12, atol=1e-14)
         first.close()
+
+
+def test_the_longest_name_of_a_part_counts():
+    """Parts end where names have a dot: 1 is no part of 10."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(11)))
+    found = decays(TrainConfig(weight_decay=0.1, part_weight_decay={"1": 0.2, "1.bias": 0.3, "9.weight": 0.1}), model)
+    assert found == [(slice(0, 6), 0.1), (slice(6, 10), 0.2), (slice(10, 12), 0.3), (slice(12, 66), 0.1)]
+
+
+def test_decays_of_parts_that_a_model_has_not_are_refused(comm, parts, mpi_tmp_path):
+    session = open_session(comm, parts, make_config(train__part_weight_decay={"layers": 0.1}))
+    reason = r"train.part_weight_decay.layers: the model has no part of this name; it has .*updater.*decoder"
+    with pytest.raises(DistributedError, match=reason) as caught:
+        open_trainer(session, mpi_tmp_path)
+    assert caught.value.user_error
+    with pytest.raises(ValueError, match=r"train\.part_weight_decay\.decoder must be at least 0, got -1"):
+        TrainConfig(part_weight_decay={"decoder": -1.0})
 
 
 def test_a_run_of_no_epochs_has_no_test(comm, parts, mpi_tmp_path):
@@ -252,7 +272,7 @@ def test_a_model_without_weights(world):
 
 def test_epochs_of_other_lengths(world):
     """The last group ends with the epoch's own last step, at the last learning rate of an epoch."""
-    config = optimizer_config("adam")
+    config = optimizer_config("adam", {})
     optimizer = FlatOptimizer(config, make_model(), world, NUM_STEPS)
     for num_steps, last_group in ((7, 2), (8, 2), (10, 2), (4, 1)):
         optimizer.start_epoch(num_steps)
@@ -273,7 +293,7 @@ def test_epochs_of_other_lengths(world):
 CASES = {
     "groups, clipped, AdamW": {
         "train__accumulate_steps": 3, "train__clip_grad_norm": 0.3, "train__optimizer": "adamw",
-        "train__weight_decay": 0.1,
+        "train__weight_decay": 0.1, "train__part_weight_decay": {"updater": 0.0, "decoder": 0.3},
         "train__schedule": "cosine", "train__warmup_steps": 3,
     },
     "SGD, whole batches": {"train__optimizer": "sgd", "train__drop_last": True, "train__clip_grad_norm": 0.1},

@@ -99,6 +99,7 @@ def assert_same(folder: Path, reference: list[dict]) -> None:
 
 GROUPED = [
     "--train.accumulate_steps=4", "--train.clip_grad_norm=0.5", "--train.optimizer=adamw", "--train.weight_decay=0.01",
+    '--train.part_weight_decay={"decoder": 0.1}',
     "--train.schedule=cosine", "--train.warmup_steps=3", "--train.min_lr=1e-4", "--train.eval_every=2",
     "--train.monitor=auc", "--train.train_metrics=true", "--train.drop_last=true",
 ]  # fmt: skip

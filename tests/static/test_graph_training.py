@@ -111,7 +111,11 @@ TYPED = {
         "node_embedding__weight_decay": 0.01,
     },
     "embeddings of all": {"node_embedding__types": ["paper", "author"]},
-    "accumulate": {"train__accumulate_steps": 2, "train__clip_grad_norm": 0.1},
+    "accumulate": {
+        "train__accumulate_steps": 2,
+        "train__clip_grad_norm": 0.1,
+        "train__part_weight_decay": {"layers": 0.1},
+    },
     "drop last": {"train__drop_last": True, "eval__batch_size": 7},
 }
 

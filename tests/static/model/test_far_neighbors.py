@@ -101,6 +101,7 @@ TRAINED = {
     "gcn2": DEEP | {"model__dropout": 0.5, "model__input_dropout": 0.2},
     "gcn2 whole": DEEP | {"train__full_graph": True},
     "mean of hops": MEAN | {"model__dropout": 0.5}, "all hops whole": ALL | {"train__full_graph": True},
+    "all hops dropped": ALL | {"model__input_dropout": 0.5},
 }  # fmt: skip
 
 
