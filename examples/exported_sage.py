@@ -23,6 +23,7 @@ COMPUTED = {
     "model.activation": "relu",
     "model.norm": "none",
     "model.residual": False,
+    "model.linear_skip": False,
     "model.edge_features": False,
     "model.edge_weights": False,
     "features.normalize": False,

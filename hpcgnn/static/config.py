@@ -237,6 +237,8 @@ class GraphModelConfig:
         norm: Normalization before each activation or, with residual, before each layer.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
             one.
+        linear_skip: Add a product of a node's own row to the output of each layer, before norm and activation. In place
+            of residual.
         feed_forward: Width of a two-layer network in every block, in units of hidden; 0: none. Needs residual.
         initial_ratio: Share of a node's first row in the sums of every layer; gcn2 only.
         identity_decay: Weight of the matrices of the layers: beta is log(identity_decay / layer + 1), with layers
@@ -263,6 +265,7 @@ class GraphModelConfig:
     activation: Annotated[str, ACTIVATIONS] = "relu"
     norm: Annotated[str, NORMS] = "none"
     residual: bool = False
+    linear_skip: bool = False
     feed_forward: int = 0
     initial_ratio: float = 0.1
     identity_decay: float = 0.5
@@ -306,7 +309,10 @@ class GraphModelConfig:
         part = CONVOLUTIONS[self.kind]
         if part.attends and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
-        between = {"norm": self.norm != "none", "dropout": self.dropout > 0, "residual": self.residual}
+        between = {
+            "norm": self.norm != "none", "dropout": self.dropout > 0, "residual": self.residual,
+            "linear_skip": self.linear_skip,
+        }  # fmt: skip
         if part.averages and (used := _used({f"model.{name}": is_set for name, is_set in between.items()})):
             raise ValueError(f"model.kind {self.kind} has nothing between its layers: leave out {used}")
         if self.bases and not part.relational:
@@ -325,8 +331,14 @@ class GraphModelConfig:
         if self.edge_features and not (self.class_path or part.edge_features):
             kinds = ", ".join(name for name, other in CONVOLUTIONS.items() if other.edge_features)
             raise ValueError(f"model.edge_features is for model.kind {kinds}, not {self.kind}")
-        if part.keeps_first and (self.residual or self.norm != "none"):
-            raise ValueError(f"model.kind {self.kind} has its own residual: leave out model.residual and model.norm")
+        if part.keeps_first and (self.residual or self.linear_skip or self.norm != "none"):
+            raise ValueError(
+                f"model.kind {self.kind} has its own residual: leave out model.residual, model.linear_skip and "
+                "model.norm"
+            )
+        if self.linear_skip and (self.residual or part.make is None):
+            other = "model.residual" if self.residual else f"model.kind {self.kind}, which has no layers"
+            raise ValueError(f"model.linear_skip does not go with {other}: leave one out")
         if not 0 <= self.initial_ratio <= 1 or self.identity_decay <= 0:
             raise ValueError(
                 "model.initial_ratio must be in [0, 1] and model.identity_decay above 0, got "

@@ -95,6 +95,7 @@ TYPED = {
     "low memory": {"model__kind": "rgcn", "model__low_memory": True},
     "rgat": {"model__kind": "rgat", "model__layers": 3},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
+    "linear skips": {"model__linear_skip": True},
     "residual rgat": {"model__kind": "rgat", "model__residual": True, "model__norm": "layer"},
     "embeddings of all": {"node_embedding__types": ["paper", "author"], "node_embedding__optimizer": "adagrad"},
 }
@@ -114,6 +115,8 @@ PLAIN = {
     "gcn": {"model__kind": "gcn", "model__layers": 3},
     "gcn without loops": {"model__kind": "gcn", "model__self_loop": False},
     "gat": {"model__kind": "gat"},
+    "gatv2": {"model__kind": "gatv2"},
+    "linear skips": {"model__kind": "gcn", "model__linear_skip": True, "model__norm": "layer"},
     "residual gat": {"model__kind": "gat", "model__residual": True, "model__norm": "layer"},
     "residual": {"model__residual": True, "model__feed_forward": 1},
     "embeddings": {"node_embedding__types": ["node"]},

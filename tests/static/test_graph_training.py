@@ -148,11 +148,11 @@ def test_rows_of_bases_start_as_matrices_of_all_nodes(comm, mpi_tmp_path):
 PLAIN = {
     "gcn": {"model__kind": "gcn", "model__input_dropout": 0.3, "features__normalize": True},
     "gat": {"model__kind": "gat"},
+    "gatv2": {"model__kind": "gatv2"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "labor": {"sampling__strategy": "labor"},
     "weighted": {"sampling__strategy": "weighted"},
     "three hops": {"sampling__fanouts": [4, 3, 2], "model__layers": 3},
-    "gatv2": {"model__kind": "gatv2"},
     "narrow": {"features__wire": "float16"},
     "narrow copies": {"features__wire": "bfloat16", "features__cache_ratio": 0.2, **APART},
 }

@@ -20,7 +20,7 @@ from hpcgnn.native.products import linear
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, OwnRows
 from hpcgnn.static.model.edge_index import joined_form
 
 
@@ -232,7 +232,8 @@ class AveragedModel(GraphModel):
 
 
 class LayeredModel(GraphModel):
-    """Convolutions with norm, activation and dropout between them; the last one gives the outputs."""
+    """Convolutions with norm, activation and dropout between them; the last one gives the outputs. With linear skips, a
+    product of the own row, by node type, is added to the output of a convolution."""
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
@@ -243,14 +244,18 @@ class LayeredModel(GraphModel):
             make_convolution(config, sizes, before, after, concat=number < last, takes_inputs=number == 0)
             for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
+        self.skips = nn.ModuleList(
+            OwnRows(before, after, len(sizes.inputs))
+            for before, after in itertools.pairwise(widths if config.linear_skip else [])
+        )
         self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(last))
         self.embedding_hops = last  # the last layer makes outputs of them
-        self.rectify = config.activation == "relu" and config.norm == "none"
+        self.rectify = config.activation == "relu" and config.norm == "none" and not config.linear_skip
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
-        if len(inputs) == 1 and not changed and has_kernel(self.layers[0], CONVOLUTIONS):
+        if len(inputs) == 1 and not changed and not self.skips and has_kernel(self.layers[0], CONVOLUTIONS):
             return inputs[0]
         return self._input(batch, inputs, self.config.input_dropout)
 
@@ -258,8 +263,10 @@ class LayeredModel(GraphModel):
         last = number == len(self.norms)
         if number:
             rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
-        rows = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
-        return rows if last or self.rectify else self.activation(self.norms[number](rows))
+        out = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
+        if self.skips:
+            out = out + self.skips[number](block, rows)
+        return out if last or self.rectify else self.activation(self.norms[number](out))
 
 
 class InitialRowModel(GraphModel):

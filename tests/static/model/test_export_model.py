@@ -131,8 +131,8 @@ def test_the_example_standardizes_as_the_run_did(comm, mpi_tmp_path):
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("features.normalize", True), ("model.residual", True), ("model.norm", "layer"), ("model.edge_features", True),
-     ("model.edge_weights", True), ("model.aggregator", "sum"), ("model.kind", "gat")],
+    [("features.normalize", True), ("model.residual", True), ("model.norm", "layer"), ("model.linear_skip", True),
+     ("model.edge_features", True), ("model.edge_weights", True), ("model.aggregator", "sum"), ("model.kind", "gat")],
 )  # fmt: skip
 def test_the_example_refuses_other_models_by_name(tmp_path, key, value):
     """Before it reads weights."""

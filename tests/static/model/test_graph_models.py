@@ -29,7 +29,7 @@ def configs():
     variants = [
         {}, {"norm": "layer", "activation": "elu", "dropout": 0.4, "input_dropout": 0.3}, {"self_loop": False},
         {"residual": True, "norm": "layer", "activation": "gelu", "feed_forward": 2, "dropout": 0.3},
-        {"residual": True},
+        {"residual": True}, {"linear_skip": True, "norm": "layer", "dropout": 0.3},
     ]  # fmt: skip
     kinds = [(False, kind) for kind in SIMPLE] + [(True, kind) for kind in TYPED]
     found = [(typed, config_of(kind=kind, **keys)) for typed, kind in kinds for keys in variants]
@@ -179,6 +179,22 @@ def test_gcn_is_the_normalized_adjacency():
     assert_alike([found], [expected + second.bias], 1e-10)
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_linear_skips_are_added_before_norm_and_activation(typed):
+    """Of a node's row by the matrix of its type."""
+    graph, model, tables = make_case(typed, config_of(linear_skip=True, norm="layer", layers=2), (5, 5, 5))
+    batch = sample_batch(graph, [np.arange(count) for count in graph.counts], [-1, -1])
+    rows = inputs = input_rows(graph, batch, tables)
+    for number, (block, layer, skip) in enumerate(zip(batch.blocks, model.layers, model.skips, strict=True)):
+        skip.bias.data.uniform_()
+        out = layer(block, torch.cat(rows), None).split(block.num_dst)
+        own = [of_type[:count] for of_type, count in zip(rows, block.num_dst, strict=True)]
+        pairs = zip(own, skip.weight, strict=True)
+        rows = [one + own_rows @ matrix + skip.bias for one, (own_rows, matrix) in zip(out, pairs, strict=True)]
+        rows = rows if number else [torch.relu(model.norms[0](of_type)) for of_type in rows]
+    assert_alike(model(batch, inputs), rows, 1e-10)
+
+
 def test_sampled_gcn_is_unbiased_in_the_neighbors_weight():
     """Of d neighbors any k stand for all: the mean over all samples is the whole sum."""
     _, model, _ = make_case(False, config_of(kind="gcn", layers=1))
@@ -322,7 +338,11 @@ def test_dropout_follows_training_step_and_probability():
      ({"dropout": 1.0}, "dropout"), ({"low_memory": True}, "low_memory"), ({"feed_forward": 1}, "residual"),
      ({"layers": 0}, "at least 1"), ({"kind": "rgcn", "basis_rows": True}, "model.bases above 0"),
      ({"kind": "rgcn", "bases": 2, "basis_rows": True, "layers": 1}, "at least 2"),
-     ({"kind": "rgat", "bases": 2, "basis_rows": True}, "basis_rows")],
+     ({"kind": "rgat", "bases": 2, "basis_rows": True}, "basis_rows"),
+     ({"residual": True, "linear_skip": True}, "linear_skip does not go with model.residual"),
+     ({"kind": "none", "layers": 0, "linear_skip": True}, "linear_skip does not go with model.kind none"),
+     ({"kind": "gcn2", "linear_skip": True}, "gcn2 has its own residual"),
+     ({"kind": "lightgcn", "linear_skip": True}, "nothing between its layers: leave out model.linear_skip")],
 )  # fmt: skip
 def test_configuration_is_checked(keys, message):
     with pytest.raises(ValueError, match=message):
