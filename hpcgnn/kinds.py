@@ -13,6 +13,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
+from hpcgnn.snapshots import baselines as snapshot_baselines
 from hpcgnn.snapshots import predict as snapshot_answers
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.session import open_session as open_snapshots
@@ -138,5 +139,7 @@ KINDS = {
         config=SnapshotConfig, data="snapshots", make=_make_snapshots, make_slice=_make_snapshots_slice,
         open=open_snapshots,
         check=snapshot_answers.check, answer=snapshot_answers.answer,
+        baselines=tuple(filter(None, snapshot_baselines.BASELINES)),
+        score_baseline=snapshot_baselines.baseline_metrics,
     ),
 }  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs, check_train_split
+from hpcgnn.snapshots.baselines import BASELINES
 from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, GRAPH, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS, RANKINGS
@@ -75,24 +76,25 @@ class SnapshotInputConfig:
 
     Attributes:
         lags: Number of snapshots, up to the current one, whose target values are inputs.
-        unknown: Treatment of a lag without a target value: "refuse" the data, take the node's "last" known value (0
-            before the first), or "zero".
+        unknown: Treatment of a missing target value among the lags, or where task.target_difference or a baseline needs
+            it: "refuse" the data, take the node's "last" known value (0 before the first), or "zero".
         degrees: Degrees of a node in the snapshot, in and out, as inputs: "none", "log" (log of 1 + degree) or
             "onehot".
         degree_classes: Number of classes of the onehot degrees; the last class has all higher degrees.
+        standardize: Subtract the mean of each input that is not learned and divide by its standard deviation. Both are
+            of all nodes in the training snapshots, and are stored with the model.
     """
 
     lags: int = 0
     unknown: Literal["refuse", "last", "zero"] = "refuse"
     degrees: Literal["none", "log", "onehot"] = "none"
     degree_classes: int = 32
+    standardize: bool = False
 
     def __post_init__(self):
         check_choices("inputs", self)
         if self.lags < 0 or self.degree_classes < 2:
             raise ValueError("inputs.lags must be at least 0, inputs.degree_classes at least 2")
-        if self.unknown != REFUSE and not self.lags:
-            raise ValueError(f"inputs.unknown {self.unknown} is for inputs.lags, which are 0")
 
 
 @dataclass
@@ -259,6 +261,11 @@ class SnapshotTaskConfig(TaskConfig):
             in-degree.
         horizon: Number of snapshots from the last input to the target; 0: the same snapshot; 1: the next one.
         forecast_steps: Number of snapshots predicted at once, the first one task.horizon later; regression only.
+        target_difference: Let the model compute differences to the newest value of the target, in the input snapshot.
+            Losses, metrics and predictions are of the values themselves. Regression only.
+        standardize: Let the model compute standardized numbers: the target is their product with the standard deviation
+            of the training targets (with target_difference, of the differences) plus their mean. Both are of all nodes,
+            and are stored with the model. Regression only.
         undirected: Learn one direction of each edge, drawn for each pair and snapshot, on a graph that has every edge
             in both. Link prediction only.
         new_links: Leave out edges that the last input snapshot already has; link prediction only.
@@ -272,6 +279,8 @@ class SnapshotTaskConfig(TaskConfig):
     target: str = "target"
     horizon: int = 1
     forecast_steps: int = 1
+    target_difference: bool = False
+    standardize: bool = False
     undirected: bool = False
     new_links: bool = False
     negatives: int = 1
@@ -285,6 +294,13 @@ class SnapshotTaskConfig(TaskConfig):
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
         if self.horizon < 0:
             raise ValueError(f"task.horizon must be at least 0, got {self.horizon}")
+        for name in ("target_difference", "standardize"):
+            if getattr(self, name) and self.kind != REGRESSION:
+                raise ValueError(f"task.{name} is for task.kind {REGRESSION}, not {self.kind}: leave it false")
+        if self.target_difference and not self.horizon:
+            raise ValueError(
+                "task.target_difference: with task.horizon 0 the newest value is the target; set task.horizon above 0"
+            )
 
 
 @dataclass
@@ -322,6 +338,20 @@ class SnapshotEvalConfig:
 
 
 @dataclass
+class SnapshotBaselineConfig:
+    """A baseline in the place of the model: nothing is trained, validation and test are scored.
+
+    Attributes:
+        kind: Rule to evaluate in place of the model; regression only.
+    """
+
+    kind: Annotated[str, BASELINES] = ""
+
+    def __post_init__(self):
+        check_choices("baseline", self)
+
+
+@dataclass
 class SnapshotConfig(Sections):
     """A run on a snapshot graph."""
 
@@ -335,6 +365,7 @@ class SnapshotConfig(Sections):
     model: SnapshotModelConfig = field(default_factory=SnapshotModelConfig)
     train: SnapshotTrainConfig = field(default_factory=SnapshotTrainConfig)
     eval: SnapshotEvalConfig = field(default_factory=SnapshotEvalConfig)
+    baseline: SnapshotBaselineConfig = field(default_factory=SnapshotBaselineConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
@@ -353,6 +384,8 @@ class SnapshotConfig(Sections):
             raise ValueError("train.drop_last leaves snapshots out of the state that is carried on; set it false")
         self._check_known()
         self._check_ranking()
+        if self.baseline.kind:
+            self._check_baseline()
         if MODELS[self.model.kind].windowed and not self.model.class_path and not self.sampling.window_size:
             raise ValueError(
                 f"model.kind {self.model.kind} looks back over a window: set sampling.window_size to its length, 2 or "
@@ -362,6 +395,8 @@ class SnapshotConfig(Sections):
     def _check_known(self) -> None:
         """Raise ValueError for settings whose inputs would contain the target."""
         task, horizon, by_nodes = self.task, self.task.horizon, self.data.split_by == NODES
+        if self.inputs.unknown != REFUSE and not (self.inputs.lags or task.target_difference or self.baseline.kind):
+            raise ValueError(f"inputs.unknown {self.inputs.unknown} is for inputs.lags, which are 0")
         if self.inputs.lags and task.kind in (REGRESSION, NODE) and not horizon:
             raise ValueError("inputs.lags include the target of the predicted snapshot: set task.horizon above 0")
         if self.inputs.lags and by_nodes:
@@ -386,6 +421,39 @@ class SnapshotConfig(Sections):
             raise ValueError(f"task.decoder {task.decoder} ranks edges by their types: use eval.ranking filtered")
         if RANKINGS[ranking].whole and (task.undirected or task.new_links):
             raise ValueError(f"eval.ranking {ranking} ranks all edges: leave task.undirected and task.new_links off")
+
+    def _check_baseline(self) -> None:
+        """Raise ValueError for settings that do not go with a rule in place of the model."""
+        kind = f"baseline.kind {self.baseline.kind}"
+        if self.task.kind != REGRESSION:
+            raise ValueError(f"{kind} forecasts numbers of nodes: use task.kind {REGRESSION}, or leave it empty")
+        if not self.task.horizon:
+            raise ValueError(f"{kind} forecasts: set task.horizon above 0")
+        if BASELINES[self.baseline.kind].of_lags and not self.inputs.lags:
+            raise ValueError(f"{kind} is of the last inputs.lags values: set inputs.lags above 0")
+        if self.train.callbacks:
+            raise ValueError(f"train.callbacks follow training, and {kind} trains nothing: leave out train.callbacks")
+        if self.comm.time_groups > 1:
+            raise ValueError(f"{kind}: comm.time_groups divides the steps of a model; leave it 1")
+
+    @property
+    def baseline_name(self) -> str:
+        """The baseline that is evaluated in the place of a model; empty: there is a model."""
+        return self.baseline.kind
+
+    def evaluated_by(
+        self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
+    ) -> SnapshotConfig:  # fmt: skip
+        """Return the configuration with another evaluation, or a baseline in place of the model. Raises ValueError for
+        settings that do not go together."""
+        other = "" if baseline in BASELINES else baseline
+        config: Any = super().evaluated_by(protocol, negatives_file, other, changes)
+        if baseline in ("", self.baseline.kind):
+            return config
+        return replace(
+            config, baseline=SnapshotBaselineConfig(baseline), train=replace(config.train, callbacks=[]),
+            comm=replace(config.comm, time_groups=1),
+        )  # fmt: skip
 
     @property
     def num_groups(self) -> int:

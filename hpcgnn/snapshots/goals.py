@@ -6,8 +6,9 @@ n nodes of this rank, S snapshots, C output columns or classes, r labels of a ta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
+from hpcgnn.snapshots.moments import moments
 from hpcgnn.snapshots.pairs import Reach, reach
+from hpcgnn.snapshots.plan import known_values
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 
+DIFFERENCE = "task.target_difference"
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
 TIME, NODES, GRAPH = "time", "nodes", "graph"
 KEPT = "kept"
@@ -85,18 +89,20 @@ class SnapshotGoal(Goal):
         own = [count(number) if number <= self.last else 0 for number in range(partition.num_snapshots)]
         return world.reduce_array(np.array(own, np.int64))
 
-    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return outputs [n, C] in the units of the source, which conversion may have scaled."""
+    def in_units(self, outputs: torch.Tensor, number: int) -> torch.Tensor:
+        """Turn a model's outputs [n, C] at snapshot ``number`` into predictions, in the units of the source, which
+        conversion may have scaled."""
         return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Labels: value [r], and row [r], the rows that they belong to; rows without a label are absent. Of numbers, row
-    counts through the flattened outputs [n * C]."""
+    counts through the flattened outputs [n * C]. number: the snapshot that they are predicted from."""
 
     row: torch.Tensor
     value: torch.Tensor
+    number: int
 
 
 class LabelGoal(SnapshotGoal):
@@ -153,6 +159,10 @@ class RegressionGoal(LabelGoal):
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.forecast_steps
+        self._of_known = partial(known_values, partition, task.target, config.inputs.unknown)
+        self._differs = task.target_difference
+        if self._differs:
+            self.know(DIFFERENCE)
         _check_unseen(partition, task.target, self._first)
         if never_change(self._series, world):
             raise ValueError(f"task.target {task.target}{UNCHANGED}: {SEEN}")
@@ -175,25 +185,62 @@ class RegressionGoal(LabelGoal):
         if number in self._targets:
             return self._targets[number]
         places, values = (torch.from_numpy(array).to(self._world.device) for array in self._values(number))
-        targets = Targets(places, values.to(self._dtype))
+        targets = Targets(places, values.to(self._dtype), number)
         if self._keeps:
             self._targets[number] = targets
         return targets
 
+    def extend(self, model: nn.Module) -> nn.Module:
+        """Return the model, whose ``standard_target`` turns its outputs into numbers of the target."""
+        self._model = model
+        return model
+
+    def know(self, reader: str) -> None:
+        """Read the values that ``recent`` averages. reader: the key that needs them. Raises ValueError for values that
+        are missing, where ``inputs.unknown`` refuses them."""
+        self._known = self._of_known(reader).reshape(self._series.shape)
+
+    def recent(self, number: int, count: int = 1) -> torch.Tensor:
+        """Compute the mean of the last ``count`` known values up to snapshot ``number``, for every step of the forecast
+        [n, C]; of one, the newest value."""
+        mean = self._known[:, number + 1 - count : number + 1].mean(axis=1, dtype=np.float64)
+        return torch.from_numpy(np.tile(mean, self._steps)).to(self._world.device, self._dtype)
+
+    def moments(self, snapshots: range) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective. Compute the mean and the deviation [C] of all known numbers that a model's outputs stand for, of
+        predictions from ``snapshots``."""
+
+        def read() -> Iterator[np.ndarray]:
+            for number in snapshots:
+                values = self._series[:, number + self._first :][:, : self._steps].reshape(-1, self.num_outputs)
+                yield values - self.recent(number).cpu().numpy() if self._differs else values
+
+        return moments(read, self.num_outputs, self._world)
+
+    def forecast(self, outputs: torch.Tensor, number: int) -> torch.Tensor:
+        """Turn a model's outputs [n, C] at snapshot ``number`` into values of the target."""
+        standard: Any = self._model.standard_target
+        outputs = outputs if standard is None else standard.undone(outputs)
+        return self.recent(number) + outputs if self._differs else outputs
+
     def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
-        outputs = outputs.reshape(-1)
-        known = outputs if len(targets.row) == len(outputs) else outputs[targets.row]
-        return LabelScores(known, targets.value)
+        return self.compare(self.forecast(outputs, targets.number), targets)
+
+    def compare(self, values: torch.Tensor, targets: Targets) -> LabelScores:
+        """Set values [n, C] of the target beside the known ones."""
+        values = values.reshape(-1)
+        return LabelScores(values if len(targets.row) == len(values) else values[targets.row], targets.value)
 
     def no_scores(self) -> LabelScores:
         none = torch.empty(0, dtype=self._dtype, device=self._world.device)
         return LabelScores(none, none)
 
-    def in_units(self, outputs: torch.Tensor) -> torch.Tensor:
-        return self.scale * outputs
+    def in_units(self, outputs: torch.Tensor, number: int) -> torch.Tensor:
+        return self.scale * self.forecast(outputs, number)
 
     def describe(self) -> str:
-        return f"{self.num_outputs} numbers of every node, {self._first} snapshots later"
+        learned = ", learned as differences to the newest value" if self._differs else ""
+        return f"{self.num_outputs} numbers of every node, {self._first} snapshots later{learned}"
 
 
 class NodeLabelGoal(LabelGoal):
@@ -231,7 +278,8 @@ class NodeLabelGoal(LabelGoal):
 
     def want(self, split: str, epoch: int, number: int) -> Targets:
         rows = self._rows(split, number)
-        return Targets(*(torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows])))
+        row, value = (torch.from_numpy(values).to(self._device) for values in (rows, self._at(number)[rows]))
+        return Targets(row, value, number)
 
     def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
         return LabelScores(outputs[targets.row], targets.value)

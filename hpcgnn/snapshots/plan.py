@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.native import Random
 from hpcgnn.snapshots.graph import SnapshotPartition
+from hpcgnn.snapshots.moments import moments
 from hpcgnn.snapshots.neighborhood import Boundary, Builder, Neighborhood, reversed_edges
 
 FRESH = "fresh"
@@ -146,9 +148,9 @@ class SnapshotPlanner:
         return blocks
 
 
-def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.ndarray:
+def known_values(partition: SnapshotPartition, target: str, unknown: str, reader: str = "inputs.lags") -> np.ndarray:
     """Return the series [n, S, ...] of a target, missing numbers filled in as ``unknown`` says, never by later ones.
-    Raises ValueError where missing numbers are refused."""
+    reader: the key that needs them. Raises ValueError where missing numbers are refused."""
     series = partition.series[target]
     known = np.isfinite(series)
     if known.all():
@@ -156,9 +158,9 @@ def _known_lags(partition: SnapshotPartition, target: str, unknown: str) -> np.n
     if unknown == REFUSE:
         row, number = np.argwhere(~known)[0, :2]
         raise ValueError(
-            f"inputs.lags: {target} of the node in row {partition.flat_row[row]} of the graph file is not known in "
+            f"{reader}: {target} of the node in row {partition.flat_row[row]} of the graph file is not known in "
             f"snapshot {number} ({np.count_nonzero(~known)} such numbers at this rank): set inputs.unknown to last or "
-            "zero, or leave inputs.lags 0"
+            f"zero, or leave {reader} {0 if reader == 'inputs.lags' else 'out'}"
         )
     filled = np.where(known, series, 0)
     if unknown == LAST:
@@ -181,7 +183,7 @@ class SnapshotInputs:
         self._config, self._partition = config, partition
         self._dtype, self._device = dtype, device
         self._fixed, self._changing = partition.columns.get(FEATURES), partition.series.get(FEATURES)
-        self._known = _known_lags(partition, target, config.unknown) if config.lags else None
+        self._known = known_values(partition, target, config.unknown) if config.lags else None
 
     @property
     def first(self) -> int:
@@ -202,6 +204,10 @@ class SnapshotInputs:
             pieces.append(self._degrees(number, channel))
         known = [torch.from_numpy(np.ascontiguousarray(piece)).to(self._dtype) for piece in pieces]
         return torch.cat([torch.empty((self._partition.num_nodes, 0), dtype=self._dtype), *known], 1).to(self._device)
+
+    def moments(self, snapshots: range, channel: Channel, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective. Compute the mean and the deviation of each column [F] over all nodes in the snapshots."""
+        return moments(lambda: (self.at(number, channel).cpu().numpy() for number in snapshots), self.width, world)
 
     def _read(self, number: int) -> list[np.ndarray]:
         """Read the columns and lags of a snapshot."""

@@ -176,7 +176,8 @@ def forecast_nodes(
             if embeddings:
                 columns[f"embedding_{name(number)}"] = rows.cpu().numpy()
             else:
-                columns |= _named(session, number, session.goal.in_units(rows).cpu().numpy(), probabilities, name)
+                outputs = session.goal.in_units(rows, number).cpu().numpy()
+                columns |= _named(session, number, outputs, probabilities, name)
     order = np.argsort(partition.flat_row)
     columns = {name: column[order] for name, column in columns.items()}
     return AnswerColumns(partition.flat_row[order], partition.book.num_nodes, columns)

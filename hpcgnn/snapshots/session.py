@@ -19,12 +19,12 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots.config import SnapshotConfig
-from hpcgnn.snapshots.goals import GRAPH, SnapshotGoal
+from hpcgnn.snapshots.goals import GRAPH
 from hpcgnn.snapshots.graph import DEGREE, WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
-from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
+from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes, Standard
 from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.schema import adapt, make_schema, needs_of
@@ -57,7 +57,7 @@ def open_session(
         first = inputs.first + max(0, sampling.window_size - 1)
         splits = goal.splits(config.data, first, partition.splits, config.task.horizon)
     schema = trained or make_schema(config, partition, goal, needs)
-    model, memory = _build_model(config, graph, goal, inputs.width, dtype)
+    model, memory = _build_model(config, graph, goal, inputs, splits["train"], dtype)
     loader = SnapshotLoader(
         graph, "train", splits["train"], train.batch_size, goal.want, goal.roots, sampling=sampling,
         edge_weights=config.model.edge_weights, with_out=model.with_out, drop_last=train.drop_last,
@@ -108,10 +108,13 @@ def _renew(session: Session, stop: Callable[[], bool]) -> bool:
 
 
 def _build_model(
-    config: SnapshotConfig, graph: SnapshotSequence, goal: SnapshotGoal, width: int, dtype: torch.dtype
-) -> tuple[SequenceModel, SequenceRows]:
-    """Collective. Build the model, its state, and learnable inputs beside ``width`` known ones."""
+    config: SnapshotConfig, graph: SnapshotSequence, goal: Any, inputs: SnapshotInputs, trained: range,
+    dtype: torch.dtype,
+) -> tuple[SequenceModel, SequenceRows]:  # fmt: skip
+    """Collective. Build the model, its state, and learnable inputs beside the known ones. trained: the snapshots that
+    training predicts from."""
     world, partition, train, extra = graph.world, graph.partition, config.train, config.node_embedding.dim
+    width = inputs.width
     if extra < 0:
         extra = 0 if width else config.model.hidden
     # The same weights on all ranks, which draw them in one order: those of the model, then those that the goal adds.
@@ -126,6 +129,10 @@ def _build_model(
         if config.model.edge_weights and WEIGHT in partition.edge_columns and not config.model.class_path:
             partition.check_weights()
         whole: Any = goal.extend(model)
+    if config.inputs.standardize and width:
+        model.standard_inputs = Standard(*inputs.moments(trained, graph.channel, world))
+    if config.task.standardize:
+        model.standard_target = Standard(*goal.moments(trained))
     model = whole.to(device=world.device, dtype=dtype)
     share_model(model, world, config.model.class_path)
     learned = SparseEmbedding(

@@ -237,9 +237,9 @@ class SnapshotTask(Task):
         seen = {id(pair): self._neighbors(pair, chain, stale) for pair in plan.blocks.values()}
         whole = {id(pair): self._neighbors(pair, chain) for pair in plan.whole.values()}
         key = StepKey(self._seed, plan.epoch, plan.step, self.model.training)
-        snapshots = {}
+        snapshots, standard = {}, self.model.standard_inputs
         for number, pair in plan.blocks.items():
-            inputs = self.inputs(number)
+            inputs = self.inputs(number) if standard is None else standard(self.inputs(number))
             if learned is not None:
                 inputs = torch.cat([inputs, learned], dim=1)
             smoothed = self._smoothed.setdefault(number, {}) if learned is None else None

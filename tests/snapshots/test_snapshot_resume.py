@@ -21,8 +21,11 @@ KINDS = {
     "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
     "live": {"train__batch_size": 1, "sampling__updates_per_batch": 2, "train__train_metrics": True},
     "normalized": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
+    "standardized differences": {
+        "train__batch_size": 2, "task__target_difference": True, "task__standardize": True, "inputs__standardize": True,
+    },
     "accumulated": {"train__batch_size": 1, "train__accumulate_steps": 3},
-}
+}  # fmt: skip
 
 
 def test_a_run_with_nothing_to_train_on_is_refused(comm, mpi_tmp_path):

@@ -171,6 +171,26 @@ class SequenceSizes:
     history: int = 0
 
 
+class Standard(nn.Module):
+    """Standardizes columns by a mean and a deviation [D], which are stored with the model."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    def __init__(self, mean: torch.Tensor, deviation: torch.Tensor):
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Standardize rows [n, D]."""
+        return (rows - self.mean) / self.deviation
+
+    def undone(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute the rows [n, D] that standardized rows [n, D] stand for."""
+        return self.mean + self.deviation * rows
+
+
 class SequenceModel(nn.Module):
     """Base of the models of snapshots. A custom model is made as Class(config, sizes) and has these attributes and
     methods.
@@ -178,15 +198,20 @@ class SequenceModel(nn.Module):
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors. weighs_edges:
     whether the model weighs edges itself and cannot use their column weight; config: the section ``model``. output: the
     last layer, a module, whose inputs are the embeddings of ``hpcgnn predict``; a model without it has none.
+    standard_inputs, standard_target: how a run standardizes inputs that are not learned, before the model sees them,
+    and the target, after the model's outputs; None: not.
     """
 
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
     with_out = False
     weighs_edges = False
+    standard_inputs: Standard | None
+    standard_target: Standard | None
 
     def __init__(self, config: Any, sizes: SequenceSizes):
         super().__init__()
         self.config, self.sizes = config, sizes
+        self.standard_inputs = self.standard_target = None
 
     def begin(self, inputs: torch.Tensor) -> State:
         """Return the state before the first snapshot, for inputs [n, k, I]."""
