@@ -21,7 +21,7 @@ from hpcgnn.static import pyg
 from hpcgnn.static.batches import LayerBatch
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.inference import PARTS, full_block, skips_forward
+from hpcgnn.static.inference import full_block, missing_layers, skips_forward
 from hpcgnn.static.loader import LoaderOptions
 from hpcgnn.static.model.blocks import Batch
 from hpcgnn.static.model.models import GraphModel
@@ -83,12 +83,9 @@ def _input_rows(graph: StaticGraph, x: Mapping[str, torch.Tensor]) -> Rows:
 
 def _functions_of(model: Any, graph: StaticGraph, rows: Rows, as_data: str) -> list[Layer]:
     """Make the functions of a model's layers. Raises ValueError."""
-    lacking = [name for name in PARTS if not hasattr(model, name)]
-    if lacking:
-        raise ValueError(
-            f"layers: {type(model).__name__} lacks {', '.join(lacking)} of hpcgnn.GraphModel: give a list of functions "
-            "(x, batch), one a layer"
-        )
+    if problem := missing_layers(model):
+        name = type(getattr(model, "module", model)).__name__
+        raise ValueError(f"layers: {name} {problem}: give a list of functions (x, batch), one a layer")
     if skips_forward(type(model)):
         raise ValueError(
             f"layers: {type(model).__name__} has another forward than its base class, which exact outputs would skip: "

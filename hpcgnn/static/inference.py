@@ -81,11 +81,15 @@ def check_layers(model: Any, config: StaticConfig) -> None:
 
 def why_not_by_layers(model: Any, config: StaticConfig) -> str:
     """Say why no layer of a model, or of a configuration of it, can be computed for all nodes; empty: it can."""
-    lacking = [name for name in PARTS if not hasattr(model, name)]
-    if lacking:
+    if problem := missing_layers(model):
         return (
             "exact outputs are computed layer by layer, as are those of train.full_graph: model.class_path "
-            f"{config.model.class_path} lacks {', '.join(lacking)} (see hpcgnn.static.model.models.GraphModel)"
+            f"{config.model.class_path} {problem}"
+        )
+    if not config.train.full_graph and model.num_hops > len(config.sampling.fanouts):
+        return (
+            f"model.class_path {config.model.class_path} has {model.num_hops} layers, but sampling.fanouts "
+            f"{len(config.sampling.fanouts)} numbers: give one number a layer"
         )
     if config.sampling.time_column:
         return (
@@ -98,6 +102,14 @@ def why_not_by_layers(model: Any, config: StaticConfig) -> str:
             "train.full_graph would skip: they call first, step and last; do there what forward adds"
         )
     return ""
+
+
+def missing_layers(model: Any) -> str:
+    """Say what a model lacks to be computed layer by layer, as words after its name; empty: nothing."""
+    lacking = [name for name in PARTS if not hasattr(model, name)]
+    if lacking:
+        return f"lacks {', '.join(lacking)} of hpcgnn.GraphModel"
+    return getattr(model, "problem", "")
 
 
 def skips_forward(model_class: type) -> bool:

@@ -12,7 +12,7 @@ from hpcgnn.graph import files
 from hpcgnn.static.batches import LayerBatch, LinkBatch, NeighborBatch
 from hpcgnn.static.config import OUT
 from hpcgnn.static.graph import StaticGraph
-from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.model.blocks import Block, edge_index
 from hpcgnn.static.model.by_hop import JoinedHops, join_hops
 
 # Names that batches have beside those of Data, and those of Data that are free for columns.
@@ -141,7 +141,7 @@ def _add_edges(
     if not hops:
         store.edge_index = torch.empty((2, 0), dtype=torch.int64, device=device)
         return
-    pairs = torch.cat([_edges(relation) for relation in hops], dim=1)
+    pairs = torch.cat([edge_index(relation) for relation in hops], dim=1)
     identity = torch.cat([relation.edge for relation in hops]).to(device)
     unique = _first_of_each(pairs[1], identity)
     store.edge_index = pairs[:, unique].flip(0) if backward else pairs[:, unique]
@@ -179,13 +179,6 @@ def _first_of_each(destination: torch.Tensor, identity: torch.Tensor) -> torch.T
 def _hop(block: Block) -> dict[int, tuple[torch.Tensor, tuple[int, int]]]:
     """List by relation the edges of a block and its numbers of source and destination nodes."""
     return {
-        relation.relation: (_edges(relation), (block.num_src[relation.src_type], block.num_dst[relation.dst_type]))
+        relation.relation: (edge_index(relation), (block.num_src[relation.src_type], block.num_dst[relation.dst_type]))
         for relation in block.relations
     }
-
-
-def _edges(relation: Adjacency) -> torch.Tensor:
-    """List the edges [2, E] of an adjacency: source, destination."""
-    degree = relation.indptr[1:] - relation.indptr[:-1]
-    destination = torch.repeat_interleave(torch.arange(len(degree), device=degree.device), degree)
-    return torch.stack([relation.source, destination])

@@ -226,7 +226,8 @@ def _build_model(
         relations = tuple((relation.src_type, relation.dst_type) for relation in partition.relations)
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
         names = tuple(files.split_relation(relation.name) for relation in partition.relations)
-        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types), names)
+        predicted = tuple(sorted({kind for each in goal.by_task.values() for kind, _ in each.roots}))
+        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types), names, predicted)
         model: Any = make_model(config.model, sizes)
     if config.features.standardize:
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])

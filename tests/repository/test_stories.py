@@ -51,6 +51,9 @@ PROGRAMS = {
     "a PyG module of typed graphs, trained by the command": (
         "further/typed_module.py", "../static/model/test_edge_index_dict.py::test_links",
     ),
+    "layers of PyG modules, trained on the whole typed graph": (
+        "further/typed_layers.py", "../static/model/test_typed_layers.py::test_links",
+    ),
     "a sweep, a report, a stop, more ranks, a warm start": (
         "further/compare_runs.sh", "test_stories.py::test_compare_runs",
     ),

@@ -185,6 +185,13 @@ class IndexedRows:
         return gather_rows(self.table, self.index)
 
 
+def edge_index(relation: Adjacency) -> torch.Tensor:
+    """List the edges [2, E] of an adjacency: source, destination."""
+    degree = relation.indptr[1:] - relation.indptr[:-1]
+    destination = torch.repeat_interleave(torch.arange(len(degree), device=degree.device), degree)
+    return torch.stack([relation.source, destination])
+
+
 def feature_of(relation: Adjacency) -> torch.Tensor | None:
     """Return the features [E, F] of a relation's edges, or None: their column ``feat``, of any shape [E, ...]."""
     feature = (relation.columns or {}).get(EDGE_FEATURE)

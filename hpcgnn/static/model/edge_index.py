@@ -3,18 +3,20 @@ node types or relations ``forward(x_dict, edge_index_dict)``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from hpcgnn.static.model.blocks import Batch, IndexedRows, feature_of, rows_of
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows, edge_index, feature_of, rows_of
 from hpcgnn.static.model.by_hop import HopEdges, join_hops
+from hpcgnn.static.model.edge_layers import FEATURE, WEIGHT, Arguments, small_graph, try_layers, widths_of
 
-WEIGHT, FEATURE, SEEDS = "edge_weight", "edge_attr", "batch_size"  # further parameters that a forward may have
+SEEDS = "batch_size"  # a further parameter that a forward may have
 KEYS = {WEIGHT: "edge_weights", FEATURE: "edge_features"}  # of the section model, by the parameter that they fill
 NAMED = ("in_channels", "hidden_channels", "num_layers", "out_channels", "metadata")  # parameters of constructors
 
@@ -26,106 +28,184 @@ def joined_form(model_class: type[nn.Module]) -> type[nn.Module] | None:
     return forms.get(" ".join(_parameters(model_class.forward)[1:3]))
 
 
-class EdgeIndexModel(nn.Module):
-    """Calls a module with the rows of a batch's nodes [N, F] and its edges [2, E], in order of hops (see ``by_hop``);
-    the first rows of its result are outputs of the seeds. For graphs of one node type and one relation."""
+class JoinedModel(nn.Module):
+    """Calls a module with the rows of a batch's nodes and with its edges, in order of hops (see ``by_hop``); the first
+    rows of each type in its result are outputs of the seeds of this type.
+
+    ``first``, ``step`` and ``last`` compute the module's ``layers`` one by one, as those of a GraphModel. Stacked rows
+    of narrower types end in zeros; of types that a layer leaves out they are zeros. problem: why layers cannot be
+    computed one by one, as words after the name of the class; empty: they can. widths: see ``try_layers``. takes,
+    gives: the arguments and the result of a layer, in words."""
+
+    takes: str
+    gives: str
+    suffix = ""  # of the further parameters
+
+    def __init__(self, config: Any, sizes: Any, module: nn.Module, further: Collection[str]):
+        """further: the parameters of the forward that are filled, beside nodes and edges. Lazy parameters, as of a
+        convolution with width -1, get their shapes. Raises ValueError for one whose shape stays unknown."""
+        super().__init__()
+        self.module, self.further = module, [name for name in KEYS if name in further]
+        self._counts_seeds, self._outputs = SEEDS in further, sizes.outputs
+        self._types, self._relations = sizes.metadata
+        self._num_relations = len(sizes.relations)
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            with torch.no_grad():
+                self.result(module, small_graph(sizes, self.further, torch.Generator(), torch.float32))
+        lacking = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
+        if lacking:
+            raise ValueError(
+                f"model.class_path {config.class_path}: forward does not use {lacking[0]}, whose width is unknown: "
+                "leave this part out, or give widths in place of -1"
+            )
+        self.widths, self.problem = try_layers(self, sizes)
+
+    def result(self, function: nn.Module, given: Arguments) -> Any:
+        """Call the module, or one of its layers, with the further arguments that it has parameters for."""
+        raise NotImplementedError
+
+    def call(self, function: nn.Module, given: Arguments) -> list[Any]:
+        """Call the module, or one of its layers, and return its result by type."""
+        raise NotImplementedError
+
+    def further_of(self, function: nn.Module, given: Arguments) -> dict[str, list[torch.Tensor | None]]:
+        """Choose the further arguments that a module has parameters for."""
+        parameters = signature(function.forward).parameters
+        takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        names = {name: f"{name}{self.suffix}" for name in given.further}
+        return {names[name]: of for name, of in given.further.items() if takes_all or names[name] in parameters}
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """Compute outputs by type of the last block's nodes [D, outputs] from input rows [S, F] of the first one's."""
+        rows = [rows_of(of_type) for of_type in inputs]
+        like, counts = rows[0], batch.blocks[-1].num_dst
+        joined = join_hops(batch.blocks, like.device)
+        hops = [joined.of_relation(number) for number in range(self._num_relations)]
+        nodes = [of_type[joined.node_places(kind)] for kind, of_type in enumerate(rows)]
+        further = {name: [_joined(of_hops, name, like.dtype) for of_hops in hops] for name in self.further}
+        given = Arguments(nodes, [_index(of_hops, like.device) for of_hops in hops], further, counts[0])
+        results = enumerate(zip(self.call(self.module, given), counts, strict=True))
+        return [self._of_seeds(of_type, count, kind, like) for kind, (of_type, count) in results]
+
+    def _of_seeds(self, rows: Any, count: int, kind: int, like: torch.Tensor) -> torch.Tensor:
+        """Take the rows of the seeds of a type [count, outputs]."""
+        if rows is None and not count:
+            return like.new_empty((0, 0))
+        if not torch.is_tensor(rows) or rows.dim() != 2 or len(rows) < count:
+            raise TypeError(f"forward({self.takes}) must return {self._rows_of(kind)}, not {_form(rows)}")
+        return rows[:count]
+
+    def _rows_of(self, kind: int) -> str:
+        """Describe what a result has to hold."""
+        raise NotImplementedError
+
+    @property
+    def num_hops(self) -> int:
+        """Number of layers."""
+        return max(0, len(self.widths) - 1)
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
+        """Stack the input rows; of one type they stay where they lie."""
+        return inputs[0] if len(inputs) == 1 else self._stack(0, [rows_of(of_type) for of_type in inputs])
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor | IndexedRows) -> torch.Tensor:
+        """Compute layer ``number``: stacked rows [D, .] of a block's destinations, from rows [S, .] of its sources."""
+        stacked, relations = rows_of(rows), {relation.relation: relation for relation in block.relations}
+        of_relation = [relations.get(relation) for relation in range(self._num_relations)]
+        none = torch.empty((2, 0), dtype=torch.int64, device=stacked.device)
+        further = {name: [_values(of, name, stacked.dtype) for of in of_relation] for name in self.further}
+        given = Arguments(
+            [
+                None if width is None else of_type[:, :width]
+                for of_type, width in zip(stacked.split(block.num_src), self.widths[number], strict=True)
+            ],
+            [none if of is None else edge_index(of) for of in of_relation],
+            further,
+        )
+        layers: Any = self.module.layers
+        new = self.call(layers[number], given)
+        if widths_of(new) != self.widths[number + 1]:
+            raise TypeError(
+                f"layers[{number}] returned rows of the widths {widths_of(new)} by type, and {self.widths[number + 1]} "
+                "when the model was made: it must not depend on the numbers of nodes and edges"
+            )
+        rows_of_types = [
+            stacked.new_empty((count, 0)) if of_type is None else of_type[:count]
+            for of_type, count in zip(new, block.num_dst, strict=True)
+        ]
+        return self._stack(number + 1, rows_of_types)
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        """Take outputs [D, outputs] from the last layer's rows."""
+        return rows[:, : self._outputs]
+
+    def _stack(self, number: int, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Stack rows by type, with zeros behind narrower ones."""
+        width = max(width or 0 for width in self.widths[number])
+        return torch.cat([functional.pad(of_type, (0, width - of_type.shape[1])) for of_type in rows])
+
+
+class EdgeIndexModel(JoinedModel):
+    """Runs modules with ``forward(x, edge_index)``, on graphs of one node type and one relation."""
+
+    takes, gives = "x, edge_index", "x"
 
     def __init__(self, model_class: type[nn.Module], config: Any, sizes: Any):
         """Make the module: by names where the class has a parameter in_channels, else as Class(config, sizes). Raises
         ValueError for a graph, a key or a parameter that does not go with it."""
-        super().__init__()
         if (len(sizes.inputs), len(sizes.relations)) != (1, 1):
             raise ValueError(
                 f"model.class_path {config.class_path}: forward(x, edge_index) is for graphs of one node type and one "
                 f"relation, this one has {len(sizes.inputs)} and {len(sizes.relations)}: write "
                 "forward(x_dict, edge_index_dict), such as by torch_geometric.nn.to_hetero (see docs/own_model.md)"
             )
-        self._further = _filled(model_class, config, (*KEYS, SEEDS))
+        further = _filled(model_class, config, (*KEYS, SEEDS))
         named = "in_channels" in _parameters(model_class)
-        self.module = _make(model_class, config, sizes, sizes.inputs[0], named)
+        super().__init__(config, sizes, _make(model_class, config, sizes, sizes.inputs[0], named), further)
 
-    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """Compute outputs of the last block's nodes [D, outputs] from input rows [S, F] of the first one's."""
-        rows, num_seeds = rows_of(inputs[0]), batch.blocks[-1].num_dst[0]
-        joined = join_hops(batch.blocks, rows.device)
-        hops = joined.of_relation(0)
-        index = _index(hops, rows.device)
-        values: dict[str, Any] = {SEEDS: num_seeds, WEIGHT: None, FEATURE: None}
-        if hops:
-            values |= {WEIGHT: _joined(hops, WEIGHT, rows.dtype), FEATURE: _joined(hops, FEATURE, rows.dtype)}
-        further = {name: values[name] for name in self._further}
-        out = self.module(rows[joined.node_places(0)], index, **further)
-        if not torch.is_tensor(out) or out.dim() != 2 or len(out) < num_seeds:
-            found = list(out.shape) if torch.is_tensor(out) else type(out).__name__
-            raise TypeError(f"forward(x, edge_index) must return a tensor with a row for each node, not {found}")
-        return [out[:num_seeds]]
+    def result(self, function: nn.Module, given: Arguments) -> Any:
+        further: dict[str, Any] = {name: of for name, (of,) in self.further_of(function, given).items()}
+        if self._counts_seeds and given.num_seeds is not None:
+            further[SEEDS] = given.num_seeds
+        return function(given.rows[0], given.index[0], **further)
+
+    def call(self, function: nn.Module, given: Arguments) -> list[Any]:
+        return [self.result(function, given)]
+
+    def _rows_of(self, kind: int) -> str:
+        return "a tensor with a row for each node"
 
 
-class EdgeIndexDictModel(nn.Module):
-    """Calls a module with the rows of a batch's nodes by type, {name: [N, F]}, and its edges by relation, {(source,
-    name, destination): [2, E]}, in order of hops as in ``EdgeIndexModel``; the first rows of each type in its result
-    are outputs of the seeds of this type."""
+class EdgeIndexDictModel(JoinedModel):
+    """Runs modules with ``forward(x_dict, edge_index_dict)``: rows by type, {name: [N, F]}, and edges by relation,
+    {(source, name, destination): [2, E]}."""
+
+    takes, gives, suffix = "x_dict, edge_index_dict", "x_dict", "_dict"
 
     def __init__(self, model_class: type[nn.Module], config: Any, sizes: Any):
-        """Make the module: by names where its constructor has a parameter of these, else as Class(config, sizes). Lazy
-        parameters, as of a convolution with width -1, get their shapes. Raises ValueError for a key or a parameter that
-        does not go with it."""
-        super().__init__()
-        self._types, self._relations = sizes.metadata
-        self._further = _filled(model_class, config, [f"{name}_dict" for name in KEYS])
-        widths, names = dict(zip(self._types, sizes.inputs, strict=True)), _parameters(model_class)
-        self.module = _make(model_class, config, sizes, widths, not set(names).isdisjoint(NAMED))
-        if any(is_lazy(parameter) for parameter in self.module.parameters()):
-            edge = torch.zeros((2, 1), dtype=torch.int64)
-            with torch.no_grad():
-                self.module(
-                    {name: torch.zeros(1, width) for name, width in widths.items()},
-                    dict.fromkeys(self._relations, edge),
-                    **self._first_further(sizes),
-                )
-        lacking = [name for name, parameter in self.module.named_parameters() if is_lazy(parameter)]
-        if lacking:
-            raise ValueError(
-                f"model.class_path {config.class_path}: forward does not use {lacking[0]}, whose width is unknown: "
-                "leave this part out, or give widths in place of -1"
-            )
+        """Make the module: by names where its constructor has a parameter of these, else as Class(config, sizes).
+        Raises ValueError for a key or a parameter that does not go with it."""
+        further = _filled(model_class, config, [f"{name}{self.suffix}" for name in KEYS])
+        widths, names = dict(zip(sizes.types, sizes.inputs, strict=True)), _parameters(model_class)
+        module = _make(model_class, config, sizes, widths, not set(names).isdisjoint(NAMED))
+        super().__init__(config, sizes, module, [name.removesuffix(self.suffix) for name in further])
 
-    def _first_further(self, sizes: Any) -> dict[str, dict]:
-        """Make weights and features of one edge of each relation."""
-        features = zip(self._relations, sizes.edges, strict=False)  # sizes.edges is empty where none are read
-        made: dict[str, dict] = {
-            f"{WEIGHT}_dict": dict.fromkeys(self._relations, torch.zeros(1)),
-            f"{FEATURE}_dict": {relation: torch.zeros(1, width) for relation, width in features if width},
+    def result(self, function: nn.Module, given: Arguments) -> Any:
+        nodes = {name: rows for name, rows in zip(self._types, given.rows, strict=True) if rows is not None}
+        further = {
+            name: {relation: of for relation, of in zip(self._relations, values, strict=True) if of is not None}
+            for name, values in self.further_of(function, given).items()
         }
-        return {name: made[name] for name in self._further}
+        return function(nodes, dict(zip(self._relations, given.index, strict=True)), **further)
 
-    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
-        """Compute outputs by type of the last block's nodes [D, outputs] from input rows [S, F] of the first one's."""
-        rows = [rows_of(of_type) for of_type in inputs]
-        joined = join_hops(batch.blocks, rows[0].device)
-        hops = {relation: joined.of_relation(number) for number, relation in enumerate(self._relations)}
-        nodes = {name: rows[kind][joined.node_places(kind)] for kind, name in enumerate(self._types)}
-        edges = {relation: _index(of_relation, rows[0].device) for relation, of_relation in hops.items()}
-        further: dict[str, dict] = {}
-        for name in self._further:
-            values = {relation: _joined(of, name.removesuffix("_dict"), rows[0].dtype) for relation, of in hops.items()}
-            further[name] = {relation: column for relation, column in values.items() if column is not None}
-        out = self.module(nodes, edges, **further)
-        counts = batch.blocks[-1].num_dst
-        return [self._of_type(out, name, count, rows[0]) for name, count in zip(self._types, counts, strict=True)]
+    def call(self, function: nn.Module, given: Arguments) -> list[Any]:
+        out = self.result(function, given)
+        if not isinstance(out, Mapping):
+            raise TypeError(f"forward({self.takes}) must return {self._rows_of(0)}, not {_form(out)}")
+        return [out.get(name) for name in self._types]
 
-    def _of_type(self, out: Any, name: str, count: int, like: torch.Tensor) -> torch.Tensor:
-        """Take the rows of the seeds of a type [count, outputs]."""
-        rows = out.get(name) if isinstance(out, Mapping) else out
-        if isinstance(out, Mapping) and rows is None and not count:
-            return like.new_empty((0, 0))
-        if not isinstance(out, Mapping) or not torch.is_tensor(rows) or rows.dim() != 2 or len(rows) < count:
-            found = list(rows.shape) if torch.is_tensor(rows) else type(rows).__name__
-            raise TypeError(
-                f"forward(x_dict, edge_index_dict) must return a dictionary with a row for each node of {name}, not "
-                f"{found}"
-            )
-        return rows[:count]
+    def _rows_of(self, kind: int) -> str:
+        return f"a dictionary with a row for each node of {self._types[kind]}"
 
 
 def _filled(model_class: type[nn.Module], config: Any, names: Sequence[str]) -> set[str]:
@@ -165,9 +245,22 @@ def _index(hops: list[HopEdges], device: torch.device) -> torch.Tensor:
 
 def _joined(hops: list[HopEdges], name: str, dtype: torch.dtype) -> torch.Tensor | None:
     """Join the weights [E] or the features [E, F] of the edges of all hops, if there are any."""
-    of_hop = [(hop.relation.weight if name == WEIGHT else feature_of(hop.relation), hop.place) for hop in hops]
+    of_hop = [(_values(hop.relation, name, dtype), hop.place) for hop in hops]
     pieces = [values[place] for values, place in of_hop if values is not None]
-    return torch.cat(pieces).to(dtype) if pieces else None
+    return torch.cat(pieces) if pieces else None
+
+
+def _values(relation: Adjacency | None, name: str, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return the weights [E] or the features [E, F] of an adjacency's edges, if there are any."""
+    if relation is None:
+        return None
+    values = relation.weight if name == WEIGHT else feature_of(relation)
+    return None if values is None else values.to(dtype)
+
+
+def _form(found: Any) -> str:
+    """Describe a result: the shape of a tensor, or the type."""
+    return str(list(found.shape)) if torch.is_tensor(found) else type(found).__name__
 
 
 def _parameters(function: Any) -> list[str]:

@@ -28,7 +28,8 @@ from hpcgnn.static.model.edge_index import joined_form
 class GraphSizes:
     """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
     relations as (src_type, dst_type), the width of the output, the widths of the features of edges by relation (0:
-    none, or none are read), and the names of the node types and of the relations."""
+    none, or none are read), the names of the node types and of the relations, and the numbers of the node types that
+    the task needs outputs of (none: all)."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
@@ -36,6 +37,7 @@ class GraphSizes:
     edges: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
     names: tuple[tuple[str, str, str], ...] = ()
+    predicted: tuple[int, ...] = ()
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:

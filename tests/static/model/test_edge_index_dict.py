@@ -188,7 +188,7 @@ def test_links(comm, mpi_tmp_path):
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"model__edge_weights": True}, "the forward of typed_module.TypedSAGE has no parameter edge_weight_dict"),
-    ({"train__full_graph": True}, r"layer by layer, .*\.TypedSAGE lacks num_hops, first, step, last"),
+    ({"train__full_graph": True}, r"layer by layer, .*\.TypedSAGE has no torch.nn.ModuleList layers"),
     ({"model__class_path": f"{__name__}.Weighing"}, "nothing fills edge_weight_dict of its .* model.edge_weights true"),
     ({"model__class_path": f"{__name__}.Unused"}, r"Unused: forward does not use layers\.0\..*: leave this part out"),
 ])  # fmt: skip
