@@ -166,7 +166,7 @@ class FlatOptimizer:
         step_torch: Any = adamw if decoupled else adam
         step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
         for part, weight_decay in self._decays:
-            arrays = [array[part] for array in (self.flat.parameter.data, self.flat.gradient, mean, square)]
+            arrays: Any = [array[part] for array in (self.flat.parameter.data, self.flat.gradient, mean, square)]
             if is_native:
                 adam_step(*arrays, int(step) + 1, self.lr, BETAS, EPSILON, weight_decay, decoupled)
             else:  # with a copy of the step, which torch counts up
