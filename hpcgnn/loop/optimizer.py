@@ -166,9 +166,10 @@ class FlatOptimizer:
         step_torch: Any = adamw if decoupled else adam
         step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
         for part, weight_decay in self._decays:
-            arrays: Any = [array[part] for array in (self.flat.parameter.data, self.flat.gradient, mean, square)]
+            arrays = [array[part] for array in (self.flat.parameter.data, self.flat.gradient, mean, square)]
             if is_native:
-                adam_step(*arrays, int(step) + 1, self.lr, BETAS, EPSILON, weight_decay, decoupled)
+                options = int(step) + 1, self.lr, BETAS, EPSILON, weight_decay, decoupled
+                adam_step(arrays[0], arrays[1], arrays[2], arrays[3], *options)
             else:  # with a copy of the step, which torch counts up
                 step_torch(
                     *([array] for array in arrays), [], [step.clone()], fused=True, amsgrad=False, beta1=BETAS[0],
