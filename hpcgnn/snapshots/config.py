@@ -121,7 +121,8 @@ class SnapshotModelConfig:
             describe.
         kind: Model of the sequence of snapshots.
         layers: Number of graph convolutions one after the other. With gconv_gru, gconv_lstm, dcrnn and tgcn_joint:
-            number of recurrent units.
+            number of recurrent units. With graph_wavenet: number of layers, which look back over 2 to this power
+            snapshots.
         hidden: Width of the hidden rows.
         order: Number of terms of a graph filter: the rows, then 1, 2, .. steps along the edges. gconv_gru, gconv_lstm
             and dcrnn only.

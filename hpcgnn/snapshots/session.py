@@ -122,7 +122,7 @@ def _build_model(
     with together(world, "build the model"):
         if width + extra == 0:
             raise ValueError("nodes have no inputs: set inputs.degrees, inputs.lags or node_embedding.dim")
-        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size)
+        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size, extra)
         model = make_model(config.model, sizes)
         if model.weighs_edges and config.model.edge_weights and WEIGHT in partition.edge_columns:
             raise ValueError(f"{config.model_name} computes its edge weights: set model.edge_weights false")

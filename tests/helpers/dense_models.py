@@ -183,6 +183,24 @@ def filtered_gru(around):
     return model
 
 
+def graph_wavenet(p, a, x, config):
+    learned = x[0][:, -len(p["adjacency.source"]) :]
+    ends = learned @ p["adjacency.target"], learned @ p["adjacency.source"]
+    adjacency = torch.softmax(torch.relu(ends[0] @ ends[1].T), 1)
+    rows, total = {t: output(p, some, "enter") for t, some in enumerate(x)}, 0
+    for i in range(config.layers):
+        above = {}
+        for t in sorted(set(rows) & {t + 2**i for t in rows}):
+            both = torch.cat([rows[t - 2**i], rows[t]], 1) @ p[f"gates.{i}"] + p[f"gate_bias.{i}"]
+            candidate, gate = both.chunk(2, 1)
+            gated = torch.tanh(candidate) * torch.sigmoid(gate)
+            reached = [torch.matrix_power(adjacency, power) @ gated for power in range(1, config.order)]
+            terms = torch.cat([walks(a[t], gated, config.order), *reached], 1)
+            above[t] = rows[t] + terms @ p[f"weight.{i}"] + p[f"bias.{i}"]
+        rows, total = above, total + above[len(x) - 1] @ p[f"skip.{i}"]
+    return [output(p, torch.relu(output(p, torch.relu(total), "end")))]
+
+
 def gconv_lstm(p, a, x, config):
     width, rows_of = config.hidden, list(x)
     for layer in range(config.layers):
@@ -244,5 +262,5 @@ DENSE = {
     "gcn": gcn, "sage": sage, "gat": gat, "tgcn": tgcn, "tgcn_joint": filtered_gru(convolved),
     "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm, "dcrnn": filtered_gru(walks),
     "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False), "evolvegcn_h": evolvegcn(True), "roland": roland,
-    "dysat": dysat,
+    "dysat": dysat, "graph_wavenet": graph_wavenet,
 }  # fmt: skip

@@ -119,7 +119,8 @@ def configured(kind, history=0, batch_size=5, embedding=2, **changes):
 
 @pytest.mark.parametrize(
     ("kind", "changes", "history"),
-    [(*case, history) for case in CASES for history in (0, 3) if history or case[0] in CARRIED],
+    [(*case, history) for case in CASES for history in (0, 3) if history or case[0] in CARRIED]
+    + [("graph_wavenet", {"layers": 2, "order": 3}, 4)],
     ids=str,
 )
 def test_model_is_the_dense_one(comm, parts, kind, changes, history):
@@ -219,7 +220,7 @@ def test_what_does_not_fit_is_refused():
         make_config(model__kind="lstm")
     with pytest.raises(ValueError, match=r"model\.norm batch is for model\.kind gcn, sage, .*; got tgcn"):
         configured("tgcn", norm="batch")
-    with pytest.raises(ValueError, match=r"model\.order 3 is for model\.kind gconv_gru, gconv_lstm, dcrnn; got tgcn"):
+    with pytest.raises(ValueError, match=r"model\.order 3 is for .* gconv_lstm, dcrnn, graph_wavenet; got tgcn"):
         configured("tgcn", order=3)
     with pytest.raises(ValueError, match=r"model\.update concat is for model\.kind roland; got gcn"):
         configured("gcn", update="concat")
@@ -270,6 +271,29 @@ def test_help_has_a_line_for_every_key(capsys):
 
 def test_a_row_trains(comm, parts, halved):
     assert_like_one_rank(comm, parts(True), configured(halved, norm="batch"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"embedding": 0}, r"learns an adjacency: set node_embedding\.dim above 0"),
+        (
+            {"history": 3, "layers": 2},
+            r"back over 4 snapshots with model\.layers 2: set sampling\.window_size to 4",
+        ),
+        ({"order": 1}, r"needs model\.order 2 or more"),
+    ],
+)
+def test_graph_wavenet_refuses_what_leaves_nothing_to_learn(comm, parts, changes, reason):
+    with pytest.raises(DistributedError, match=reason):
+        open_session(comm, parts(True), configured("graph_wavenet", **{"history": 3, **changes}))
+
+
+def test_a_learned_adjacency_trains_as_on_one_rank(comm, parts):
+    """Over an epoch of several steps with dropout, in windows that share snapshots; then validation."""
+    config = configured("graph_wavenet", history=4, batch_size=1, layers=2, dropout=0.3)
+    config.data.val_snapshots = 1
+    assert_like_one_rank(comm, parts(True), config)
 
 
 def test_attention_refuses_weights(comm, parts):

@@ -21,6 +21,9 @@ KINDS = {
     "stale rows": {"train__batch_size": 2, "sampling__halo_staleness": 1, "model__layers": 2},
     "live": {"train__batch_size": 1, "sampling__updates_per_batch": 2, "train__train_metrics": True},
     "normalized": {"train__batch_size": 2, "model__kind": "roland", "model__norm": "batch"},
+    "learned adjacency": {
+        "sampling__window_size": 3, "train__batch_size": 3, "model__kind": "graph_wavenet", "node_embedding__dim": 3,
+    },
     "standardized differences": {
         "train__batch_size": 2, "task__target_difference": True, "task__standardize": True, "inputs__standardize": True,
     },

@@ -14,6 +14,7 @@ from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.model.recurrent import A3TGCN, MPNNLSTM, TGCN
 from hpcgnn.snapshots.model.roland import ROLAND
 from hpcgnn.snapshots.model.stacks import DySAT, PlainGAT, PlainGCN, PlainSAGE
+from hpcgnn.snapshots.model.wavenet import GraphWaveNet
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,16 @@ MODELS = {
     "gconv_gru": ModelPart(GConvGRU, "GRU of Chebyshev filters (Seo et al. 2018)", ("order",)),
     "gconv_lstm": ModelPart(GConvLSTM, "LSTM of Chebyshev filters (Seo et al. 2018)", ("order",)),
     "dcrnn": ModelPart(DCRNN, "GRU of random walks along in-edges and out-edges (Li et al. 2018)", ("order",)),
+    "graph_wavenet": ModelPart(
+        GraphWaveNet, "gated convolutions over time, random walks and a learned adjacency (Wu et al. 2019)", ("order",),
+        windowed=True,
+    ),
     "mpnn_lstm": ModelPart(MPNNLSTM, "two LSTM layers over graph convolutions (Panagopoulos et al. 2021)", ("norm",)),
     "evolvegcn_o": ModelPart(EvolveGCNO, "GCN whose matrices a GRU updates (Pareja et al. 2020)"),
     "evolvegcn_h": ModelPart(EvolveGCNH, "evolvegcn_o whose GRU reads the best-scored rows (Pareja et al. 2020)"),
     "roland": ModelPart(ROLAND, "GraphSAGE with updates of its hidden rows (You et al. 2022)", ("update", "norm")),
     "dysat": ModelPart(DySAT, "gat, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True),
-}
+}  # fmt: skip
 
 
 def make_model(config: Any, sizes: SequenceSizes) -> SequenceModel:

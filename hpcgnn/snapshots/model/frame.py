@@ -164,11 +164,13 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SequenceSizes:
-    """Columns of the inputs and of the outputs; history: snapshots of a window, 0: state is carried on."""
+    """Columns of the inputs and of the outputs; history: snapshots of a window, 0: state is carried on; learned: number
+    of columns, the last ones of the inputs, that are learnable embeddings."""
 
     inputs: int
     outputs: int
     history: int = 0
+    learned: int = 0
 
 
 class Standard(nn.Module):
