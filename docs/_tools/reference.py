@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +20,10 @@ from data_tools.source import spec
 from hpcgnn import keys as run_keys
 from hpcgnn.__main__ import COMMANDS
 from hpcgnn.bench.__main__ import COMMANDS as BENCHES
+from hpcgnn.bench.__main__ import main as bench
+from hpcgnn.comm.world import World
 from hpcgnn.kinds import KINDS
+from hpcgnn.loop.launch import Answered
 from hpcgnn.task.metrics import METRICS
 
 OPTIONS = """# Options: all keys of run files
@@ -102,9 +105,9 @@ def _cell(text: str) -> str:
 def commands_page() -> str:
     """Write the help of every command, as it prints it."""
     benches = [f"bench {name}" for name in BENCHES]
-    with ThreadPoolExecutor(os.cpu_count()) as pool, patch.dict(os.environ, COLUMNS="100"):
+    with patch.dict(os.environ, COLUMNS="100"):
         helps = {name: parser_of(name).format_help() for name in COMMANDS if name != "bench"}
-        helps |= zip(["bench", *benches], pool.map(help_of, ["bench", *benches]), strict=True)
+        helps |= {name: help_of_bench(name.split()[1:]) for name in ["bench", *benches]}
     lines = [COMMANDS_HEAD]
     for name, text in ((name, helps[name]) for name in [*COMMANDS, *benches]):
         lines += [f"## hpcgnn {name}", "", _sentence(name), ""]
@@ -118,11 +121,11 @@ def _sentence(command: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def help_of(command: str) -> str:
-    """Run a command with ``--help``, on one rank."""
-    program = [sys.executable, "-m", "hpcgnn", *command.split(), "--help"]
-    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(program, capture_output=True, text=True, check=True, env=variables, cwd=REPOSITORY).stdout
+def help_of_bench(words: list[str]) -> str:
+    """Return the help that ``hpcgnn bench`` with these words prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(Answered):
+        bench(World.alone(), [*words, "--help"])
+    return printed.getvalue()
 
 
 def specs_page() -> str:

@@ -8,6 +8,7 @@ out.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -21,8 +22,6 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 from places import REPOSITORY
-
-serial, launcher = pytest.mark.serial, pytest.mark.launcher  # a build takes minutes: with the jobs, alone
 
 GUIDE = (REPOSITORY / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"((?:(?!```).)*?)^ *```\w+\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -38,6 +37,26 @@ COPIED = ("hpcgnn", "data_tools", "native", "tests", "jobs", "docs", "pyproject.
 FIND_COPY = """
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+"""
+# Commands one after the other in one process, as each would load torch: whose package they test, and of each the exit
+# code and the tests that passed.
+SESSIONS = """
+import json, sys
+import hpcgnn, pytest
+
+class Passed:
+    def __init__(self):
+        self.names = []
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.names.append(report.nodeid)
+
+def run(words):
+    passed = Passed()
+    return int(pytest.main([*words, "-p", "no:cacheprovider"], plugins=[passed])), passed.names
+
+print(json.dumps([hpcgnn.__file__, [run(words) for words in json.loads(sys.argv[1])]]))
 """
 
 
@@ -110,11 +129,32 @@ def tree(tmp_path):
     return root
 
 
-def run(command: str, root: Path) -> subprocess.CompletedProcess:
+def follow(text: str, root: Path) -> None:
+    """Make the changes of a section, which touch few files beside the tests."""
+    changes = edits(text)
+    for change in changes:
+        apply(change, root)
+    touched = {change.file for change in changes if not change.file.startswith("tests/")}
+    assert len(touched) <= (8 if BUILDS in text else 3), touched
+
+
+def check(texts: list[str], root: Path) -> None:
+    """Run the commands of sections in the copy of the tree; each finds tests by every word of its -k, and they pass."""
     path = os.pathsep.join([str(root.parent / "first"), str(root)])
     environment = clean_environment() | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    words = [sys.executable, *shlex.split(command)[1:]]
-    return subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=1000)
+    commands = [command for text in texts for command in COMMAND.findall(text) if command != BUILDS]
+    words = [shlex.split(command)[3:] for command in commands]  # without python -m pytest
+    program = [sys.executable, "-c", SESSIONS, json.dumps(words)]
+    ended = subprocess.run(program, cwd=root, env=environment, capture_output=True, text=True, timeout=1000)
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
+    tested, results = json.loads(ended.stdout.splitlines()[-1])
+    assert tested.startswith(str(root)), "not the copy is tested"
+    for command, options, (code, passed) in zip(commands, words, results, strict=True):
+        sought = options[options.index("-k") + 1].split(" or ") if "-k" in options else []
+        unmet = [word for word in sought if not any(word in name for name in passed)]
+        told = f"{command}\n{ended.stdout[-20_000:]}{ended.stderr[-2000:]}"
+        assert code == 0, told
+        assert unmet == [], told
 
 
 def build(root: Path) -> None:
@@ -128,26 +168,24 @@ def build(root: Path) -> None:
         shutil.rmtree(root.parent / "first" / package)
 
 
-@pytest.mark.parametrize(
-    "title",
-    [pytest.param(title, marks=launcher if BUILDS in text else serial) for title, text in sections().items()],
-)
-def test_the_guide_leads_to_a_part_that_works(tree, title):
-    text = sections()[title]
-    changes = edits(text)
-    for change in changes:
-        apply(change, tree)
-    touched = {change.file for change in changes if not change.file.startswith("tests/")}
-    assert len(touched) <= (8 if BUILDS in text else 3), touched
-    if BUILDS in text:
-        build(tree)
-    found = run("python -c 'import hpcgnn; print(hpcgnn.__file__)'", tree)
-    assert found.stdout.startswith(str(tree)), "not the copy is tested"
-    for command in filter(lambda command: command != BUILDS, COMMAND.findall(text)):
-        ended = run(f"{command} -p no:cacheprovider", tree)
-        assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
+@pytest.mark.serial
+def test_the_guide_leads_to_parts_that_work(tree):
+    """All parts of Python in one tree."""
+    texts = [text for text in sections().values() if BUILDS not in text]
+    for text in texts:
+        follow(text, tree)
+    check(texts, tree)
 
 
-@serial
+@pytest.mark.launcher  # a build takes minutes: with the jobs, alone
+def test_the_guide_leads_to_a_kernel_that_works(tree):
+    (text,) = (text for text in sections().values() if BUILDS in text)
+    follow(text, tree)
+    build(tree)
+    check([text], tree)
+
+
+@pytest.mark.serial
 def test_the_guide_has_all_parts():
     assert len(sections()) >= 9
+    assert all(COMMAND.findall(text) for text in sections().values())
