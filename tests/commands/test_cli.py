@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -157,52 +158,100 @@ def test_installation_offers_the_command():
     assert SCRIPT.exists()
 
 
+# One process for all commands, as each would load torch: the help of each by its name and by its module.
+HELPS = """
+import contextlib, io, json, runpy, signal, sys, warnings
+import data_tools
+from hpcgnn import __main__ as cli
+
+modules = {name: f"{'data_tools' if name in cli.TOOLS else 'hpcgnn'}.{name}" for name in cli.COMMANDS}
+loaded = sorted({*modules.values()} & {*sys.modules})  # Python warns when it is to run a module that is loaded
+warnings.simplefilter("ignore")
+
+def answer(run, *words):
+    sys.argv = list(words)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = run()
+        except SystemExit as ended:
+            code = ended.code
+    signal.alarm(0)  # which leave() sets
+    return [code or 0, out.getvalue(), err.getvalue()]
+
+def run_module(module):
+    return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+helps = {
+    name: [answer(cli.main, "hpcgnn", name, "--help"), answer(run_module(module), module, "--help")]
+    for name, module in modules.items()
+}
+print(json.dumps([loaded, helps]))
+"""
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    "name", [name if name == "info" else pytest.param(name, marks=pytest.mark.long) for name in cli.COMMANDS]
-)
-def test_every_command_is_its_module(name):
+def test_every_command_is_its_module():
     """Options, too, are those of the module."""
-    by_name = start(sys.executable, "-m", "hpcgnn", name, "--help")
-    package = "data_tools" if name in cli.TOOLS else "hpcgnn"
-    by_module = start(sys.executable, "-m", f"{package}.{name}", "--help")
-    assert by_name.returncode == by_module.returncode == 0
-    assert f"usage: hpcgnn {name}" in by_name.stdout
-    assert by_name.stdout == by_module.stdout
-    assert by_name.stderr == by_module.stderr == ""
+    ended = start(sys.executable, "-c", HELPS)
+    assert ended.returncode == 0, ended.stderr
+    loaded, helps = json.loads(ended.stdout)
+    assert loaded == []
+    assert list(helps) == list(cli.COMMANDS)
+    for name, (by_name, by_module) in helps.items():
+        assert by_name == by_module, name
+        code, printed, errors = by_name
+        assert (code, errors) == (0, ""), name
+        assert f"usage: hpcgnn {name}" in printed
 
 
 def job_end(seconds: float) -> dict[str, str]:
     return {"HPCGNN_JOB_END": str(int(time.time() + seconds))}
 
 
-@pytest.mark.launcher
-@pytest.mark.parametrize(
+MODULE = ["-m", "hpcgnn.train"]
+PROGRAMS = pytest.mark.parametrize(
     "program",
-    [["-m", "hpcgnn.train"], *(pytest.param(name, marks=pytest.mark.nightly) for name in (["-m", "hpcgnn"], [SCRIPT]))],
+    [MODULE, *(pytest.param(name, marks=pytest.mark.nightly) for name in (["-m", "hpcgnn"], [SCRIPT]))],
     ids=["module", "-m", "script"],
 )
-def test_exit_codes_under_mpirun(mpirun, tmp_path, program):
-    """Of a finished run, one that asks to be started again, wrong input and a failure: the module's own, with one
-    message."""
-    program = program if program[-1] == "hpcgnn.train" else [*program, "train"]
 
-    def run(*arguments, **options):
-        return mpirun(2, *program, *SMALL, *arguments, cwd=tmp_path, check=False, **options)
 
-    ended = run()
-    assert ended.returncode == 0, ended.stderr
-    assert len(list(tmp_path.glob("runs/tgn-*/finished"))) == 1
-    ended = run("--train.epochs=20000", "--train.early_stopping_patience=0", "--output.dir=left", env=job_end(20))
-    assert ended.returncode == 75, ended.stderr
-    assert list(tmp_path.glob("left/checkpoints/step-*/manifest.json"))
-    ended = run("--train.epoch=1")
+@pytest.fixture
+def train_on_two(mpirun, tmp_path):
+    """A callable that trains by a program on two ranks."""
+
+    def run(program, *arguments, **options) -> subprocess.CompletedProcess:
+        words = program if program == MODULE else [*program, "train"]
+        return mpirun(2, *words, *SMALL, *arguments, cwd=tmp_path, check=False, **options)
+
+    return run
+
+
+@pytest.mark.launcher
+@PROGRAMS
+def test_exit_codes_of_errors_under_mpirun(train_on_two, program):
+    """Of wrong input and of a failure: the module's own, with one message."""
+    ended = train_on_two(program, "--train.epoch=1")
     assert ended.returncode == 2
     assert ended.stderr.count("error:") == 1
     assert "train.epoch" in ended.stderr
-    ended = run("--output.dir=/proc/nowhere")
+    ended = train_on_two(program, "--output.dir=/proc/nowhere")
     assert ended.returncode == 1
     assert ended.stderr.count("error:") == 1
+
+
+@pytest.mark.launcher
+@pytest.mark.nightly  # of the module, test_bare_start.py and test_sites.py have both in every suite
+@PROGRAMS
+def test_exit_codes_of_runs_under_mpirun(train_on_two, tmp_path, program):
+    """Of a finished run, and of one that asks to be started again."""
+    ended = train_on_two(program)
+    assert ended.returncode == 0, ended.stderr
+    assert len(list(tmp_path.glob("runs/tgn-*/finished"))) == 1
+    further = ["--train.epochs=20000", "--train.early_stopping_patience=0", "--output.dir=left"]
+    ended = train_on_two(program, *further, env=job_end(20))
+    assert ended.returncode == 75, ended.stderr
+    assert list(tmp_path.glob("left/checkpoints/step-*/manifest.json"))
 
 
 @pytest.mark.launcher
@@ -513,7 +562,8 @@ def test_environment_has_no_complaints_of_shellcheck(tmp_path):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("ending", [0, pytest.param(75, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # test_stories.py::test_jobs_without_a_batch_system has a job of such scripts in every suite
+@pytest.mark.parametrize("ending", [0, 75])
 def test_job_trains_where_no_clone_is(mpirun, tmp_path, ending):
     """The trainer itself on two ranks, by nothing but what was written; interrupted, it goes on, to be interrupted
     again."""

@@ -294,7 +294,10 @@ def test_jobs_without_a_batch_system(tmp_path):
             command.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    assert "--resume" not in ended.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my-jobs", "runs"]
     (finished,) = tmp_path.glob("runs/*/finished")
+    assert re.search(r"^# ranks: 2$", (finished.parent / "config.yaml").read_text(), re.MULTILINE)
     assert lines_of(finished.parent / "metrics.jsonl")[-1]["kind"] == "test"
 
 
