@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from docs_commands import NOT_RUN, REPOSITORY, Command, Shell, Shown, commands, 
 from docs_stand_ins import StandIns
 from stranger import agrees, chosen, first_missing
 
+from hpcgnn import train
+
 COMMANDS = {name_of(page): found for page in pages() if (found := commands(page))}
 OF_STRANGER = ("README.md", "first_run.md")
 LONG = (
@@ -22,12 +25,16 @@ LONG = (
     "measurements/accuracy.md", "measurements/data.md", "measurements/index.md", "measurements/questions.md",
     "measurements/scale.md",
     "measurements/snapshots.md", "measurements/static.md", "measurements/temporal.md", "models.md", "own_data.md",
+    "own_model.md",
     "partition.md", "performance.md", "recipes.md", "runs.md", "scaling.md", "slurm.md", "snapshots.md", "static.md",
     "static_sampling.md", "tutorials/classify_papers.md", "tutorials/forecast_sensors.md",
     "tutorials/further.md", "tutorials/index.md", "tutorials/knowledge_graph.md", "tutorials/next_week.md",
     "tutorials/pyg_sage.md", "tutorials/recommend_items.md", "tutorials/tgn_on_events.md",
 )  # fmt: skip
 MOST_HINTS = 40
+TRAIN = "hpcgnn train "
+# A run folder, several runs, text, a file of the page.
+NEEDS_MORE = r" --(resume|each|help\w*|print_config|config (?!jobs/))\b"
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -75,6 +82,17 @@ def test_commands_of_a_page(page, tmp_path, capfd):
             problems += [f"{command}\nexit code {code}\n{printed[-3000:]}"] * bool(code)
     shell.close()
     assert not problems, "\n\n".join(problems)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("page", [page for page in COMMANDS if any(TRAIN in each.words for each in COMMANDS[page])])
+def test_training_commands_have_keys_that_are_there(page, tmp_path, monkeypatch):
+    """Of all pages, also where a page runs at night: recipes and run files, keys, and values of keys."""
+    monkeypatch.chdir(REPOSITORY)
+    for command in COMMANDS[page]:
+        if TRAIN in command.words and not command.reason and not re.search(NEEDS_MORE, command.words):
+            words = shlex.split(command.words.partition(TRAIN)[2])
+            train._parse([*words, *([] if "--output.dir" in words else [f"--output.dir={tmp_path}"])])
 
 
 @pytest.mark.serial
