@@ -91,7 +91,7 @@ BASE: dict[str, Row] = {
         "memory.dim": 8, "model.time_dim": 4, "model.hidden": 8, "model.dropout": 0.0,
     },
     "static": {
-        "train.batch_size": 50, "train.lr": 0.02, "train.epochs": 25, "sampling.prefetch": 0,
+        "train.batch_size": 50, "train.lr": 0.02, "train.epochs": 12, "sampling.prefetch": 0,
         "sampling.fanouts": [5, 5], "model.layers": 2, "model.hidden": 16,
     },
     "snapshots": {
