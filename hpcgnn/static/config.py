@@ -224,7 +224,7 @@ class GraphModelConfig:
         layers: Number of layers, and so of hops. With sampling, sampling.fanouts has one number for each layer. 0 with
             model.kind none.
         hidden: Width of hidden rows and of learnable node embeddings.
-        heads: Number of attention heads, which must divide hidden; gat, gatv2 and rgat only.
+        heads: Number of attention heads, which must divide hidden; gat, gatv2, rgat, han, hgt and simple_hgn only.
         dropout: Dropout probability of hidden rows. The draws depend on node and column only.
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
@@ -315,7 +315,7 @@ class GraphModelConfig:
         }  # fmt: skip
         if part.averages and (used := _used({f"model.{name}": is_set for name, is_set in between.items()})):
             raise ValueError(f"model.kind {self.kind} has nothing between its layers: leave out {used}")
-        if self.bases and not part.relational:
+        if self.bases and not part.shares_bases:
             raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
         if self.basis_rows and (not part.make_basis or self.bases == 0 or self.residual or self.layers < 2):
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.make_basis)
@@ -331,7 +331,16 @@ class GraphModelConfig:
         if self.edge_features and not (self.class_path or part.edge_features):
             kinds = ", ".join(name for name, other in CONVOLUTIONS.items() if other.edge_features)
             raise ValueError(f"model.edge_features is for model.kind {kinds}, not {self.kind}")
-        if part.keeps_first and (self.residual or self.linear_skip or self.norm != "none"):
+        skips = self.residual or self.linear_skip
+        if part.adds_own and skips:
+            raise ValueError(
+                f"model.kind {self.kind} adds the node's row itself: leave out model.residual and model.linear_skip"
+            )
+        if part.over_all and skips:
+            raise ValueError(
+                f"model.kind {self.kind} has no residual blocks: leave out model.residual and model.linear_skip"
+            )
+        if part.keeps_first and (skips or self.norm != "none"):
             raise ValueError(
                 f"model.kind {self.kind} has its own residual: leave out model.residual, model.linear_skip and "
                 "model.norm"
@@ -795,6 +804,10 @@ class StaticConfig(Sections):
             raise ValueError(
                 f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
                 f"{self.model.layers}"
+            )
+        if CONVOLUTIONS[self.model.kind].over_all and not (self.train.full_graph or self.model.class_path):
+            raise ValueError(
+                f"model.kind {self.model.kind} weighs relations by means over all nodes: set train.full_graph true"
             )
         if self.task.further:
             _check_tasks(self, tasks)

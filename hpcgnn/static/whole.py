@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.halo import Everyone, HaloChain
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.graph.book import find_remote_nodes, is_remote
@@ -263,7 +263,16 @@ class FullGraphPass:
                 remote = functional.pad(remote_nodes[0], (0, rows.shape[1] - remote_nodes[0].shape[1]))
                 pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, remote)))
             rows = graph.join(*pieces) if len(pieces) == 2 else pieces[0]
+            if getattr(self.model, "mixes", False):
+                rows = self._mix(number, rows, chain)
         return rows
+
+    def _mix(self, number: int, rows: torch.Tensor, chain: HaloChain) -> torch.Tensor:
+        """Collective. Complete the stacked rows of the own nodes that a layer made by the sums over all nodes."""
+        counts = [sum(of_type) for of_type in self.graph.counts]
+        sums = self.model.sums(number, rows, counts)
+        everyone = chain.finish(chain.start(Everyone(self._channel, len(sums), sums.device), sums))
+        return self.model.mixed(number, rows, counts, everyone.view(-1, *sums.shape).sum(0))
 
     def _inputs(self, batch: Batch, half: Half, learned: dict[int, torch.Tensor]) -> Rows:
         """Form the source rows of a half's first layer; learned: by type, embeddings of own nodes, and of remote nodes

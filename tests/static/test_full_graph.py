@@ -94,6 +94,8 @@ TYPED = {
     "rgcn": {"model__kind": "rgcn", "model__bases": 2},
     "low memory": {"model__kind": "rgcn", "model__low_memory": True},
     "rgat": {"model__kind": "rgat", "model__layers": 3},
+    "hgt": {"model__kind": "hgt", "model__activation": "gelu"},
+    "simple_hgn": {"model__kind": "simple_hgn", "model__activation": "elu"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "linear skips": {"model__linear_skip": True},
     "residual rgat": {"model__kind": "rgat", "model__residual": True, "model__norm": "layer"},

@@ -133,7 +133,7 @@ class RelationPairs:
     @cached_property
     def targets(self) -> EdgeLists:
         """The destination of every pair as a list of one, for a gather that is differentiable."""
-        return _singles(self.destination, len(self.merge))
+        return singles(self.destination, len(self.merge))
 
     @cached_property
     def sources(self) -> SourcePairs:
@@ -210,15 +210,22 @@ def stack_first(columns: Sequence[torch.Tensor], counts: Sequence[int]) -> torch
     return torch.cat([column[:count] for column, count in zip(columns, counts, strict=True)])
 
 
+def singles(index: torch.Tensor, num_rows: int) -> EdgeLists:
+    """Return lists of one source each, index [n], of ``num_rows`` sources."""
+    return EdgeLists(torch.arange(len(index) + 1, device=index.device), index, num_rows)
+
+
+def each_edge(lists: EdgeLists) -> EdgeLists:
+    """Return lists of the edges of every destination, in place of their sources."""
+    count = len(lists.source)
+    return EdgeLists(lists.indptr, torch.arange(count, device=lists.source.device), count)
+
+
 def _begin(relations, counts, num_relations: int) -> torch.Tensor:
     sizes = [0] * num_relations
     for relation, count in zip(relations, counts, strict=True):
         sizes[relation] = count
     return torch.tensor(list(accumulate(sizes, initial=0)))
-
-
-def _singles(index: torch.Tensor, num_rows: int) -> EdgeLists:
-    return EdgeLists(torch.arange(len(index) + 1, device=index.device), index, num_rows)
 
 
 def _make_pairs(block: Block) -> RelationPairs:
@@ -247,7 +254,7 @@ def _make_pairs(block: Block) -> RelationPairs:
 
 
 def _merge(destination: torch.Tensor, num_destinations: int) -> EdgeLists:
-    transposed = _singles(destination, num_destinations).transposed
+    transposed = singles(destination, num_destinations).transposed
     return EdgeLists(transposed.indptr, transposed.edge, len(destination))
 
 
@@ -290,7 +297,7 @@ def _make_source_pairs(pairs: RelationPairs) -> SourcePairs:
     unique, inverse = unique_relabel(key.numpy() if on_host(key) else key)
     unique, inverse = torch.as_tensor(unique), torch.as_tensor(inverse).long()
     per_relation = torch.bincount(unique // max(1, lists.num_sources), minlength=len(pairs.counts))
-    rows = _singles(unique % max(1, lists.num_sources), lists.num_sources)
+    rows = singles(unique % max(1, lists.num_sources), lists.num_sources)
     return SourcePairs(
         rows, EdgeLists(lists.indptr, inverse, len(unique)), pairs.relations, tuple(per_relation.tolist())
     )

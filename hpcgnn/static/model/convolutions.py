@@ -24,7 +24,8 @@ from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
-from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, rows_of
+from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of
+from hpcgnn.static.model.typed_attention import HanConv, HgtConv, SimpleHgnConv, gathered
 
 
 def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
@@ -47,17 +48,6 @@ def aggregate(rows, lists: EdgeLists, weight, how: str) -> torch.Tensor:
 def sums_of(weight: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
     """Sum the weights [E] of the edges of every destination [D]."""
     return native.segment_sum(weight.unsqueeze(1), each_edge(lists)).squeeze(1)
-
-
-def each_edge(lists: EdgeLists) -> EdgeLists:
-    """Return lists of the edges of every destination, in place of their sources."""
-    count = len(lists.source)
-    return EdgeLists(lists.indptr, torch.arange(count, device=lists.source.device), count)
-
-
-def rows_at(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Take rows [., W] at an index [E]; the gradient of a row is a sum in the order of the index."""
-    return native.segment_sum(rows, EdgeLists(torch.arange(len(index) + 1, device=index.device), index, len(rows)))
 
 
 def with_loop_rows(block: Block, rows: torch.Tensor) -> torch.Tensor:
@@ -210,7 +200,7 @@ class GinConv(nn.Module):
         lists, messages = block.lists, rows
         if self.edge is not None and block.feature is not None:
             feature = linear(block.feature.to(rows.dtype), self.edge.weight, self.edge.bias)
-            messages, lists = torch.relu(rows_at(rows, lists.source) + feature), each_edge(lists)
+            messages, lists = torch.relu(gathered(rows, lists.source) + feature), each_edge(lists)
         mixed = (1 + self.eps) * block.own(rows) + aggregate(messages, lists, block.weight, "sum")
         widened_rows = torch.relu(linear(mixed, self.widen.weight, self.widen.bias))
         out = linear(widened_rows, self.product.weight, self.product.bias)
@@ -273,7 +263,7 @@ class Gatv2Conv(nn.Module):
         lists = block.looped if self.self_loop else block.lists
         values = linear(rows, self.source.weight, self.source.bias)
         targets = linear(block.own(rows), self.target.weight, self.target.bias)
-        mixed = rows_at(values, lists.source) + rows_at(targets, lists.destination)
+        mixed = gathered(values, lists.source) + gathered(targets, lists.destination)
         if self.edge is not None and block.feature is not None:
             of_edges = product(block.feature.to(self.edge.dtype), self.edge)
             mixed = mixed + (with_loop_rows(block, of_edges) if self.self_loop else of_edges)
@@ -459,7 +449,7 @@ class RelationalAttention(nn.Module):
 class LayerShape:
     """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
     relations and node types. concat: attention heads side by side, else their mean; edge_width: of the features of
-    edges, 0: they are not read; number: of the layer, from 1 on."""
+    edges, 0: they are not read; number: of the layer, from 1 on; relations: their types of source and destination."""
 
     config: Any
     in_width: int
@@ -469,6 +459,7 @@ class LayerShape:
     concat: bool = True
     edge_width: int = 0
     number: int = 1
+    relations: tuple[tuple[int, int], ...] = ()
 
     @property
     def head_width(self) -> int:
@@ -531,6 +522,24 @@ def _make_rgat(shape: LayerShape) -> RelationalAttention:
     return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat, shape.edge_width)
 
 
+def _make_han(shape: LayerShape) -> HanConv:
+    return HanConv(shape.in_width, shape.out_width, shape.config.heads, shape.num_types, shape.relations)
+
+
+def _make_hgt(shape: LayerShape) -> HgtConv:
+    model = shape.config
+    return HgtConv(
+        shape.in_width, model.hidden, shape.out_width, model.heads, shape.num_types, shape.num_relations
+    )  # fmt: skip
+
+
+def _make_simple_hgn(shape: LayerShape) -> SimpleHgnConv:
+    model = shape.config
+    return SimpleHgnConv(
+        shape.in_width, shape.head_width, model.heads, shape.num_relations, model.self_loop, last=not shape.concat
+    )
+
+
 def _make_mlp(shape: LayerShape) -> OwnProduct:
     return OwnProduct(shape.in_width, shape.out_width, shape.num_types)
 
@@ -541,23 +550,28 @@ class ConvolutionPart(Part):
 
     node_columns: columns of nodes that it reads from a batch, such as "degree". attends: ``model.heads`` must divide
     ``model.hidden``, and the layer cannot serve as a product of another width. one_relation: only for graphs of one
-    node type and relation. relational: works by the relations that a block has, which differ from step to step, and may
-    share bases. low_memory: reads the key of this name; weighs: multiplies messages by edge weights; edge_features:
-    reads features of edges. keeps_first: its rows are followed by the nodes' first rows. averages: the model is the
-    mean of its input and of the rows of all layers, between which there is nothing. make_basis: makes the first layer
-    with ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel computes,
-    which takes rows where they lie."""
+    node type and relation. relational: works by the relations that a block has, which differ from step to step.
+    shares_bases: reads ``model.bases``. low_memory: reads the key of this name; weighs: multiplies messages by edge
+    weights; edge_features: reads features of edges. keeps_first: its rows are followed by the nodes' first rows.
+    averages: the model is the mean of its input and of the rows of all layers, between which there is nothing.
+    adds_own: adds the node's row itself, which ``model.residual`` would do again. over_all: a layer needs sums over all
+    nodes (``train.full_graph``), and an output product follows the layers. make_basis: makes the first layer with
+    ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel computes, which
+    takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
     attends: bool = False
     one_relation: bool = False
     relational: bool = False
+    shares_bases: bool = False
     low_memory: bool = False
     weighs: bool = False
     edge_features: bool = False
     keeps_first: bool = False
     averages: bool = False
+    adds_own: bool = False
+    over_all: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
@@ -596,12 +610,24 @@ CONVOLUTIONS = {
         attends=True, one_relation=True, edge_features=True,
     ),
     "rgcn": ConvolutionPart(
-        _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, low_memory=True,
-        weighs=True, edge_features=True, make_basis=_make_basis_rgcn,
+        _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, shares_bases=True,
+        low_memory=True, weighs=True, edge_features=True, make_basis=_make_basis_rgcn,
     ),
     "rgat": ConvolutionPart(
         _make_rgat, "a matrix and attention for each relation (Busbridge et al., R-GAT, 2019)", attends=True,
-        relational=True, edge_features=True,
+        relational=True, shares_bases=True, edge_features=True,
+    ),
+    "han": ConvolutionPart(
+        _make_han, "attention within each relation, then over relations (Wang et al., HAN, 2019)", attends=True,
+        relational=True, over_all=True,
+    ),
+    "hgt": ConvolutionPart(
+        _make_hgt, "keys, queries and values by node type, matrices by relation (Hu et al., HGT, 2020)", attends=True,
+        relational=True,
+    ),
+    "simple_hgn": ConvolutionPart(
+        _make_simple_hgn, "gat with a term of the relation in its scores, residual, outputs of length 1 (Lv et al., "
+        "SimpleHGN, 2021)", attends=True, relational=True, adds_own=True,
     ),
     "mlp": ConvolutionPart(
         _make_mlp, "a product of a node's row alone: no messages; sampling.fanouts of zeros, or features.hops",

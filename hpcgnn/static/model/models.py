@@ -69,6 +69,8 @@ def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
         return InitialRowModel(config, sizes)
     if part.averages:
         return AveragedModel(config, sizes)
+    if part.over_all:
+        return MixedModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
 
 
@@ -82,7 +84,7 @@ def make_convolution(
     make: Any = part.make_basis if takes_inputs and config.basis_rows else part.make
     edge_width = max(sizes.edges, default=0)
     counts = len(sizes.relations), len(sizes.inputs)
-    return make(LayerShape(config, in_width, out_width, *counts, concat, edge_width, number))
+    return make(LayerShape(config, in_width, out_width, *counts, concat, edge_width, number, sizes.relations))
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:
@@ -142,11 +144,12 @@ class GraphModel(nn.Module):
     training and exact inference call these one by one; a row of their results does not depend on the other rows
     present. A model of labels that has embeddings of nodes sets ``embedding_hops``, the number of steps after which its
     rows are the embeddings. sent_columns: number of columns, the first ones, that a step reads of rows of neighbors;
-    None: all."""
+    None: all. mixes: after each step, ``mixed`` completes the rows by the ``sums`` over all nodes."""
 
     input: InputRows
     decoder: Any
     sent_columns: int | None = None
+    mixes = False
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__()
@@ -170,6 +173,8 @@ class GraphModel(nn.Module):
         rows: Any = self.first(batch, inputs)
         for number, block in enumerate(batch.blocks):
             rows = self.step(number, batch, block, rows)
+            if self.mixes:
+                rows = self.mixed(number, rows, block.num_dst, self.sums(number, rows, block.num_dst))
         return list(self.last(rows).split(batch.blocks[-1].num_dst))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
@@ -179,6 +184,14 @@ class GraphModel(nn.Module):
     def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
         """Compute layer ``number``: stacked rows [D, .] of a block's destination nodes, from those [S, .] of its
         sources."""
+        raise NotImplementedError
+
+    def sums(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Sum over the rows [D, .] that step ``number`` made of nodes, ``counts`` of each type: [T, .]."""
+        raise NotImplementedError
+
+    def mixed(self, number: int, rows: torch.Tensor, counts: Sequence[int], total: torch.Tensor) -> torch.Tensor:
+        """Complete the rows of step ``number`` by the sums over all nodes [T, .]."""
         raise NotImplementedError
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:
@@ -269,6 +282,43 @@ class LayeredModel(GraphModel):
         if self.skips:
             out = out + self.skips[number](block, rows)
         return out if last or self.rectify else self.activation(self.norms[number](out))
+
+
+class MixedModel(GraphModel):
+    """Convolutions whose rows by relation are mixed with weights that depend on all nodes, and an output product."""
+
+    mixes = True
+
+    def __init__(self, config: Any, sizes: GraphSizes):
+        super().__init__(config, sizes)
+        self.input = InputRows(sizes, config.row_width, always=False)
+        widths = [self.input.width, *[config.hidden] * config.layers]
+        self.layers = nn.ModuleList(
+            make_convolution(config, sizes, before, after) for before, after in itertools.pairwise(widths)
+        )
+        self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(config.layers - 1))
+        self.output = nn.Linear(config.hidden, sizes.outputs)
+        self.embedding_hops = config.layers
+
+    def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor:
+        return self._input(batch, inputs, self.config.input_dropout)
+
+    def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
+        if number:
+            rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
+        return self.layers[number](block, rows, None)
+
+    def sums(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        layer: Any = self.layers[number]
+        return layer.sums(rows, counts)
+
+    def mixed(self, number: int, rows: torch.Tensor, counts: Sequence[int], total: torch.Tensor) -> torch.Tensor:
+        layer: Any = self.layers[number]
+        rows = layer.mixed(rows, counts, total)
+        return self.activation(self.norms[number](rows)) if number < len(self.norms) else rows
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        return linear(rows, self.output.weight, self.output.bias)
 
 
 class InitialRowModel(GraphModel):
