@@ -61,6 +61,9 @@ class HanConv(nn.Module):
     destination by relation stand side by side [D, K W], K the most relations into a type; zeros where there are fewer.
     ``sums`` and ``mixed`` are the attention over relations, whose weights are means over all nodes of a type."""
 
+    slot: torch.Tensor
+    used: torch.Tensor
+
     def __init__(self, in_width: int, out_width: int, heads: int, num_types: int, relations: Sequence[tuple[int, int]]):
         super().__init__()
         shape = len(relations), heads, out_width // heads

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from hpcgnn.graph.columns import HeldColumn, load
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.model.convolutions import normalized_sum
-
-if TYPE_CHECKING:
-    from hpcgnn.static.config import FeatureConfig  # which names rules that propagate labels
 
 
 def check_propagation(partition: GraphPartition) -> None:
@@ -39,7 +36,7 @@ def check_propagation(partition: GraphPartition) -> None:
 
 
 def with_propagated(
-    partition: GraphPartition, config: FeatureConfig, channel: Channel, dtype: torch.dtype
+    partition: GraphPartition, config: Any, channel: Channel, dtype: torch.dtype
 ) -> tuple[GraphPartition, FeatureConfig]:  # fmt: skip
     """Collective. Return the partition with features of ``config.hops`` hops in place of its features: side by side
     [n, (hops + 1) F], nearest first, or their mean [n, F]; and the configuration of their tables, as they are
