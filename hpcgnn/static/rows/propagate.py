@@ -37,7 +37,7 @@ def check_propagation(partition: GraphPartition) -> None:
 
 def with_propagated(
     partition: GraphPartition, config: Any, channel: Channel, dtype: torch.dtype
-) -> tuple[GraphPartition, FeatureConfig]:  # fmt: skip
+) -> tuple[GraphPartition, Any]:  # fmt: skip
     """Collective. Return the partition with features of ``config.hops`` hops in place of its features: side by side
     [n, (hops + 1) F], nearest first, or their mean [n, F]; and the configuration of their tables, as they are
     normalized. Without hops both stay as they are."""
