@@ -66,7 +66,7 @@ def from_edges(
     ``undirected=True``, ``sort=True``, ``columns={"feat": ["price", "amount"], "label": "kind"}``. A value is for all
     tables, or a mapping of relations and types to values. Without ``columns``, all are stored under their names;
     training reads ``feat`` [., F], ``label``, ``split`` and ``weight``. Times may be dates of pandas or Arrow, stored
-    as seconds since 1970.
+    as seconds since 1970, with their time zone for answers.
 
     Raises ValueError for a missing column, and as ``hpcgnn convert`` does.
     """

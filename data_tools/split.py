@@ -93,8 +93,7 @@ class Rows:
         self._label: h5py.Dataset | None = None
         self._strata: np.ndarray | None = None  # the different labels, in order
         if options.stratify:
-            self._label = integer_column(group, "label", "leave out --stratify")
-            self._strata = different_labels(self._label)
+            self._label, self._strata = read_strata(group)
             self.num_groups = max(1, len(self._strata))
         elif is_nodes and "label" in group:
             self._label = group["label"]
@@ -103,7 +102,7 @@ class Rows:
         """Yield a note on stratified labels that training will refuse."""
         if self._strata is not None and len(self._strata) and self._strata[-1] >= MOST_CLASSES:
             yield (
-                f"the highest label is {self._strata[-1]}, training takes classes below {MOST_CLASSES}: number "
+                f"the highest label is {int(self._strata[-1])}, training takes classes below {MOST_CLASSES}: number "
                 "them 0, 1, ..., such as with classes: true in the spec of hpcgnn convert"
             )
 
@@ -124,8 +123,9 @@ class Rows:
         if self._label is None:
             return np.zeros(stop - start, np.int64)
         labels = self._label[start:stop]
-        known = has_label(labels)
-        return np.where(known, 0 if self._strata is None else np.searchsorted(self._strata, labels), -1)
+        if self._strata is None:
+            return np.where(has_label(labels), 0, -1)
+        return np.where(labels >= 0, np.searchsorted(self._strata, labels), -1)
 
     def slabs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield keys and groups of the rows that go into a set, slab by slab."""
@@ -140,13 +140,20 @@ def has_label(labels: np.ndarray) -> np.ndarray:
     return np.asarray(files.as_matrix(known).any(axis=1))
 
 
-def different_labels(label: h5py.Dataset) -> np.ndarray:
-    """List the different labels of a column [N] that are not negative, in order."""
+def read_strata(group: h5py.Group) -> tuple[h5py.Dataset, np.ndarray]:
+    """Open the labels [N] of a table, and list the different ones that are not negative, in order. Raises
+    FileFormatError for labels that are no integers; they may be floats, as integers with gaps are stored."""
+    is_float = "label" in group and group["label"].ndim == 1 and group["label"].dtype.kind == "f"
+    remedy = "leave out --stratify"
+    label = group["label"] if is_float else integer_column(group, "label", remedy)
     labels = np.empty(0, label.dtype)
     for start, stop in files.slabs(len(label), 1, SLAB_ROWS):
         piece = label[start:stop]
-        labels = np.union1d(labels, piece[piece >= 0])
-    return labels
+        piece = piece[piece >= 0]  # not so for NaN
+        if is_float and (piece != np.floor(piece)).any():
+            raise FileFormatError(f"{group.name[1:]}/label has fractions, which are no classes; {remedy}")
+        labels = np.union1d(labels, piece)
+    return label, labels
 
 
 def split_graph(

@@ -81,7 +81,7 @@ class Times:
 
     def __init__(self, form: str, zone: str):
         self._form, self._zone = form, zone
-        self.zone = ""  # of dates
+        self.zones: set[str] = set()  # of dates
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Give the times [n] int64 of a piece, seconds since 1970 where they are dates."""
@@ -90,12 +90,14 @@ class Times:
         if not form and is_text(part) and len(part) and not is_number(part[0].as_py()):
             form = ISO
         dates = Dates(form, self._zone)
-        self.zone = dates.zone_of(part) if dates.covers(part) else ""
-        return dates.parse(part, place, 1) if self.zone else parse_times(raw, file, first_row, 1)
+        if not dates.covers(part):
+            return parse_times(raw, file, first_row, 1)
+        self.zones.add(dates.zone_of(part, place))
+        return dates.parse(part, place, 1)
 
     def show(self, time: int) -> str:
         """Write a time as the source has it: a date in UTC, or a number."""
-        return str(np.datetime64(int(time), "s")) if self.zone else str(time)
+        return str(np.datetime64(int(time), "s")) if self.zones else str(time)
 
 
 def parse_words(raw: Raw, file: str, first_row: int) -> np.ndarray:

@@ -6,6 +6,7 @@ A spooled column comes back as a memory map, so the size of a source is bounded 
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from data_tools.source.formats.arrays import Sparse
 from data_tools.source.formats.dates import UTC, Dates
 from data_tools.source.formats.table import Table
 from data_tools.source.formats.values import (
+    EXACT_FLOAT,
     Place,
     Raw,
     Reference,
@@ -35,10 +37,11 @@ from data_tools.source.formats.values import (
 )
 from data_tools.source.relation_types import Origin
 from data_tools.source.spec import SourceSpec, table_files
-from data_tools.source.spool import Spool
+from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
 from hpcgnn.graph.splits import NO_SPLIT, SPLITS
 
+GAP = np.iinfo(np.int64).min  # in place of a label that is missing
 SPLIT_WORDS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Convert = Callable[[Raw, str, int], np.ndarray]
 
@@ -133,9 +136,18 @@ def read_table(
 
 
 def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[str, list[str]]:
-    """Put the classes of the columns that have any in order; returns their words by column."""
+    """Put the classes of the columns that have any in order, and make numbers of labels with gaps; returns the words of
+    classes by column."""
+    for field in fields:
+        if isinstance(field.convert, IntegerLabels) and field.name in columns:
+            columns[field.name] = field.convert.finish(columns[field.name])
     classes = {field.name: field.convert for field in fields if isinstance(field.convert, Classes)}
     return {name: column_classes.finish(columns[name]) for name, column_classes in classes.items()}
+
+
+def zones_of(fields: list[Field]) -> dict[str, set[str]]:
+    """List the zones of the dates of the columns that have been read as such."""
+    return {field.name: field.convert.zones for field in fields if isinstance(field.convert, DateColumn | OrderedTimes)}
 
 
 def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> list[Field]:
@@ -146,23 +158,30 @@ def column_fields(columns: dict[str, ColumnSpec], file: TableFile | None) -> lis
             name,
             column.file or names[0],
             Sparse(column.sparse) if column.sparse is not None else column.column,
-            Classes(column.dtype or "int64", column.fill)
-            if column.classes and name != "split"
-            else partial(convert_column, name, column),
+            converter(name, column),
         )
         for name, column in columns.items()
         if not column.sets
     ]
 
 
+def converter(name: str, column: ColumnSpec) -> Convert:
+    """Choose what parses the pieces of a stored column."""
+    if column.classes and name != "split":
+        return Classes(column.dtype or "int64", column.fill)
+    if column.has_dates:
+        return DateColumn(column)
+    return IntegerLabels() if may_have_gaps(column) else partial(convert_column, name, column)
+
+
+def may_have_gaps(column: ColumnSpec) -> bool:
+    """Whether a column holds integers, or, where one is missing, floats with NaN."""
+    return column.fill is not None and math.isnan(column.fill) and column.dtype == "int64"
+
+
 def convert_column(name: str, column: ColumnSpec, raw: Raw, file: str, first_row: int) -> np.ndarray:
     """Parse one piece of a stored column; features are always a matrix, weights never."""
     fill = column.fill
-    if column.has_dates:
-        part, place = single(raw, file, first_row)
-        dates = Dates(column.dates, column.zone or UTC)
-        if dates.covers(part):
-            return dates.parse(part, place, 1)
     if name == "split" and not column.values:
         fill = NO_SPLIT if fill is None else fill
         places = [Place(file, label, first_row) for label in raw.labels]
@@ -196,19 +215,72 @@ def split_numbers(part: pa.Array | np.ndarray, place: Place) -> pa.Array | np.nd
     return pc.coalesce(pc.take(numbers, pc.index_in(words, pa.array(list(SPLIT_WORDS)))), words)
 
 
+class IntegerLabels:
+    """Parses labels that are integers. `finish` makes floats of them, NaN where one is missing, if one is: a task
+    on classes leaves out NaN, and a task on numbers, where -1 is a number, does so, too."""
+
+    def __init__(self):
+        self._has_gaps = False
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        try:
+            return parse_numbers(raw, file, first_row, np.dtype(np.int64), None, {})
+        except FileFormatError as error:
+            try:
+                values = parse_numbers(raw, file, first_row, np.dtype(np.float64), math.nan, {})
+            except FileFormatError:
+                raise error from None
+            missing = np.isnan(values)
+            values = np.where(missing, 0, values)
+            if len(bad := np.argwhere((values != np.round(values)) | (np.abs(values) >= EXACT_FLOAT))):
+                what = f"{values[tuple(bad[0])]} is no class; set dtype: float64 for labels that are numbers to predict"
+                raise Place(file, raw.labels[0], first_row).error(int(bad[0][0]), what) from None
+            if not missing.any():
+                raise
+            self._has_gaps = True
+            return np.where(missing, GAP, values.astype(np.int64))
+
+    def finish(self, column: np.ndarray) -> np.ndarray:
+        """Return the column [n, ...], changed in place where labels are missing."""
+        if not self._has_gaps:
+            return column
+        numbers = column.view(np.float64)
+        for start, stop in slabs(len(column), row_bytes(column)):
+            piece = np.array(column[start:stop])
+            numbers[start:stop] = np.where(piece == GAP, math.nan, piece)
+            forget(column)
+        return numbers
+
+
+class DateColumn:
+    """Parses a stored column of dates, or of seconds since 1970. zones: the ones that its dates have."""
+
+    def __init__(self, column: ColumnSpec):
+        self._column, self._dates = column, Dates(column.dates, column.zone or UTC)
+        self.zones: set[str] = set()
+
+    def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
+        part, place = single(raw, file, first_row)
+        if self._dates.covers(part):
+            self.zones.add(self._dates.zone_of(part, place))
+            return self._dates.parse(part, place, 1)
+        self.zones.add(self._dates.zone)
+        return parse_numbers(raw, file, first_row, np.dtype(self._column.dtype), self._column.fill, {})
+
+
 class OrderedTimes:
-    """Parses times and refuses the first that is smaller than the one before it."""
+    """Parses times and refuses the first that is smaller than the one before it. zones: the ones that dates have."""
 
     def __init__(self, scale: float, check: bool, dates: Dates):
         self._scale, self._dates = scale, dates
         self._check = check
         self._last: int | None = None
-        self.zone = ""  # of dates
+        self.zones: set[str] = set()
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         part, place = single(raw, file, first_row)
-        self.zone = self._dates.zone_of(part) if self._dates.covers(part) else ""
-        if self.zone:
+        if self._dates.covers(part):
+            self.zones.add(self._dates.zone_of(part, place))
             times = self._dates.parse(part, place, self._scale)
         else:
             times = parse_times(raw, file, first_row, self._scale)

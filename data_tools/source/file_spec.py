@@ -175,7 +175,7 @@ class ColumnSpec:
         file: File of the column, with as many rows as the table; default: the table's file.
         dtype: Type to store; feat, label, weight and split have defaults.
         fill: Value stored for empty and NaN values. .nan in labels of floats: not known, left out of loss and metrics.
-            Default in label: -1 for classes, .nan for floats.
+            Default in label: -1 for classes, .nan for numbers.
         values: Integers by the source's words.
         classes: Number the words in their order and store them as attribute `names` of the column.
         dates: Form of dates, as for times of edges. They are stored as seconds since 1970.

@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.file_spec import ColumnSpec, FileSpec
-from data_tools.source.formats.dates import UTC
+from data_tools.source.formats.dates import UTC, common_zone, zones_note
 from data_tools.source.id_spaces import MISSING
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
@@ -81,19 +81,34 @@ def write_graph(
             chosen = choose_rows(edge, folder, num_buckets)
             summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
             write_relation(file, edge, chosen, summary)
+    summary.notes.extend(note_zones([*nodes.values(), *edges]))
     return summary
 
 
+def note_zones(tables: list[NodeTable | EdgeTable]) -> list[str]:
+    """Name the columns whose dates have several zones, within a table or, except for times of events, in several."""
+    found: dict[str, set[str]] = {}
+    for table in tables:
+        for name, zones in table.zones.items():
+            title = f"{table.spec.relation}: time" if isinstance(table, EdgeTable) and name == "time" else name
+            found.setdefault(title, set()).update(zones)
+    return [note for title, zones in found.items() for note in zones_note(title, zones)]
+
+
 def note_unlabeled(group: h5py.Group, name: str, table: NodeSpec | EdgeSpec) -> list[str]:
-    """Count the labels of a table that are not known, by the fill that stands for them, in a note, or none."""
+    """Count the labels of a table that are not known, by the fill that stands for them, in a note, or none. Of integers
+    without a gap, the negative ones are counted."""
     fill = table.columns["label"].fill if "label" in table.columns and "label" in group else None
     if fill is None or fill >= 0:
         return []
     count, column = 0, group["label"]
+    may_be_numbers = fill != fill and column.dtype.kind == "i"
     for start, stop in slabs(len(column), row_bytes(column)):
         labels = column[start:stop].reshape(stop - start, -1)
-        count += int(np.count_nonzero((np.isnan(labels) if fill != fill else labels == fill).all(axis=1)))
-    return [f"{name}: {count:,} of {len(column):,} without a label"] if count else []
+        missing = labels < 0 if may_be_numbers else np.isnan(labels) if fill != fill else labels == fill
+        count += int(np.count_nonzero(missing.all(axis=1)))
+    what = "with a negative label, which is missing as a class" if may_be_numbers else "without a label"
+    return [f"{name}: {count:,} of {len(column):,} {what}"] if count else []
 
 
 def find_range(column: np.ndarray) -> tuple[int, int]:
@@ -143,7 +158,10 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
             continue
         fill = table.spec.columns[name].fill if name in table.spec.columns else None
         fill = NO_SPLIT if fill is None and name == "split" else fill
-        dataset = create_column(group, name, num_nodes, column.shape[1:], column.dtype)
+        dtype = column.dtype
+        if fill != fill and dtype.kind == "i" and np.count_nonzero(table.codes != MISSING) < num_nodes:
+            dtype = np.dtype(np.float64)  # the labels of some nodes are missing
+        dataset = create_column(group, name, num_nodes, column.shape[1:], dtype)
         for start, rows, there in scattered(column, table.codes, num_nodes, folder, num_buckets):
             if fill is None and not there.all():
                 assert ids is not None
@@ -152,10 +170,11 @@ def write_nodes(group: h5py.Group, table: NodeTable, folder: pathlib.Path, num_b
                     f"{ids[start + int(np.argmin(there))]}, which occurs in edges only; declare a fill for the column"
                 )
             if not there.all():
+                rows = rows.astype(dtype)
                 rows[~there] = fill
             dataset[start : start + len(rows)] = rows
     write_classes(group, table.classes)
-    write_zones(group, table.spec.columns)
+    write_zones(group, table.spec.columns, table.zones)
 
 
 def scattered(
@@ -209,11 +228,11 @@ def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
         group[name].attrs["names"] = json.dumps(words)
 
 
-def write_zones(group: h5py.Group, columns: dict[str, ColumnSpec]) -> None:
-    """Store the zones of columns of dates, as attribute ``zone`` of each."""
+def write_zones(group: h5py.Group, columns: dict[str, ColumnSpec], zones: dict[str, set[str]]) -> None:
+    """Store the zones of columns of dates, as attribute ``zone`` of each. zones: the ones that their rows have."""
     for name, column in columns.items():
         if column.has_dates:
-            group[name].attrs["zone"] = column.zone or UTC
+            group[name].attrs["zone"] = common_zone(zones[name]) or column.zone or UTC
 
 
 def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:
@@ -253,7 +272,7 @@ def write_edges(group: h5py.Group, edge: EdgeTable, src: np.ndarray, dst: np.nda
     for name, column in edge.columns.items():
         write_chosen(group, name, column, chosen)
     write_classes(group, edge.classes)
-    write_zones(group, edge.spec.columns)
+    write_zones(group, edge.spec.columns, edge.zones)
 
 
 def write_chosen(group: h5py.Group, name: str, column: np.ndarray, chosen: EdgeRows) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import datetime
 import decimal
 import uuid
+import zoneinfo
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.dates import Dates
+from data_tools.source.formats.dates import UTC, Dates, common_zone, offset_zone
 from data_tools.source.formats.values import Place
 
 NUMBERS, TEXT = "biuf", "US"  # kinds of dtypes
@@ -46,23 +48,67 @@ def columns_of(table: Any, what: str) -> dict[str, np.ndarray]:
     return columns
 
 
-def plain_column(values: np.ndarray, what: str, keeps_dates: bool = False, zone: str = "UTC") -> np.ndarray:
+def plain_column(values: np.ndarray, what: str, keeps_dates: bool = False, zone: str = UTC) -> np.ndarray:
     """Make a column numbers (NaN where missing), text (empty where missing), or dates, in UTC to the second unless it
     ``keeps_dates``. zone: of dates that name none. Raises ValueError that begins with ``what`` for missing
     dates and other objects."""
-    values = _plain(values, what, zone)
+    values = _plain(values, what)
     return _seconds(values, what, zone) if values.dtype.kind == "M" and not keeps_dates else values
 
 
+def checked_column(values: np.ndarray, what: str, keeps_dates: bool = False) -> np.ndarray:
+    """Make a column plain as ``plain_column`` does, except dates, whose zone is still to be read."""
+    plain = plain_column(values, what, keeps_dates)
+    return values if plain.dtype.kind == "M" else plain
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnZone:
+    """The zone in which answers have the dates of a column. all: the zones that its dates have themselves."""
+
+    name: str
+    all: frozenset[str]
+
+
+def zone_of_column(values: np.ndarray, declared: Dates) -> ColumnZone:
+    """Read the zone of the dates of a column, if there are any. Raises ValueError where it is not the declared one, and
+    where some dates have a zone and others have none."""
+    zones = {
+        value.tzinfo for value in (values if values.dtype.kind == "O" else ())
+        if isinstance(value, datetime.datetime) and not _is_missing(value)
+    }  # fmt: skip
+    if zones <= {None}:
+        return ColumnZone(declared.zone, frozenset())
+    if None in zones:
+        raise ValueError("some dates have a time zone and others have none; give all of them one")
+    chosen = frozenset(declared.choose_zone(_zone_name(zone)) for zone in zones if zone is not None)
+    return ColumnZone(common_zone(chosen), chosen)
+
+
+def _zone_name(zone: datetime.tzinfo) -> str:
+    """Name a time zone: of zoneinfo, of pytz, or of an offset; empty where it has no name."""
+    name = str(getattr(zone, "key", None) or getattr(zone, "zone", None) or "")
+    offset = None if name else zone.utcoffset(None)
+    if offset is not None:
+        return offset_zone(round(offset.total_seconds() / 60))
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return ""
+    return name
+
+
 def array_of(value: Any) -> np.ndarray:
-    """Return a tensor, array or list as an array; a list with words is one of objects, so that None stays None."""
+    """Return a tensor, array or list as an array; a list with words is one of objects, so that None stays None, and an
+    array of Arrow, so that dates keep their zone."""
+    value = value.to_pandas() if hasattr(value, "to_pandas") else value
     value = value.detach().cpu() if hasattr(value, "detach") else value
     value = value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value  # which NumPy lacks
     values = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
     return np.array(value, object) if isinstance(value, list | tuple) and values.dtype.kind in "US" else values
 
 
-def _plain(values: np.ndarray, what: str, zone: str) -> np.ndarray:
+def _plain(values: np.ndarray, what: str) -> np.ndarray:
     refused = ValueError(f"{what}: values are neither numbers nor words nor dates nor vectors of one length")
     if values.dtype.kind == "M":
         _refuse_missing(np.isnat(values), what)
@@ -75,7 +121,7 @@ def _plain(values: np.ndarray, what: str, zone: str) -> np.ndarray:
     present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
     if present and all(isinstance(value, datetime.date) for value in present):
         _refuse_missing(missing, what)
-        return np.array([_moment(value, what, zone) for value in present])
+        return np.array([_moment(value) for value in present])
     if all(isinstance(value, str | uuid.UUID) for value in present):
         return np.array(["" if _is_missing(value) else str(value) for value in values], str)
     if all(isinstance(value, int | float | decimal.Decimal | np.number | np.bool_) for value in present):
@@ -100,13 +146,11 @@ def _refuse_missing(missing: np.ndarray, what: str) -> None:
         raise ValueError(f"{what}, row {int(np.argmax(missing)) + 1}: no date; mend or remove the row")
 
 
-def _moment(value: Any, what: str, zone: str) -> np.datetime64:
-    """Make a date or a time, without a part of it lost, in UTC, or in ``zone`` where it names no zone."""
+def _moment(value: Any) -> np.datetime64:
+    """Make a date or a time, without a part of it lost, in UTC where it names a zone."""
     if not isinstance(value, datetime.datetime):
         return np.datetime64(value, "s")
     if value.tzinfo is not None:
-        if zone != "UTC":
-            raise ValueError(f"{what}: its dates have a time zone; leave out zone={zone!r}, which is for dates without")
         value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
     # Nanoseconds of pandas are beyond what NumPy reads of a datetime.
     return value.to_datetime64() if hasattr(value, "to_datetime64") else np.datetime64(value)

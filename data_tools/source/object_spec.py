@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.dates import UTC
-from data_tools.source.object_columns import TEXT, plain_column
+from data_tools.source.formats.dates import UNIX, UTC, Dates, zones_note
+from data_tools.source.object_columns import TEXT, ColumnZone, plain_column, zone_of_column
 from data_tools.source.spec import EdgeSpec, NodeSpec
 from data_tools.source.spec_file import DEFAULT_DTYPES, RESERVED, RESERVED_OF_EDGES
 from hpcgnn.graph.files import relation_name, split_relation
@@ -153,12 +153,29 @@ def _declare(tables: GraphTables, title: str, table: ObjectTable, options: dict[
         tables.notes.append(f"{title}: not kept: {', '.join(left)}")
     if missing := [name for name in used if name is not None and name not in table.columns]:
         raise ValueError(f"{title}: no column {', '.join(sorted(missing))}; there are {', '.join(table.columns)}")
-    zone = options.get("zone", "UTC")
-    table.columns = {
-        name: plain_column(values, f"{title}: column {name}", name == table.keys.get("time"), zone)
-        for name, values in table.columns.items() if name in used
+    titles = {name: f"{title}: column {name}" for name in table.columns if name in used}
+    declared = dict.fromkeys(titles, options) | {
+        name: value for value in columns.values() if isinstance(value, Mapping) and "zone" in value
+        for name in _references(value, table)
     }  # fmt: skip
-    return {name: _typed(name, value, table) for name, value in columns.items()}
+    zones = {name: _zone(table.columns[name], titles[name], declared[name]) for name in titles}
+    tables.notes += [note for name, zone in zones.items() for note in zones_note(titles[name], zone.all)]
+    time = table.keys.get("time")
+    if time in zones and zones[time].all:
+        options.update(dates=UNIX, zone=zones[time].name)  # plain dates are in UTC
+    table.columns = {
+        name: plain_column(table.columns[name], named, name == time, UTC if zones[name].all else zones[name].name)
+        for name, named in titles.items()
+    }
+    return {name: _typed(name, value, table, zones) for name, value in columns.items()}
+
+
+def _zone(values: np.ndarray, title: str, declared: Mapping[str, Any]) -> ColumnZone:
+    """Read the zone of a column of dates, by what the keys ``dates`` and ``zone`` declare. Raises ValueError."""
+    try:
+        return zone_of_column(values, Dates(str(declared.get("dates", "")), str(declared.get("zone", UTC))))
+    except ValueError as error:
+        raise ValueError(f"{title}: {error}") from None
 
 
 def _all_columns(tables: GraphTables, title: str, table: ObjectTable, names: list[str]) -> dict[str, str]:
@@ -183,9 +200,9 @@ def _references(value: Any, table: ObjectTable) -> list[str]:
     return [name if name in table.columns else name.partition("[")[0] for name in names]
 
 
-def _typed(name: str, value: Any, table: ObjectTable) -> dict[str, Any]:
-    """Add the type of a column to its declaration: words are classes, dates are marked as such, numbers keep their
-    type, except in columns that training reads."""
+def _typed(name: str, value: Any, table: ObjectTable, zones: Mapping[str, ColumnZone]) -> dict[str, Any]:
+    """Add the type of a column to its declaration: words are classes, dates have their zone, numbers keep their type,
+    except in columns that training reads."""
     column = dict(value) if isinstance(value, Mapping) else {"column": value}
     references = _references(value, table)
     if not references or "dtype" in column or "values" in column or column.get("column") is None:
@@ -193,9 +210,9 @@ def _typed(name: str, value: Any, table: ObjectTable) -> dict[str, Any]:
     dtypes = [table.columns[reference].dtype for reference in references]
     fill = column.get("fill")
     if any(dtype.kind in TEXT for dtype in dtypes):
-        return column if name == "split" else {"classes": True, "dtype": "int64"} | column
+        return column if name == "split" or "dates" in column else {"classes": True, "dtype": "int64"} | column
     if any(dtype.kind == "M" for dtype in dtypes):
-        return {"zone": UTC} | column
+        return column | {"dates": UNIX, "zone": zones[references[0]].name}
     dtype = np.result_type(*dtypes)
     are_numbers = name == "label" and dtype.kind == "f" and (fill is None or fill != fill)
     return {"dtype": _stored(dtype)} | column if are_numbers or name not in DEFAULT_DTYPES else column

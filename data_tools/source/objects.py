@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.object_columns import array_of, plain_column
+from data_tools.source.object_columns import array_of, checked_column
 from data_tools.source.object_spec import GraphTables, ObjectTable
 from hpcgnn.graph.files import split_relation
 from hpcgnn.graph.splits import NO_SPLIT, SPLITS, add_to_split
@@ -125,7 +125,7 @@ def _arrays(store: Mapping[str, Any]) -> dict[str, np.ndarray]:
             np.add.at(found[name], (row, col), data)
         elif entries is None and (hasattr(value, "shape") or isinstance(value, list | tuple)):
             with contextlib.suppress(TypeError, ValueError):  # named as not kept by `_note_rest`
-                found[name] = plain_column(array_of(value), name)
+                found[name] = checked_column(array_of(value), name)
     return {name: values for name, values in found.items() if values.ndim}
 
 
@@ -277,7 +277,7 @@ def _attributes(rows: list[dict], what: str, tables: GraphTables) -> dict[str, n
             left.append(f"{name} (missing in {missing:,} of {len(rows):,})")
             continue
         try:
-            columns[str(name)] = plain_column(values, "", keeps_dates=what == "edges" and name == "time")
+            columns[str(name)] = checked_column(values, "", keeps_dates=what == "edges" and name == "time")
         except ValueError:
             left.append(f"{name} ({_form(next(value for value in values if value is not None))})")
     if left:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_tools.source.classes import Classes
-from data_tools.source.columns import Field, OrderedTimes, column_fields, number_classes, read_fields, read_table
+from data_tools.source.columns import (
+    Field,
+    OrderedTimes,
+    column_fields,
+    number_classes,
+    read_fields,
+    read_table,
+    zones_of,
+)
 from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import ColumnSpec, FileColumn
 from data_tools.source.formats.dates import Dates
@@ -23,7 +31,7 @@ from hpcgnn.graph.splits import NO_SPLIT, add_to_split
 @dataclass(frozen=True, slots=True)
 class NodeTable:
     """A node type as the source has it: its id space and its columns in source order (``codes`` name their rows,
-    ``ids`` resolves them). classes: words of the columns that number them."""
+    ``ids`` resolves them). classes: words of the columns that number them; zones: of columns of dates."""
 
     spec: NodeSpec
     space: IdSpace
@@ -31,6 +39,7 @@ class NodeTable:
     ids: IdColumn | None
     columns: dict[str, np.ndarray]
     classes: dict[str, list[str]]
+    zones: dict[str, set[str]]
     origin: Origin
 
     def finish(self, folder: pathlib.Path) -> None:
@@ -93,7 +102,7 @@ def read_nodes(spec: SourceSpec, node: NodeSpec, folder: pathlib.Path, num_bucke
         for name, column in node.columns.items():
             if column.sets:
                 columns[name] = read_sets(spec, node, column, space.num_nodes, folder)
-    table = NodeTable(node, space, codes, ids, columns, classes, origin)
+    table = NodeTable(node, space, codes, ids, columns, classes, zones_of(fields), origin)
     if codes is not None:
         if not on_disk:
             table.refuse_second(duplicate_row(codes))
@@ -184,7 +193,7 @@ def read_edges(spec: SourceSpec, edge: EdgeSpec, spaces: dict[str, IdSpace], fol
     columns |= {name: read_sets(spec, edge, column, len(src), folder) for name, column in sets.items()}
     time, types = columns.pop("time", None), columns.pop("types", None)
     title = ", ".join(dict.fromkeys(pathlib.Path(spec.files[file].title).name for file in files))
-    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, zone=times.zone)
+    table = EdgeTable(edge, title, origin, src, dst, time, columns, classes, zones_of(fields))
     return ReadEdges(table, ends, types, classes.pop("types", []))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_tools.source.formats.dates import common_zone
 from data_tools.source.spec import EdgeSpec
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
@@ -36,8 +37,8 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
     """The rows of a relation in source order; src and dst hold codes, later row ids. ``classes`` holds the words of
-    the columns that number them, ``type_name`` the value that made the relation, if a column of types did; zone: of
-    the dates that times come from, empty where they do not."""
+    the columns that number them, ``zones`` the zones of columns of dates and of times, ``type_name`` the value that
+    made the relation, if a column of types did."""
 
     spec: EdgeSpec
     file: str
@@ -47,8 +48,13 @@ class EdgeTable:
     time: np.ndarray | None
     columns: dict[str, np.ndarray]
     classes: dict[str, list[str]]
+    zones: dict[str, set[str]]
     type_name: str | None = None
-    zone: str = ""
+
+    @property
+    def zone(self) -> str:
+        """The zone of the dates that times come from; empty where they come from none."""
+        return common_zone(self.zones.get("time", ()))
 
 
 def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder: pathlib.Path) -> list[EdgeTable]:
@@ -78,7 +84,7 @@ def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder:
         reverse = None if table.spec.reverse is None else table.spec.reverse.replace("*", name)
         relation = table.spec.relation.replace("*", name)
         spec = dataclasses.replace(table.spec, relation=relation, reverse=reverse, types=None, left_out=[])
-        tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, word))
+        tables.append(EdgeTable(spec, table.file, table.origin, src, dst, None, rows, table.classes, table.zones, word))
     return tables
 
 

@@ -34,7 +34,7 @@ A spec is a YAML file; the presets are just such files::
         src: u
         dst: i
         time: ts
-        dates: iso                # times are dates: iso, or a format of strptime; timestamps need none
+        dates: iso                # times are dates: iso, a format of strptime, or unix; timestamps need none
         time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
         sort: false               # sort by time (stable) instead of refusing an unsorted source
         duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error, sum (their weights)
@@ -67,7 +67,7 @@ form of a column is a mapping with one of `column`, `sparse` and `sets`, and fur
 - `file`: the file with the column, row-aligned. Default: the file of the table.
 - `dtype`: the type of the stored values.
 - `fill`: stored for empty and NaN values. .nan, in a column of floats to be learned: not known; neither loss nor
-  metrics count it. Default in `label`: -1 for classes, .nan for floats.
+  metrics count it. Default in `label`: -1 for classes, .nan for numbers, with which integers become floats.
 - `values`: a mapping of the source's words to integers.
 - `classes: true`: the words are numbered in their order, and stored as attribute `names` of the column.
 - `dates`, `zone`: the column has dates, as the times of edges do, or seconds since 1970; stored as seconds.
@@ -146,9 +146,10 @@ class EdgeSpec:
         dst: Column of the destination nodes.
         time: Column of the times; a graph has times for all relations or for none.
         time_scale: Factor from the source's times to the stored integers; a product that is no integer is refused.
-        dates: Form of times that are dates: iso (ISO 8601), or a format of strptime such as %d.%m.%Y %H:%M. The time
-            is then in seconds since 1970. Columns of the type timestamp or date need no form.
-        zone: Time zone of dates that name none, such as Europe/Berlin.
+        dates: Form of times that are dates: iso (ISO 8601), a format of strptime such as %d.%m.%Y %H:%M, or unix, which
+            is seconds since 1970. Dates are stored as such. Columns of the type timestamp or date need no form.
+        zone: Time zone of dates that name none, such as Europe/Berlin, and of dates in answers. With dates: unix, only
+            of answers.
         sort: Sort by time (stable) instead of refusing an unsorted source.
         duplicates: Edges with the same source, destination, time and column `rel`. drop: keep the first one; sum: keep
           it, with the sum of their weights.

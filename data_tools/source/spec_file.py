@@ -152,8 +152,9 @@ def build_column(where: str, name: str, value: Any, taken: Set[str]) -> ColumnSp
     check_values(where, name, column, np.dtype(dtype))
     fill = column.fill
     if fill is None and name == "label" and not column.values:
-        # Not for plain integers: where they are numbers to predict, -1 is one of them.
-        fill = -1 if column.classes else math.nan if dtype in ("float32", "float64") else None
+        # NaN in integers makes floats of them: where they are numbers to predict, -1 is one of them.
+        has_gaps = dtype in ("float32", "float64") or (column.dtype is None and column.sparse is None)
+        fill = -1 if column.classes else math.nan if has_gaps else None
     return dataclasses.replace(column, dtype=dtype, fill=fill)
 
 

@@ -477,7 +477,7 @@ class NeighborLoader(BatchLoader):
                 of_type, name = graph.partition.columns[self.seed_type], graph.types[self.seed_type]
                 check_seed_time(of_type, chosen.time_column, f"node type {name}", "; or give input_time")
         graph = graph.timed(chosen.time_column)
-        columns = _seed_columns(graph, self.seed_type, rows) | given
+        columns = _seed_columns(graph, self.seed_type, rows, bool(split)) | given
         shuffle = split == "train" if chosen.shuffle is None else chosen.shuffle
         nodes = input_nodes if isinstance(input_nodes, str) else input_nodes[1]
         name = "train" if shuffle else "nodes"
@@ -523,8 +523,8 @@ def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]
     return kind, rows, ""
 
 
-def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the global ids of the rows, and labels where the type has them."""
+def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray, of_split: bool) -> dict[str, np.ndarray]:
+    """Return the global ids of the rows, and labels where the type has them; of a split the labels are classes."""
     partition = graph.partition
     own = graph.nodes(partition.types[kind])
     order = np.argsort(own)
@@ -532,7 +532,8 @@ def _seed_columns(graph: StaticGraph, kind: int, rows: np.ndarray) -> dict[str, 
     columns = {"id": partition.global_ids(kind)[place]}
     if "label" in partition.columns[kind]:
         label = partition.columns[kind]["label"][place]
-        columns["label"] = label.astype(np.int64) if label.dtype.kind in "iub" else label
+        are_classes = label.dtype.kind in "iub" or (of_split and label.ndim == 1)
+        columns["label"] = label.astype(np.int64) if are_classes else label
     if TIME in partition.columns[kind]:
         columns[TIME] = partition.columns[kind][TIME][place]
     return columns

@@ -18,6 +18,7 @@ from hpcgnn.native.products import linear
 
 MISSING = -1
 MOST_CLASSES = 1 << 16
+NUMBERED = "number them 0, 1, ... by converting the source again with classes: true for the column label"
 
 
 def is_known(label: np.ndarray) -> np.ndarray:
@@ -36,13 +37,14 @@ def count_classes(label: np.ndarray, wanted: int, world: World) -> int:
 def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read the labels int64 and the splits [n] (0 train, 1 val, 2 test, others none) of a rank's nodes of a type.
     Labels are classes [n], -1 where missing, or, several a node, [n, C] of 0 and 1, -1 where missing: below 0 or NaN in
-    the data.
+    the data. Floats that are whole numbers are classes, too.
 
     Raises ValueError for columns that are missing or cannot be used.
     """
     _check_there(columns, node_type)
     label = columns["label"]
-    if label.ndim > 2 or label.dtype.kind not in ("iub", "iubf")[label.ndim - 1]:
+    fractions = label.dtype.kind == "f" and label.ndim == 1 and (label[is_known(label)] % 1 != 0).any()
+    if label.ndim > 2 or label.dtype.kind not in "iubf" or fractions:
         raise ValueError(
             f"the label of {node_type} must be one integer a node, or a row of 0 and 1, got {label.dtype} "
             f"{label.shape[1:]}; numbers are for task.kind regression"
@@ -50,12 +52,12 @@ def node_labels(columns: dict[str, np.ndarray], node_type: str, classes: int) ->
     split = columns["split"].astype(np.int64)
     if label.ndim == 2:
         return _label_rows(label, node_type, classes), split
-    label = label.astype(np.int64)
     limit = classes or MOST_CLASSES
-    if (label >= limit).any():
-        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most: number them 0, 1, ..."
-        raise ValueError(f"node type {node_type}: label {int(label.max())}, but {where}")
-    return np.where(label >= 0, label, MISSING), split
+    known = label >= 0  # not so for NaN
+    if (label[known] >= limit).any():
+        where = f"task.classes = {classes}" if classes else f"{MOST_CLASSES} classes at most: {NUMBERED}"
+        raise ValueError(f"node type {node_type}: label {int(label[known].max())}, but {where}")
+    return np.where(known, np.where(known, label, 0).astype(np.int64), MISSING), split
 
 
 def node_numbers(columns: dict[str, np.ndarray], node_type: str) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +166,7 @@ def read_classes(label: np.ndarray, name: str, classes: int) -> np.ndarray:
     if label.dtype.kind == "f":
         wrong |= is_present & (label != np.floor(label))
     if wrong.any():
-        limit = f"task.classes = {classes}" if classes else f"{MOST_CLASSES}"
+        limit = f"task.classes = {classes}" if classes else f"{MOST_CLASSES}: {NUMBERED}"
         raise ValueError(f"{name}: {label[wrong][0]} is no class; classes are integers from 0 on, below {limit}")
     return np.where(is_present, np.where(is_present, label, 0).astype(np.int64), MISSING)
 

@@ -14,7 +14,7 @@ import torch
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
-from hpcgnn.task.labels import MISSING, MOST_CLASSES, count_classes, is_known
+from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
     INDUCTIVE,
@@ -190,7 +190,7 @@ def _checked_classes(label: np.ndarray, events: Events, config: TemporalTaskConf
         wrong |= present & (label != np.floor(label))
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        range_ = f"below task.classes = {config.classes}" if config.classes else f"below {MOST_CLASSES}"
+        range_ = f"below task.classes = {config.classes}" if config.classes else f"below {MOST_CLASSES} ({NUMBERED})"
         raise ValueError(
             f"event {events.row[at]}: label {label[at]} is no class; classes are integers from 0 on, {range_}, and a "
             "negative label is a missing one; numbers are for task.kind edge_regression"

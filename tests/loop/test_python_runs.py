@@ -148,6 +148,7 @@ def test_times_of_questions_are_dates_as_in_the_graph(comm, mpi_tmp_path, zone):
     answers = [run.predict(pairs=table) for table in (asked.assign(time=seconds), asked, arrow, text)]
     if comm.rank == 0:
         assert [day.timestamp() for day in answers[0]["time"]] == seconds
+        assert str(answers[0]["time"].dt.tz) == (zone or "UTC")
         for answer in answers[1:]:
             pd.testing.assert_frame_equal(answer, answers[0], check_dtype=False, rtol=1e-12)
 

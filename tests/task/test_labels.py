@@ -17,19 +17,29 @@ SPLIT = np.zeros(3, np.int8)
     [
         ({"split": SPLIT}, r"node type paper has no column label: convert the source again with one$"),
         ({"label": SPLIT}, "node type paper has no column split: .*, or run hpcgnn split"),
-        ({"label": np.zeros(3), "split": SPLIT}, r"label of paper must be one integer a node, .*, got float64 \(\)"),
+        (
+            {"label": np.array([1, np.nan, 0.5]), "split": SPLIT},
+            r"label of paper must be one integer a node, .*, got float64 \(\)",
+        ),
         ({"label": np.zeros((3, 2, 2), int), "split": SPLIT}, r"or a row of 0 and 1, got int64 \(2, 2\)"),
         ({"label": np.zeros((3, 1), int), "split": SPLIT}, "labels of 1 columns, but task.classes = 0"),
         ({"label": np.full((3, 2), 2), "split": SPLIT}, "labels in rows are 0 and 1, found 2"),
         (
             {"label": np.array([0, 1, 2_000_000_000]), "split": SPLIT},  # PyG #1306
-            "node type paper: label 2000000000, but 65536 classes at most: number them 0, 1, ",
+            "node type paper: label 2000000000, but 65536 classes at most: number them 0, 1, .* classes: true for",
         ),
     ],
 )
 def test_labels_of_nodes(columns, message):
     with pytest.raises(ValueError, match=message):
         node_labels(columns, "paper", 0)
+
+
+def test_whole_numbers_are_classes():
+    """Floats, as integers with gaps are stored: NaN is a missing label, as a negative number is."""
+    label, _ = node_labels({"label": np.array([7, np.nan, -1.0]), "split": SPLIT}, "paper", 0)
+    assert label.tolist() == [7, -1, -1]
+    assert label.dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zoneinfo
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_tools.source.formats.values import Place, to_arrow, to_text
+from data_tools.source.formats.values import Place, Raw, parse_times, to_arrow, to_text
 from hpcgnn.graph.files import FileFormatError
 
-ISO, UTC = "iso", "UTC"
+ISO, UNIX, UTC = "iso", "unix", "UTC"
 NANO = 10**9  # nanoseconds of a second
 DAYS = pa.types.is_date
 FIRST, LAST = "1677-09-21", "2262-04-11"  # of what nanoseconds in int64 can say
+OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")  # of a time zone without a name
+EAST, WEST = 14 * 60, -12 * 60  # the largest offsets that a zone has, in minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """How dates are written. form: ``iso``, a format of strptime, or empty for columns of the type timestamp or date
-    alone; zone: of dates that name none."""
+    """How dates are written. form: ``iso``, a format of strptime, ``unix`` for seconds since 1970, or empty for columns
+    of the type timestamp or date alone; zone: of dates that name none."""
 
     form: str = ""
     zone: str = UTC
@@ -32,8 +36,8 @@ class Dates:
             zoneinfo.ZoneInfo(self.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
             raise ValueError(f"zone: no time zone {self.zone!r}; such as UTC or Europe/Berlin") from error
-        if self.form and self.form != ISO and "%" not in self.form:
-            raise ValueError(f"dates: {self.form!r} is neither iso nor a format such as %d.%m.%Y %H:%M")
+        if self.form and self.form not in (ISO, UNIX) and "%" not in self.form:
+            raise ValueError(f"dates: {self.form!r} is neither iso nor a format such as %d.%m.%Y %H:%M nor unix")
 
     def covers(self, part: pa.Array | np.ndarray) -> bool:
         """Whether a column has dates."""
@@ -41,16 +45,36 @@ class Dates:
             return part.dtype.kind == "M" or bool(self.form)
         return bool(self.form) or pa.types.is_timestamp(part.type) or DAYS(part.type)
 
-    def zone_of(self, part: pa.Array | np.ndarray) -> str:
-        """Name the zone of a column of dates: of its type, where that has a zone by name, else of dates without one."""
+    def zone_of(self, part: pa.Array | np.ndarray, place: Place) -> str:
+        """Name the zone in which answers have the dates of a column: the one of its type, else the one of dates that
+        name none. Raises FileFormatError for two zones."""
         zone = getattr(getattr(part, "type", None), "tz", None) or ""
-        return self.zone if not zone or zone[0] in "+-" else zone
+        if offset := OFFSET.fullmatch(zone):
+            zone = offset_zone(int(f"{offset[1]}1") * (60 * int(offset[2]) + int(offset[3])))
+        try:
+            return self.choose_zone(zone)
+        except ValueError as error:
+            raise FileFormatError(f"{place.file}: column {place.column}: {error}") from None
+
+    def choose_zone(self, own: str) -> str:
+        """Choose the zone in which answers have dates: the ``own`` one, if they have one, unless the form is ``unix``.
+        Raises ValueError for another zone than the own one."""
+        if not own or self.form == UNIX:
+            return self.zone
+        if self.zone not in (UTC, own):
+            raise ValueError(
+                f"its dates have the time zone {own}; leave out zone {self.zone}, which is for dates without one, or "
+                f"set dates: {UNIX} for answers in {self.zone}"
+            )
+        return own
 
     def parse(self, part: pa.Array | np.ndarray, place: Place, scale: float) -> np.ndarray:
         """Parse times [n] as int64: seconds since 1970 * scale. Raises FileFormatError for what is no date, and for
         one that falls between two times of the scale."""
         column = to_arrow(part)
         typed = pa.types.is_timestamp(column.type) or DAYS(column.type)
+        if self.form == UNIX and not typed:
+            return parse_times(Raw([part], [place.column], True, len(part)), place.file, place.first_row, scale)
         nanoseconds = self._typed(column, place) if typed else self._text(to_text(column, place), place)
         seconds, rest = np.divmod(nanoseconds, NANO)
         if float(scale).is_integer() and scale <= NANO:
@@ -81,8 +105,9 @@ class Dates:
 
     def _in_utc(self, column: pa.Array, place: Place) -> np.ndarray:
         """Make nanoseconds [n] in UTC of timestamps in the zone. An hour that occurs twice is the earlier one."""
+        zone = UTC if self.form == UNIX else self.zone
         try:
-            placed = pc.assume_timezone(column, self.zone, ambiguous="earliest", nonexistent="raise")
+            placed = pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="raise")
         except pa.ArrowInvalid as error:
             raise FileFormatError(
                 f"{place.file}: column {place.column}: a date does not exist in {self.zone} ({error})"
@@ -114,3 +139,22 @@ class Dates:
         found = found if found.tzinfo else found.replace(tzinfo=zoneinfo.ZoneInfo(self.zone))
         past = found - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
         return (past.days * 86400 + past.seconds) * NANO + past.microseconds * 1000
+
+
+def common_zone(zones: Collection[str]) -> str:
+    """Name the zone in which answers have dates of some zones: UTC for several, empty for none."""
+    return next(iter(zones)) if len(zones) == 1 else UTC if zones else ""
+
+
+def zones_note(title: str, zones: Collection[str]) -> list[str]:
+    """Write a note about a column whose dates have several zones, or none."""
+    several = f"{title}: dates have the time zones {', '.join(sorted(zones))}; answers have them in UTC"
+    return [several] if len(zones) > 1 else []
+
+
+def offset_zone(minutes: int) -> str:
+    """Name the zone of an offset from UTC, such as Etc/GMT-1 for 60 minutes; empty where no zone is called so."""
+    hours, rest = divmod(minutes, 60)
+    if rest or not WEST <= minutes <= EAST:
+        return ""
+    return f"Etc/GMT{-hours:+d}" if hours else UTC

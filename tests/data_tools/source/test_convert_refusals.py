@@ -144,7 +144,7 @@ def test_missing_values_are_refused_without_fill(tmp_path, capsys, name, row):
     table = {"u": [0, 0], "i": [0, 0], "t": [1, 2], "y": [None, 5], "f": [float("nan"), None]}
     pyarrow.parquet.write_table(pa.table(table), tmp_path / "e.parquet")
     spec = spec_for(tmp_path / "e.parquet")
-    spec["edges"][0]["columns"] = {"label": name}
+    spec["edges"][0]["columns"] = {"label": {"column": name, "dtype": "int64"}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     message = refused(tmp_path, capsys, "--spec", str(tmp_path / "spec.yaml"))
     for part in ("e.parquet", repr(name), row, "fill"):
