@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hpcgnn.static.model.models import GraphModel, drop
     from hpcgnn.static.node_embedding import NodeEmbedding
     from hpcgnn.static.sampling.neighbors import NeighborSampler
+    from hpcgnn.static.servers.loop import beside_servers
     from hpcgnn.task.labels import LabelScores
     from hpcgnn.task.metrics import (
         class_metrics,
@@ -65,6 +66,7 @@ EXPORTS = {
     "hpcgnn.static.loader": ("NeighborLoader",),
     "hpcgnn.static.link_loader": ("LinkNeighborLoader",),
     "hpcgnn.static.node_embedding": ("NodeEmbedding",),
+    "hpcgnn.static.servers.loop": ("beside_servers",),
     "hpcgnn.static.sampling.neighbors": ("NeighborSampler",),
     "hpcgnn.static.model.models": ("GraphModel", "drop"),
     "hpcgnn.static.model.blocks": ("rows_of", "stack_first"),

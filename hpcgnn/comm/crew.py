@@ -136,6 +136,11 @@ class Crew:
         """Whether this rank is a sampler."""
         return self.job.rank >= self.mapping.num_trainers
 
+    def add_lane(self) -> Lane:
+        """Collective over the job. Make one more lane."""
+        self.lanes.append(Lane(self.job.mpi.Dup(), self.job.config.max_message_bytes))
+        return self.lanes[-1]
+
     def rank_of(self, sampler: int) -> int:
         """Return the rank of a sampler in the job; the rank of a trainer is its number."""
         return self.mapping.num_trainers + sampler

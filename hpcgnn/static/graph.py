@@ -120,6 +120,9 @@ class StaticGraph:
         self._shared: dict[tuple[str, str], Replica] = {}  # by mode, and the column that it draws by
         self._loaders: list[weakref.ref] = []
         self._others: dict[Hashable, StaticGraph] = {}  # by name; this one too, where there are any
+        self.name: Hashable = None  # of this one among them
+        self._closed = False
+        self.servers: Any = None  # sampling servers, which draw for the loaders, see hpcgnn.static.servers.loop
 
     def over(self, partition: GraphPartition, name: Hashable) -> StaticGraph:
         """Collective. Return this graph with other edges between its nodes, whose input rows both have: for the same
@@ -128,6 +131,7 @@ class StaticGraph:
         if name not in self._others:
             other = copy.copy(self)
             other.partition, other.tables, other._shared = partition, self.tables.over(partition), {}
+            other.name = name
             self._others[name] = other
         return self._others[name]
 
@@ -205,12 +209,19 @@ class StaticGraph:
         ValueError."""
         return self.partition.edges[self.partition.relation_of(relation)].row
 
+    def stop(self) -> None:
+        """Collective. End the iterations of loaders that are not at their end."""
+        for loader in filter(None, (reference() for reference in self._loaders)):
+            loader.stop()
+
     def close(self) -> None:
         """Collective. Stop the loaders, free the memory that the ranks of a machine share, and the channel; neither
         graph nor loaders may be used any more."""
-        # Before anything is freed: the threads of a loader may be in the middle of an exchange.
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()  # first: the threads of a loader may be in the middle of an exchange
         for loader in filter(None, (reference() for reference in self._loaders)):
-            loader.stop()
             loader.release()
         graphs = tuple(self._others.values()) or (self,)
         if any(graph._shared for graph in graphs):  # their edges lie in replicas, whose memory goes with these

@@ -33,9 +33,9 @@ from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
 from hpcgnn.static.plan import DEGREE, NODE_COLUMNS, GraphPlan, GraphSampler
-from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampler_ranks import RemoteDraws
 from hpcgnn.static.sampling.contexts import ContextSampler
-from hpcgnn.static.sampling.draw import Draw, InducedSampler, Roots, choose_draw
+from hpcgnn.static.sampling.draw import BlockSampler, Draw, InducedSampler, Roots, choose_draw
 from hpcgnn.static.sampling.edges import EdgeTables, check_columns
 from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler, check_drawn_by, check_sampler, sampler_of
 from hpcgnn.static.sampling.replica import Replica, make_neighbors
@@ -70,7 +70,7 @@ class SeedLoader:
 
     def __init__(
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
-        shuffle: bool = False, drop_last: bool = False, remote: Samplers | None = None,
+        shuffle: bool = False, drop_last: bool = False, remote: RemoteDraws | None = None,
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
         with_positions: bool = False, disjoint: bool = False, timers: Timers | None = None, **options: Any,
     ):  # fmt: skip
@@ -125,19 +125,9 @@ class SeedLoader:
 
     def _make_draw(self, neighbors: type[NeighborSampler], induced: bool, with_edges: bool) -> Draw:
         """Collective."""
-        graph, sampling, channel, replica = self._graph, self._sampling, self._channels[0], self.replica
-        threads = 1 if self.prefetch else graph.world.threads
-        hops = make_neighbors(
-            graph.partition, sampling.strategy, channel, threads, excluded=self._excluded, replica=replica,
-            neighbors=neighbors, with_edges=with_edges, weight=sampling.weight_column,
-        )  # fmt: skip
-        if induced and replica is None:
-            everything = NeighborSampler(graph.partition, "full", channel, threads, with_edges, self._excluded)
-            return InducedSampler(hops, sampling, self._seed, everything)
-        if induced and replica is not None:
-            return InducedSampler(hops, sampling, self._seed, replica.everything(threads, with_edges))
-        with together(graph.world, "choose where neighbors are drawn"):
-            return choose_draw(hops, sampling, self._seed, graph.world.device)
+        threads = 1 if self.prefetch else self._graph.world.threads
+        way = DrawOptions(self._sampling, self._seed, neighbors, induced, with_edges)
+        return make_draw(self._graph, way, self._channels[0], threads, self._excluded, self.replica)
 
     def _make_context_draw(
         self, roots: Roots, disjoint: bool, with_edges: bool, options: dict[str, Any]
@@ -210,6 +200,38 @@ class SeedLoader:
         return self._channels
 
 
+@dataclass(frozen=True, slots=True)
+class DrawOptions:
+    """How a loader draws: the section ``sampling``, the seed of the random numbers, the class that draws the neighbors
+    of a relation and hop, whether blocks hold all edges among the sampled nodes, and whether they have the positions of
+    their edges."""
+
+    sampling: GraphSamplingConfig
+    seed: int
+    neighbors: type[NeighborSampler]
+    induced: bool
+    with_edges: bool
+
+
+def make_draw(
+    graph: StaticGraph, options: DrawOptions, channel: Channel, threads: int, excluded: Exclusion | None,
+    replica: Replica | None,
+) -> BlockSampler:  # fmt: skip
+    """Collective. Make the draw of a loader, from the replica, if there is one, or at the owners of the nodes."""
+    sampling, seed, with_edges = options.sampling, options.seed, options.with_edges
+    hops = make_neighbors(
+        graph.partition, sampling.strategy, channel, threads, excluded=excluded, replica=replica,
+        neighbors=options.neighbors, with_edges=with_edges, weight=sampling.weight_column,
+    )  # fmt: skip
+    if options.induced and replica is None:
+        everything = NeighborSampler(graph.partition, "full", channel, threads, with_edges, excluded)
+        return InducedSampler(hops, sampling, seed, everything)
+    if options.induced and replica is not None:
+        return InducedSampler(hops, sampling, seed, replica.everything(threads, with_edges))
+    with together(graph.world, "choose where neighbors are drawn"):
+        return choose_draw(hops, sampling, seed, graph.world.device)
+
+
 def options_of(config: StaticConfig) -> dict[str, Any]:
     """Return the options of the loaders of a run that decide what blocks hold."""
     columns = message_columns(config)
@@ -273,7 +295,7 @@ class LoaderOptions:
             edge_columns=list(self.edge_columns), plan_on="host", weight_column=self.weight_column,
         )  # fmt: skip
         if self.time_column or self.disjoint:
-            self._check_contexts()
+            self._check_contexts(graph)
         sampling.check_relations(list(graph.relations))
         check_sampler(self.sampler, "sampler")
         check_columns(graph.partition, self.edge_columns)
@@ -304,9 +326,11 @@ class LoaderOptions:
                 )
         return sampling
 
-    def _check_contexts(self) -> None:
+    def _check_contexts(self, graph: StaticGraph) -> None:
         """Raise ValueError for options that do not go with separate neighbors of seeds or times."""
         option = "time_column" if self.time_column else "disjoint"
+        if graph.servers is not None:
+            raise ValueError(f"{option}: the owners of nodes draw: leave it out, or comm.sampling_servers 0")
         if self.topology not in (AUTO, SHARDED):
             raise ValueError(f"topology {self.topology}: with {option} the owners of nodes draw: use {SHARDED}")
         if self.subgraph_type != DIRECTIONAL:
@@ -324,10 +348,16 @@ class BatchLoader(SeedLoader):
         make_batch: Callable[[GraphPlan, Any, Any, Any], Any],
     ):  # fmt: skip
         """make_batch: the batch of a plan, of input rows, and of rows in the graph file and columns by type."""
+        remote = None
+        if graph.servers is not None:
+            induced, with_edges = options.subgraph_type == INDUCED, options.tells_edges or bool(options.as_data)
+            way = DrawOptions(sampling, options.seed, options.sampler, induced, with_edges)
+            remote = graph.servers.open(self, graph, way, seeds.excluded)
         super().__init__(
             graph, seeds, sampling, options.batch_size, options.seed, shuffle=shuffle, drop_last=options.drop_last,
             neighbors=options.sampler, induced=options.subgraph_type == INDUCED,
             with_edges=options.tells_edges, with_positions=bool(options.as_data), disjoint=options.disjoint,
+            remote=remote,
         )  # fmt: skip
         self._make_batch, self._next = make_batch, 0
         self._columns = NodeColumns(graph, options.node_columns) if options.node_columns else None
@@ -348,6 +378,8 @@ class BatchLoader(SeedLoader):
     def close(self) -> None:
         """Collective. Stop, and free what the loader shares with other ranks; it must not be used any more."""
         self.stop()
+        if self._graph.servers is not None:
+            self._graph.servers.close(self)
         self.release()
         self._graph.world.free_channels()
 

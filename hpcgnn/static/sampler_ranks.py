@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,7 @@ from hpcgnn.static.graph import open_partition
 from hpcgnn.static.learned_edges import find_edges_to_learn
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
-from hpcgnn.static.sampling.neighbors import check_drawn_by, sampler_of
+from hpcgnn.static.sampling.neighbors import Exclusion, check_drawn_by, sampler_of
 from hpcgnn.static.sampling.replica import make_neighbors, make_replica
 
 STEP, LEAVE = 0, 1
@@ -84,20 +84,23 @@ def read_request(message: np.ndarray) -> Request | Leave:
 
 
 def pack_drawn(drawn: Drawn) -> np.ndarray:
-    """Pack the bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids as
-    int64, and of features their widths and dtype."""
-    places, input_ids = drawn.places, drawn.input_ids
+    """Pack the bytes of a message: places, offsets, sources of edges as int32 (they count within a batch), ids and
+    positions of edges as int64, and of features their widths and dtype."""
+    places: list[Any] = drawn.places
+    input_ids = drawn.input_ids
     header = [len(places), len(input_ids), len(drawn.blocks), *map(len, places), *map(len, input_ids)]
     header += [len(drawn.features), *(number for rows in drawn.features for number in _form(rows))]
-    narrow = [*places]
+    arrays = [place.astype(np.int32) for place in places]
     for block in drawn.blocks:
         header += [len(block.relations), *block.num_src, *block.num_dst]
         for adjacency in block.relations:
             header += [adjacency.relation, adjacency.src_type, adjacency.dst_type, len(adjacency.source)]
-            narrow += [adjacency.indptr.numpy(), adjacency.source.numpy()]
+            header += [adjacency.edge is not None]
+            arrays += [adjacency.indptr.numpy().astype(np.int32), adjacency.source.numpy().astype(np.int32)]
+            arrays += [] if adjacency.edge is None else [adjacency.edge.numpy()]
             assert len(adjacency.source) < 1 << 31
     whole = np.array([len(header), *header], np.int64)
-    return np.concatenate([_bytes(whole, *input_ids), *(_bytes(array.astype(np.int32)) for array in narrow)])
+    return _bytes(whole, *input_ids, *arrays)
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
@@ -123,9 +126,10 @@ def read_drawn(message: np.ndarray) -> Drawn:
         num_src, num_dst = (tuple(next(header) for _ in range(num_types)) for _ in range(2))
         relations = []
         for _ in range(num_relations):
-            relation, src_type, dst_type, edges = (next(header) for _ in range(4))
+            relation, src_type, dst_type, edges, has_positions = (next(header) for _ in range(5))
             indptr, source = (torch.from_numpy(take(count, np.int32)) for count in (num_dst[dst_type] + 1, edges))
-            relations.append(Adjacency(relation, src_type, dst_type, indptr, source))
+            position = torch.from_numpy(take(edges, np.int64)) if has_positions else None
+            relations.append(Adjacency(relation, src_type, dst_type, indptr, source, position))
         blocks.append(Block(tuple(relations), num_src, num_dst))
     return Drawn(places, tuple(blocks), input_ids, features)
 
@@ -209,14 +213,31 @@ class RemoteDraw:
             self._lane.send(to_followers.pack(), rank)
 
 
-class Samplers:
-    """A trainer's side of the sampling servers. draws: one for each plan in flight; dtype: of the features that servers
-    send."""
+class RemoteDraws:
+    """What a loader plans with where sampling servers draw. draws: one for each plan in flight; dtype: of the features
+    that servers send."""
+
+    def __init__(self, crew: Crew, lanes: Sequence[Lane], dtype: torch.dtype):
+        ahead = crew.job.config.server_buffer // len(lanes)
+        self.draws = [RemoteDraw(crew, lane, ahead, dtype) for lane in lanes]
+
+    def settle(self) -> None:
+        """Receive and drop all draws that are pending."""
+        for draw in self.draws:
+            draw.settle()
+
+    def leave(self, reason: Leave) -> None:
+        """Collective over the trainers. Send the servers the reason why no more draws are requested."""
+        for draw in self.draws:
+            draw.leave(reason)
+
+
+class Samplers(RemoteDraws):
+    """A trainer's side of the sampling servers of a run."""
 
     def __init__(self, crew: Crew, dtype: torch.dtype):
+        super().__init__(crew, crew.lanes, dtype)
         self._crew = crew
-        ahead = crew.job.config.server_buffer // len(crew.lanes)
-        self.draws = [RemoteDraw(crew, lane, ahead, dtype) for lane in crew.lanes]
 
     def describe(self) -> str:
         """Name the ranks that train and the sampling servers."""
@@ -230,25 +251,12 @@ class Samplers:
         failed."""
         self._crew.meet()
 
-    def settle(self) -> None:
-        """Receive and drop all draws that are pending."""
-        for draw in self.draws:
-            draw.settle()
-
-    def leave(self, code: int) -> None:
-        """Collective over the trainers. End the servers with an exit code."""
-        self._leave(Leave(code))
-
     def fail(self, error: DistributedError) -> None:
         """Collective over the trainers. End the servers with the error that the trainers leave with."""
         if not self._crew.met:
             self._crew.meet(error)
         elif self._crew.open:
-            self._leave(Leave(0, str(error), error.user_error))
-
-    def _leave(self, reason: Leave) -> None:
-        for draw in self.draws:
-            draw.leave(reason)
+            self.leave(Leave(0, str(error), error.user_error))
 
 
 Train = Callable[[World, Samplers | None], int]
@@ -270,57 +278,154 @@ def beside_samplers(config: Any, path: str, world: World, watchdog: Watchdog, lo
     except DistributedError as error:
         samplers.fail(error)
         raise
-    samplers.leave(code)
+    samplers.leave(Leave(code))
     return code
 
 
-class SamplerRank:
-    """A sampling server. Collective over the servers to create and to serve. Where there are several lanes, a separate
-    thread serves each. All servers draw the steps of a lane in one order, because drawing is collective."""
+class EpochExclusion:
+    """The edges that steps leave out, for all lanes of a server, in the order of the seeds of an epoch. seed: of the
+    order."""
 
-    def __init__(self, config: StaticConfig, path: str, crew: Crew, watchdog: Watchdog, log: RunLog):
-        self._config, self._crew, self._watchdog, self._world = config, crew, watchdog, crew.world
+    def __init__(self, excluded: Exclusion, seed: int):
+        self._excluded, self._seed, self._epoch, self._lock = excluded, seed, -1, threading.Lock()
+
+    def start(self, epoch: int) -> None:
+        """Begin an epoch of training, unless it has begun."""
+        with self._lock:
+            # Safe beside the threads of other lanes: no trainer requests an epoch before all of the last one is drawn.
+            if epoch != self._epoch:
+                self._excluded.start_epoch(epoch_shuffle(self._seed, epoch))
+                self._epoch = epoch
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSource:
+    """What a server draws a lane's steps with. channel: between the servers; excluded: edges that steps of training
+    leave out, if any; tables: the features that are sent, if any."""
+
+    draws: BlockSampler
+    channel: Channel
+    excluded: EpochExclusion | None
+    tables: NodeTables | None
+
+
+class ServingRank:
+    """A sampling server. Collective over the servers. All servers draw the steps of a lane in one order, because
+    drawing is collective."""
+
+    def __init__(self, crew: Crew, watchdog: Watchdog):
+        self._crew, self._watchdog, self._world = crew, watchdog, crew.world
         number, mapping = self._world.rank, crew.mapping
         self._askers = mapping.askers(number)
         self._sources = self._askers or [mapping.source(number)]
-        self._lock, self._busy, self._epoch = threading.Lock(), 0, -1
+        self._lock, self._busy = threading.Lock(), 0
+
+    def _serve_lane(self, lane: Lane, source: LaneSource) -> Leave:
+        while True:
+            requests: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
+            if isinstance(requests[0], Leave):
+                lane.flush()
+                return requests[0]
+            with self._at_work(requests[0]):
+                self._draw(requests, lane, source)
+
+    def _draw(self, requests: list[Request], lane: Lane, source: LaneSource) -> None:
+        """Collective over the servers. Draw a step for each of this server's trainers, one after the other."""
+        epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
+        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
+        if training and source.excluded is not None:
+            source.excluded.start(epoch)
+        for number in range(self._crew.mapping.rounds):
+            has_asker = number < len(self._askers)  # without one it still draws, to serve hops of other servers
+            drawn = source.draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
+            drawn = replace(drawn, features=_fetch(drawn, source))
+            if has_asker:
+                self._answer(drawn, lane, self._askers[number])
+
+    def _answer(self, drawn: Drawn, lane: Lane, trainer: int) -> None:
+        lane.send(pack_drawn(drawn), trainer)
+        for rows in drawn.features:
+            if rows is not None:
+                lane.send_sized(_bytes_of(rows), trainer)
+
+    @contextmanager
+    def _at_work(self, request: Request) -> Iterator[None]:
+        """Report to the watchdog, and name this server in an error of its work."""
+        with self._lock:
+            self._busy += 1
+            self._watchdog.at("draw", request.step)
+        try:
+            yield
+        except Exception as error:
+            place = f"sampling server {self._world.rank} of {self._world.size}"
+            raise RuntimeError(f"{place} failed at epoch {request.epoch}, step {request.step}") from error
+        with self._lock:
+            self._busy -= 1
+            if self._busy == 0:
+                self._watchdog.idle()
+
+
+def _fetch(drawn: Drawn, source: LaneSource) -> tuple[torch.Tensor | None, ...]:
+    """Collective over the servers. Fetch the features of the nodes of a draw, by type, in the dtype that they travel
+    in; empty where trainers have them."""
+    if source.tables is None:
+        return ()
+    input_ids: list[Any] = list(drawn.input_ids)
+    features: list[Any] = []
+    for rows, ids in zip(source.tables.rows, input_ids, strict=True):
+        features.append(None)
+        if FEATURE in rows.tables:
+            fetched = rows.fetch(rows.plan(ids, source.channel), FEATURE)
+            features[-1] = fetched if rows.wire is None else fetched.to(rows.wire)
+    return tuple(features)
+
+
+class SamplerRank(ServingRank):
+    """A sampling server of a run. Collective over the servers to create and to serve. Where there are several lanes, a
+    separate thread serves each."""
+
+    def __init__(self, config: StaticConfig, path: str, crew: Crew, watchdog: Watchdog, log: RunLog):
+        super().__init__(crew, watchdog)
+        self._config = config
         try:
             self._draws = self._make_draws(path, log)
         except DistributedError as error:
             crew.meet(error)
         crew.meet()
 
-    def _make_draws(self, path: str, log: RunLog) -> list[tuple[BlockSampler, Channel]]:
+    def _make_draws(self, path: str, log: RunLog) -> list[LaneSource]:
         """Collective over the servers. Make a draw for each lane, all of the same edges, and read the features if
         servers hold them."""
         config, world, lanes = self._config, self._world, self._crew.lanes
         features = config.comm.server_features
         channels = [world.channel(polite=True, by_machine=features) for _ in lanes]
         partition = open_partition(config, path, world, channels[0], self._check, columns=features)
-        self._excluded = None
+        left_out = None
         if config.task.of_edges:
             # Without the edges of the test: trainers score it by exact inference, from edges of their own.
             learned = find_edges_to_learn(config, partition, world, channels[0], with_test=False)
-            partition, self._excluded = learned.messages, learned.excluded
+            partition, left_out = learned.messages, learned.excluded
         self._tables = None
         if features:
             self._tables = NodeTables(partition, config.features, world, channels[0], config.train.dtype)
         threads = max(1, world.threads // len(lanes))
         mode, weight = config.sampling.strategy, config.sampling.weight_column
         self._replica = make_replica(
-            config.sampling.topology, partition, mode, world, channels[0], self._excluded, weight
+            config.sampling.topology, partition, mode, world, channels[0], left_out, weight
         )  # fmt: skip
         if self._replica is not None:
-            self._excluded = self._replica.excluded
+            left_out = self._replica.excluded
         neighbors = make_neighbors(
-            partition, mode, channels[0], threads, excluded=self._excluded, replica=self._replica, weight=weight,
+            partition, mode, channels[0], threads, excluded=left_out, replica=self._replica, weight=weight,
             neighbors=sampler_of(config.sampling.class_path),
         )  # fmt: skip
         first = BlockSampler(neighbors, config.sampling, config.train.seed)
         num_edges = sum(len(edges.src) for edges in partition.edges)
         size = f"{partition.num_nodes} nodes, {num_edges} edges"
         log(f"sampling server {world.rank} of {world.size} on {world.host}: {size}", everywhere=True)
-        return list(zip([first, *map(first.over, channels[1:])], channels, strict=True))
+        excluded = None if left_out is None else EpochExclusion(left_out, config.train.seed)
+        draws = zip([first, *map(first.over, channels[1:])], channels, strict=True)
+        return [LaneSource(*pair, excluded, self._tables) for pair in draws]
 
     def _check(self, partition: GraphPartition) -> None:
         """Raises ValueError for samples that cannot be drawn from the graph."""
@@ -346,13 +451,12 @@ class SamplerRank:
     def _serve_lanes(self) -> Leave:
         pairs = list(zip(self._crew.lanes, self._draws, strict=True))
         if len(pairs) == 1:
-            lane, draws = pairs[0]
-            return self._serve_lane(lane, *draws)
+            return self._serve_lane(*pairs[0])
         ends: queue.SimpleQueue = queue.SimpleQueue()
 
-        def run(lane: Lane, draws: tuple[BlockSampler, Channel]) -> None:
+        def run(lane: Lane, source: LaneSource) -> None:
             try:
-                ends.put((self._serve_lane(lane, *draws), None))
+                ends.put((self._serve_lane(lane, source), None))
             except BaseException as error:
                 ends.put((None, error))
 
@@ -363,64 +467,3 @@ class SamplerRank:
             if error is not None:
                 raise error
         return reason
-
-    def _serve_lane(self, lane: Lane, draws: BlockSampler, channel: Channel) -> Leave:
-        while True:
-            requests: list[Any] = [read_request(lane.receive(rank)) for rank in self._sources]
-            if isinstance(requests[0], Leave):
-                lane.flush()
-                return requests[0]
-            with self._at_work(requests[0]):
-                self._draw(requests, lane, draws, channel)
-
-    def _draw(self, requests: list[Request], lane: Lane, draws: BlockSampler, channel: Channel) -> None:
-        """Collective over the servers. Draw a step for each of this server's trainers, one after the other."""
-        epoch, step, training = requests[0].epoch, requests[0].step, requests[0].training
-        assert all((r.epoch, r.step, r.training) == (epoch, step, training) for r in requests)
-        with self._lock:
-            # Safe beside the threads of other lanes: no trainer requests an epoch before all of the last one is drawn.
-            if training and self._excluded is not None and epoch != self._epoch:
-                self._excluded.start_epoch(epoch_shuffle(self._config.train.seed, epoch))
-                self._epoch = epoch
-        for number in range(self._crew.mapping.rounds):
-            has_asker = number < len(self._askers)  # without one it still draws, to serve hops of other servers
-            drawn = draws.draw_groups(requests[number].groups if has_asker else [], epoch, step, training)
-            drawn = replace(drawn, features=self._fetch(drawn, channel))
-            if has_asker:
-                self._answer(drawn, lane, self._askers[number])
-
-    def _fetch(self, drawn: Drawn, channel: Channel) -> tuple[torch.Tensor | None, ...]:
-        """Collective over the servers. Fetch the features of the nodes of a draw, by type, in the dtype that they
-        travel in; empty where trainers have them."""
-        if self._tables is None:
-            return ()
-        input_ids: list[Any] = list(drawn.input_ids)
-        features: list[Any] = []
-        for rows, ids in zip(self._tables.rows, input_ids, strict=True):
-            features.append(None)
-            if FEATURE in rows.tables:
-                fetched = rows.fetch(rows.plan(ids, channel), FEATURE)
-                features[-1] = fetched if rows.wire is None else fetched.to(rows.wire)
-        return tuple(features)
-
-    def _answer(self, drawn: Drawn, lane: Lane, trainer: int) -> None:
-        lane.send(pack_drawn(drawn), trainer)
-        for rows in drawn.features:
-            if rows is not None:
-                lane.send_sized(_bytes_of(rows), trainer)
-
-    @contextmanager
-    def _at_work(self, request: Request) -> Iterator[None]:
-        """Report to the watchdog, and name this server in an error of its work."""
-        with self._lock:
-            self._busy += 1
-            self._watchdog.at("draw", request.step)
-        try:
-            yield
-        except Exception as error:
-            place = f"sampling server {self._world.rank} of {self._world.size}"
-            raise RuntimeError(f"{place} failed at epoch {request.epoch}, step {request.step}") from error
-        with self._lock:
-            self._busy -= 1
-            if self._busy == 0:
-                self._watchdog.idle()

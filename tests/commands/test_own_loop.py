@@ -89,3 +89,40 @@ def test_an_error_that_all_ranks_have_aborts_nothing(tmp_path, mpirun):
     assert result.stderr.count("DistributedError: wrong [check, rank 1 of 2]") >= 1
     assert "ends the job" not in result.stderr
     assert "MPI_ABORT" not in result.stderr
+
+
+SERVERS = """
+import sys
+import numpy as np
+from hpcgnn import CommConfig, NeighborLoader, NeighborSampler, World, beside_servers
+
+class Failing(NeighborSampler):
+    calls = 0
+
+    def draw(self, lists, nodes, fanout, random):
+        Failing.calls += 1
+        if Failing.calls == 5:
+            raise KeyError("a defect")
+        return np.zeros(len(nodes) + 1, np.int64), np.empty(0, np.int64)
+
+def loop(graph):
+    for epoch in range(10):
+        for batch in NeighborLoader(graph, "train", [3, 2], 8, sampler=Failing):
+            pass
+
+beside_servers(loop, sys.argv[1], World(CommConfig(device="cpu", threads=1, sampling_servers=1)))
+"""
+
+
+@pytest.mark.launcher
+def test_an_error_of_a_sampling_server_ends_the_job(tmp_path, mpirun):
+    """With one message, of the server."""
+    parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
+    (tmp_path / "loop.py").write_text(SERVERS)
+    result = mpirun(3, tmp_path / "loop.py", parts, check=False, timeout=120)
+    assert result.returncode != 0
+    assert result.stderr.count("Traceback") == 2, result.stderr  # of the error, and of its cause
+    assert result.stderr.count("KeyError: 'a defect'") == 1
+    assert "RuntimeError: sampling server 0 of 1 failed at epoch 0, step" in result.stderr
+    assert result.stderr.count("ends the job") == 1
+    assert "hpcgnn: rank 2 of 3 on " in result.stderr

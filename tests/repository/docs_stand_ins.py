@@ -28,7 +28,7 @@ KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
     r"links-run/|link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
-    r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|loop_static\.py": STATIC,
+    r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
 }  # fmt: skip

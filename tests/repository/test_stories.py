@@ -54,6 +54,9 @@ PROGRAMS = {
     "layers of PyG modules, trained on the whole typed graph": (
         "further/typed_layers.py", "../static/model/test_typed_layers.py::test_links",
     ),
+    "a training loop beside sampling servers": (
+        "further/server_loop.py", "../static/loops/test_loop_servers.py::test_server_loop",
+    ),
     "a sweep, a report, a stop, more ranks, a warm start": (
         "further/compare_runs.sh", "test_stories.py::test_compare_runs",
     ),

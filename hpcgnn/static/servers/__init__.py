@@ -1,0 +1,1 @@
+"""Sampling servers beside training loops of user programs."""
