@@ -91,7 +91,7 @@ def _solve(rows: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class BaselinePart(Part):
+class ForecastBaselinePart(Part):
     """A baseline. make: of a session, collectively, a function that forecasts from a snapshot [n, C]; None: the model
     is evaluated. of_lags: it reads ``inputs.lags``, which must be above 0."""
 
@@ -100,15 +100,15 @@ class BaselinePart(Part):
 
 
 BASELINES = {
-    "": BaselinePart(None, "the model"),
-    "newest": BaselinePart(partial(_average, of_lags=False), "newest known value of the node again"),
-    "moving_average": BaselinePart(
+    "": ForecastBaselinePart(None, "the model"),
+    "newest": ForecastBaselinePart(partial(_average, of_lags=False), "newest known value of the node again"),
+    "moving_average": ForecastBaselinePart(
         partial(_average, of_lags=True), "mean of the last inputs.lags values of the node", of_lags=True
     ),
-    "linear": BaselinePart(
+    "linear": ForecastBaselinePart(
         partial(LinearRegression, by_node=False), "linear regression on the inputs of a node, the same for all nodes"
     ),
-    "linear_by_node": BaselinePart(
+    "linear_by_node": ForecastBaselinePart(
         partial(LinearRegression, by_node=True), "linear regression on the inputs of a node, for each node separately"
     ),
 }
