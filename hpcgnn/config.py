@@ -58,6 +58,7 @@ WORDS = {
     "sampling.halo_ratio": "boundary", "sampling.remote_half_life": "boundary_half_life",
     "task.forecast_steps": "steps out_len pred_len", "task.negative_sharing": "candidates",
     "task.negative_ends": "both_ends", "baseline.window_ratio": "share", "baseline.l2": "reg regularization ridge",
+    "baseline.decay_time": "half_life tau", "baseline.batch_decay": "decay",
     "eval.negatives": "eval_negatives", "eval.ranking": "eval_pairs",
     "eval.negatives_per_pass": "chunk", "eval.nodes_per_pass": "chunk",
     "data.split_by": "split splits",

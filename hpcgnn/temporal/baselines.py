@@ -1,7 +1,7 @@
 """Baselines, which score pairs by a rule and need no training, and their table. One runs in the place of a model, on
 the same batches, negatives and metrics: a temporal model must beat it.
 
-b events, k negatives, n pairs, S steps.
+b events, k negatives, n pairs, S steps, e events of this rank.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import numpy as np
 
 from hpcgnn.choices import Part
 from hpcgnn.comm.together import together
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.temporal.batches import Batches, event_times
-from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, of_step
+from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, events_of_destinations, of_step
 
 
 class Baseline:
@@ -27,12 +29,12 @@ class Baseline:
 
     A subclass has ``score_pairs``, and ``start`` where steps need something that is made once for a split. graph: this
     rank's part of the data, a TemporalGraph, of which ``partition``, ``splits``, ``world`` and ``channel`` are used;
-    share: ``baseline.window_ratio``, 0: the default of the baseline.
+    config: the section ``baseline``.
     """
 
-    def __init__(self, graph: Any, share: float = 0.0):
+    def __init__(self, graph: Any, config: Any):
         """Exchanges nothing: ranks may fail here, each for itself. Raises ValueError."""
-        self.graph, self.share = graph, share
+        self.graph, self.config = graph, config
         self._batches: Batches | None = None
 
     def start(self, batches: Batches) -> None:
@@ -69,62 +71,223 @@ class EdgeBank(Baseline):
     """Scores 1 for pairs that met before, in a window of time if there is one, else 0 (Poursafaei et al., Toward
     better evaluation for dynamic link prediction, NeurIPS 2022).
 
-    share: of the events or of the time of training that the window covers; default: the share of all events that is the
-    test's. oldest: collective, of (graph, share, ends [S]): the oldest time in the window of each step, from the number
-    of events before it; None: there is no window.
+    ``baseline.window_ratio``: share of the events or of the time of training that the window covers; default: the share
+    of all events that is the test's. oldest: collective, of (EdgeBank, ends [S]): the oldest time in the window of each
+    step, from the number of events before it; None: there is no window.
     """
 
-    def __init__(self, graph: Any, share: float = 0.0, oldest: Callable[..., np.ndarray] | None = None):
+    def __init__(self, graph: Any, config: Any, oldest: Callable[..., np.ndarray] | None = None):
         """Raises ValueError for a share outside (0, 1]."""
+        super().__init__(graph, config)
         test_begin, end = (int(bound) for bound in graph.splits.bounds[2:])
-        super().__init__(graph, share or (end - test_begin) / max(1, end))
+        self.share = config.window_ratio or (end - test_begin) / max(1, end)
         if oldest and not 0 < self.share <= 1:
             raise ValueError(
                 f"EdgeBank's window needs a share of events in (0, 1], got {self.share}; is the test empty?"
             )
         self._oldest, self._window_begin = oldest, np.empty(0, np.int64)
-        self._history = PairHistory(graph.partition, graph.channel)
+        self.history = PairHistory(graph.partition, graph.channel)
 
     def start(self, batches: Batches) -> None:
         """Collective. Find where the window of every step begins."""
         if self._oldest:
-            self._window_begin = self._oldest(self.graph, self.share, batches.first_row)
+            self._window_begin = self._oldest(self, batches.first_row)
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs 1 or 0, float32 [n]."""
-        row, last = self._history.last_before(src, dst, np.full(len(src), before))
+        row, last = self.history.last_before(src, dst, np.full(len(src), before))
         has_met = row >= 0
         if self._oldest:
             has_met &= last >= self._window_begin[step]
         return has_met.astype(np.float32)
 
 
-def oldest_of_newest_events(graph: Any, share: float, ends: np.ndarray) -> np.ndarray:
+def oldest_of_newest_events(bank: EdgeBank, ends: np.ndarray) -> np.ndarray:
     """Collective. Find the first time of the newest share of the events with rows below ``ends`` [S]. It is the
     quantile of their times, interpolated and rounded up to a whole time, as in the authors' code and DyGLib."""
-    position = np.round((1 - share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
+    position = np.round((1 - bank.share) * np.maximum(ends - 1, 0), 6)  # 17.000000000000004 is row 17
     low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
-    times = event_times(graph.partition, np.concatenate([low, high]), graph.world).reshape(2, -1)
+    times = event_times(bank.graph.partition, np.concatenate([low, high]), bank.graph.world).reshape(2, -1)
     return times[0] + np.ceil((position - low) * (times[1] - times[0])).astype(np.int64)
 
 
-def oldest_of_fixed_length(graph: Any, share: float, ends: np.ndarray) -> np.ndarray:
+def oldest_of_fixed_length(bank: EdgeBank, ends: np.ndarray) -> np.ndarray:
     """Collective. Find the first time of windows that end with the newest event with a row below ``ends`` [S]. A
-    window's length is ``share`` of the time from the first to the last training event (``EdgeBankPredictor`` of TGB,
+    window's length is the share of the time from the first to the last training event (``EdgeBankPredictor`` of TGB,
     Huang et al., Temporal graph benchmark, 2023)."""
-    train_end = int(graph.splits.bounds[1])
+    train_end = int(bank.graph.splits.bounds[1])
     rows = np.concatenate([np.maximum(ends - 1, 0), [0, train_end - 1]])
-    *newest, first, last = event_times(graph.partition, rows, graph.world)
+    *newest, first, last = event_times(bank.graph.partition, rows, bank.graph.world)
     # A whole time: float64 holds no nanoseconds since 1970. 14.999999999999998 of 100 is 15.
-    length = math.floor(round(share * float(last - first), 6))
+    length = math.floor(round(bank.share * float(last - first), 6))
     return np.array(newest, np.int64) - length
+
+
+def oldest_of_mean_interval(bank: EdgeBank, ends: np.ndarray) -> np.ndarray:
+    """Collective. Find the first time of windows that end with the newest event with a row below ``ends`` [S]. A
+    window is as long as the mean over all pairs so far of a pair's mean time between its events, 0 for a pair with one
+    event (``repeat_interval`` of DyGLib)."""
+    world, history = bank.graph.world, bank.history
+    sums = np.concatenate(([0.0], np.cumsum(history.interval_changes())))[np.searchsorted(history.events.row, ends)]
+    mean = world.reduce_array(sums) / np.maximum(_pairs_before(bank, ends), 1)
+    newest = event_times(bank.graph.partition, np.maximum(ends - 1, 0), world)
+    return newest - np.floor(np.round(mean, 6)).astype(np.int64)
+
+
+def _pairs_before(bank: EdgeBank, ends: np.ndarray) -> np.ndarray:
+    """Collective. Count the different pairs of the events with rows below ``ends`` [S]."""
+    return bank.graph.world.reduce_array(np.searchsorted(np.sort(bank.history.first_events()[:, 0]), ends))
+
+
+class RepeatedPairs(EdgeBank):
+    """EdgeBank of pairs with at least the mean number of events of a pair so far, scored 1, all others 0 (Poursafaei et
+    al., 2022; ``repeat_threshold`` of DyGLib)."""
+
+    def start(self, batches: Batches) -> None:
+        """Collective. Count the pairs before every step."""
+        self._numbers, self._num_pairs = self.history.numbers(), _pairs_before(self, batches.first_row)
+
+    def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
+        """Collective. Score pairs 1 or 0, float32 [n]."""
+        count = self.history.at_last(src, dst, np.full(len(src), before), [self._numbers], 0)[:, 0]
+        return ((count > 0) & (count * self._num_pairs[step] >= before)).astype(np.float32)
+
+
+class LocalGlobal(Baseline):
+    """Scores the destinations that the source met before by the time since then, and below them the other ones by
+    ``others``: the time since their last event as a destination (the combination of local and global recency of Cornell
+    et al., On the power of heuristics in temporal graphs, 2025), their number of events as destinations, or alike.
+
+    A score is a whole number of times up to 2^53 apart; beyond that, as with nanoseconds of more than 104 days, times
+    that are nearly equal tie.
+    """
+
+    def __init__(self, graph: Any, config: Any, others: str = ""):
+        """others: "recency", "number", or empty: they are all alike."""
+        super().__init__(graph, config)
+        self._others = others
+        self._pairs = PairHistory(graph.partition, graph.channel)
+
+    def start(self, batches: Batches) -> None:
+        """Collective. Measure the time of all events, and collect the events of destinations."""
+        self._span = _span(self.graph) + 1
+        if self._others:
+            self._destinations = _destinations(self.graph)
+            self._numbers = self._destinations.numbers()
+
+    def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
+        """Collective. Score pairs by minus the time since they met, or below every such score, float64 [n]."""
+        ends = np.full(len(src), before)
+        row, last = self._pairs.last_before(src, dst, ends)
+        below = np.zeros(len(src), np.int64)
+        if self._others == "recency":
+            row_of_other, last_of_other = self._destinations.last_before(dst, dst, ends)
+            below = np.where(row_of_other >= 0, last_of_other - time, -self._span)
+        elif self._others == "number":
+            numbers = self._destinations.at_last(dst, dst, ends, [self._numbers], 0)[:, 0]
+            below = numbers - self.graph.partition.num_events
+        return np.where(row >= 0, last - time, below - self._span).astype(np.float64)
+
+
+class DecayedSum(Baseline):
+    """Scores by the logarithm of a sum over earlier events, whose weights decay: exp(-rate * (now - then)).
+
+    A subclass chooses the events and the clock. The logarithm keeps weights apart that float64 would round to 0.
+    """
+
+    history: PairHistory
+    rate: float
+    lowest: float
+
+    def count_from(self, clock: np.ndarray) -> None:
+        """Sum the weights up to every event of ``history`` [e], whose times are ``clock`` [e] int64."""
+        sums = np.log(self.history.decayed_sums(clock, self.rate))
+        # The bits of the logarithm: both columns travel as integers, as times in float64 would be rounded.
+        self._columns = [clock, sums.view(np.int64)]
+
+    def score_at(self, first: np.ndarray, second: np.ndarray, before: int, now: np.ndarray) -> np.ndarray:
+        """Collective. Score pairs (first, second) [n] of ``history`` when the clock shows ``now`` [n], float64;
+        ``lowest`` without an earlier event."""
+        clock, sums = self.history.at_last(first, second, np.full(len(first), before), self._columns, -1).T
+        score = np.ascontiguousarray(sums).view(np.float64) - self.rate * (now - clock)
+        return np.where(clock >= 0, score, self.lowest)
+
+
+class PairDecay(DecayedSum):
+    """Sums over the events of the pair, each of which loses the factor e in every ``baseline.decay_time``; by default
+    the mean time between two successive training events of a pair."""
+
+    def __init__(self, graph: Any, config: Any):
+        super().__init__(graph, config)
+        self.history = PairHistory(graph.partition, graph.channel)
+
+    def start(self, batches: Batches) -> None:
+        """Collective. Sum the weights. Raises DistributedError where no pair has two training events, and
+        ``baseline.decay_time`` is not set."""
+        self.rate = 1 / (self.config.decay_time or self._mean_interval())
+        self.lowest = -self.rate * _span(self.graph) - 1
+        self._first = int(event_times(self.graph.partition, np.zeros(1, np.int64), self.graph.world)[0])
+        self.count_from(self.history.events.time - self._first)
+
+    def _mean_interval(self) -> float:
+        """Collective. Average the time between two successive training events of a pair."""
+        world = self.graph.world
+        time, count = self.history.intervals(int(self.graph.splits.bounds[1]))
+        time, count = world.total(time), world.total(count)
+        if time == 0:
+            message = (
+                "baseline.kind pair_decay: no pair has training events at two times, so there is no mean time between "
+                "them: set baseline.decay_time"
+            )
+            raise DistributedError(message, user_error=True)
+        return time / count
+
+    def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
+        """Collective. Score pairs by the logarithm of their sum, float64 [n]."""
+        return self.score_at(src, dst, before, time - self._first)
+
+
+class PopTrack(DecayedSum):
+    """Sums over the events with the destination, each of which is multiplied by ``baseline.batch_decay`` after every
+    batch (Daniluk and Dabrowski, Temporal graph models fail to capture global temporal dynamics, 2023).
+
+    Every split begins a batch. Batches of earlier splits are as long as the longest of the scored one.
+    """
+
+    def start(self, batches: Batches) -> None:
+        """Collective. Number the batches, and sum the weights."""
+        self.rate = -math.log(self.config.batch_decay)
+        self.history = _destinations(self.graph)
+        size, bounds = int(batches.sizes.max(initial=1)), self.graph.splits.bounds
+        earlier = [np.arange(bounds[i], bounds[i + 1], size) for i in range(SPLITS.index(batches.name))]
+        begins = np.concatenate([*earlier, batches.first_row])
+        self._first_batch = len(begins) - batches.num_steps
+        self.lowest = -self.rate * len(begins) - 1
+        self.count_from(np.searchsorted(begins, self.history.events.row, side="right") - 1)
+
+    def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
+        """Collective. Score pairs by the logarithm of the sum of their destination, float64 [n]."""
+        return self.score_at(dst, dst, before, np.full(len(dst), self._first_batch + step))
+
+
+def _destinations(graph: Any) -> PairHistory:
+    """Collective. Group all ranks' events by destination, at its owner: as events of pairs of the destination twice."""
+    return PairHistory(graph.partition, graph.channel, events_of_destinations(graph.partition, graph.channel))
+
+
+def _span(graph: Any) -> int:
+    """Collective. Measure the time from the first to the last event."""
+    first, last = event_times(graph.partition, np.array([0, graph.partition.num_events - 1]), graph.world).tolist()
+    return last - first
 
 
 @dataclass(frozen=True)
 class BaselinePart(Part):
-    """A baseline. make: of a graph and ``baseline.window_ratio``; None: the model is evaluated."""
+    """A baseline. make: of a graph and the section ``baseline``; None: the model is evaluated. options: the keys of the
+    section that it reads."""
 
-    make: Callable[[Any, float], Baseline] | None
+    make: Callable[[Any, Any], Baseline] | None
+    options: tuple[str, ...] = ()
 
 
 BASELINES = {
@@ -134,13 +297,37 @@ BASELINES = {
     ),
     "time_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_newest_events),
-        "EdgeBank over the newest baseline.window_ratio of the events so far (DyGLib)",
+        "EdgeBank over the newest baseline.window_ratio of the events so far (DyGLib)", ("window_ratio",),
     ),
     "fixed_window": BaselinePart(
         partial(EdgeBank, oldest=oldest_of_fixed_length),
-        "EdgeBank over a window as long as baseline.window_ratio of the training time (TGB)",
+        "EdgeBank over a window as long as baseline.window_ratio of the training time (TGB)", ("window_ratio",),
     ),
-}
+    "repeat_interval": BaselinePart(
+        partial(EdgeBank, oldest=oldest_of_mean_interval),
+        "EdgeBank over a window as long as the mean time between a pair's events (DyGLib)",
+    ),
+    "repeat_threshold": BaselinePart(
+        RepeatedPairs, "EdgeBank of pairs with at least the mean number of events of a pair (DyGLib)"
+    ),
+    "pair_recency": BaselinePart(LocalGlobal, "time since the last event of the pair"),
+    "pair_decay": BaselinePart(
+        PairDecay, "sum over the pair's events, which decay by the factor e in baseline.decay_time", ("decay_time",)
+    ),
+    "poptrack": BaselinePart(
+        PopTrack,
+        "number of events of the destination, decayed by baseline.batch_decay after every batch (Daniluk and "
+        "Dabrowski, PopTrack, 2023)", ("batch_decay",),
+    ),
+    "local_global": BaselinePart(
+        partial(LocalGlobal, others="recency"),
+        "time since the last event of the pair, then of the destination (Cornell et al., 2025)",
+    ),
+    "local_popular": BaselinePart(
+        partial(LocalGlobal, others="number"),
+        "time since the last event of the pair, then number of events of the destination",
+    ),
+}  # fmt: skip
 
 
 def baseline_metrics(
@@ -152,7 +339,7 @@ def baseline_metrics(
     assert make is not None
     with together(session.world, "baseline"):
         own_functions(session.config.train.metrics, session.goal.metric_names())  # refused before anything is scored
-        baseline = make(session.graph, config.window_ratio)
+        baseline = make(session.graph, config)
     values: dict[str, float] = {}
     for split in ("val", "test"):
         collected = session.goal.collector()

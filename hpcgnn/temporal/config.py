@@ -433,7 +433,7 @@ class TemporalConfig(Sections):
             config.eval.check_file()
         if baseline:
             train = replace(config.train, callbacks=[])  # nothing is trained
-            config = replace(config, baseline=BaselineConfig(baseline, config.baseline.window_ratio), train=train)
+            config = replace(config, baseline=config.baseline.of_kind(baseline), train=train)
         return cast(TemporalConfig, Sections.evaluated_by(config, "", "", "", changes))
 
     def check_evaluation(self, changes: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -111,15 +112,33 @@ class BaselineConfig:
     """A baseline in the place of the model: nothing is trained, validation and test are scored.
 
     Attributes:
-        kind: Method to evaluate: the model or an EdgeBank baseline.
+        kind: Rule to evaluate in place of the model.
         window_ratio: Share of the events ("time_window") or of the training time ("fixed_window") that the window of
             the baseline covers; 0: the test's share of all events.
+        decay_time: Time in which an event loses the factor e = 2.718 of its weight in baseline pair_decay, in the unit
+            of the graph's times; 0: the mean time between two successive training events of a pair.
+        batch_decay: Factor by which baseline poptrack multiplies all earlier events after a batch. Smaller values
+            forget faster; 1 forgets nothing.
     """
 
     kind: Annotated[str, BASELINES] = ""
     window_ratio: float = 0.0
+    decay_time: float = 0.0
+    batch_decay: float = 0.95
 
     def __post_init__(self):
         check_choices("baseline", self)
         if not 0 <= self.window_ratio <= 1:
             raise ValueError(f"baseline.window_ratio must be in [0, 1], got {self.window_ratio}")
+        if not 0 <= self.decay_time < math.inf:
+            raise ValueError(f"baseline.decay_time must be at least 0, got {self.decay_time}")
+        if not 0 < self.batch_decay <= 1:
+            raise ValueError(f"baseline.batch_decay must be in (0, 1], got {self.batch_decay}")
+        for name, default in (("window_ratio", 0.0), ("decay_time", 0.0), ("batch_decay", 0.95)):
+            if getattr(self, name) != default and name not in BASELINES[self.kind].options:
+                kind = self.kind or "empty"
+                raise ValueError(f"baseline.{name}: baseline.kind {kind} does not read it; leave it out")
+
+    def of_kind(self, kind: str) -> BaselineConfig:
+        """Return the section for another baseline, with the keys that it reads."""
+        return BaselineConfig(kind, **{name: getattr(self, name) for name in BASELINES[kind].options})

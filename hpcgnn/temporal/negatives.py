@@ -10,14 +10,14 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.comm.exchange import Channel, ask
+from hpcgnn.comm.exchange import Channel, ask, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.negatives import NEGATIVES, NegativeDraw, draw_negatives, list_ends
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.graph import TemporalPartition
+from hpcgnn.temporal.graph import Events, TemporalPartition
 
 DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
 
@@ -194,6 +194,15 @@ def of_step(negatives: AnyNegatives, batches: Batches, step: int, columns: slice
     return drawn.at(slice(events.start - first, events.stop - first), columns)
 
 
+def events_of_destinations(partition: TemporalPartition, channel: Channel) -> Events:
+    """Collective. Bring this rank the events whose destination it owns, which is their source here, too."""
+    events = partition.events
+    owner, _ = partition.book.locate(events.dst)
+    row, dst, time = exchange_columns([events.row, events.dst, events.time], owner, channel)
+    order = np.argsort(row, kind="stable")
+    return Events(row[order], dst[order], dst[order], time[order], {})
+
+
 class PairHistory:
     """The events of this rank, grouped by (source, destination). e own events, p own pairs.
 
@@ -201,9 +210,10 @@ class PairHistory:
     binary searches.
     """
 
-    def __init__(self, partition: TemporalPartition, channel: Channel):
-        events = partition.events
-        self._book, self._channel, self._events = partition.book, channel, events
+    def __init__(self, partition: TemporalPartition, channel: Channel, events: Events | None = None):
+        """events: in order of row, whose sources this rank owns; None: those of the partition."""
+        events = partition.events if events is None else events
+        self._book, self._channel, self.events = partition.book, channel, events
         self._destinations, met = np.unique(events.dst, return_inverse=True)
         self._pairs, pair = np.unique(self._pair_key(partition.book.locate(events.src)[1], met), return_inverse=True)
         self._order = np.argsort(pair, kind="stable")
@@ -212,32 +222,90 @@ class PairHistory:
 
     def first_events(self) -> np.ndarray:
         """Return row, source and destination of the first event of every own pair, [p, 3] int64 (global ids)."""
-        first, events = self._order[self._begin], self._events
+        first, events = self._order[self._begin], self.events
         return np.stack([events.row[first], events.src[first], events.dst[first]], axis=1)
+
+    def numbers(self) -> np.ndarray:
+        """Number every own event among the events of its pair, from 1, int64 [e]."""
+        return self._by_event(np.arange(len(self._order)) - self._firsts() + 1)
+
+    def intervals(self, end: int) -> tuple[float, int]:
+        """Sum the times between successive events of own pairs, of rows below ``end``, and count them."""
+        row, time = self.events.row[self._order], self.events.time[self._order]
+        later = np.flatnonzero((np.arange(len(row)) > self._firsts()) & (row < end))
+        return float((time[later] - time[later - 1]).sum(dtype=np.float64)), len(later)
+
+    def interval_changes(self) -> np.ndarray:
+        """Compute by how much every own event changes its pair's mean time between events, 0 before the second one:
+        float64 [e]."""
+        time, first = self.events.time[self._order], self._firsts()
+        number = np.arange(len(time)) - first
+        mean = (time - time[first]) / np.maximum(number, 1)
+        change = mean.copy()
+        change[1:] -= np.where(number[1:] > 1, mean[:-1], 0)
+        return self._by_event(change)
+
+    def decayed_sums(self, clock: np.ndarray, rate: float) -> np.ndarray:
+        """Sum exp(-rate * (clock - earlier clock)) over the pair's events up to every own event, float64 [e]. clock [e]
+        int64 never decreases within a pair.
+
+        A sum over twice as many events is made of two sums, so that the order of additions depends on nothing but the
+        number of the event.
+        """
+        clock, sums, step = clock[self._order], np.ones(len(clock)), 1
+        number = np.arange(len(clock)) - self._firsts()
+        while step <= number.max(initial=0):
+            late = np.flatnonzero(number >= step)
+            sums[late] += sums[late - step] * np.exp(-rate * (clock[late] - clock[late - step]))
+            step *= 2
+        return self._by_event(sums)
 
     def last_before(self, src: np.ndarray, dst: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Collective. Find row and time [n] of the last event of each pair (global ids [n]) with a row below ``before``
         [n]; row -1 where there is none. One request and one reply."""
-        owner, local = self._book.locate(src)
-        requests = np.column_stack([local, dst, before])
-        answer = ask(requests, owner, self._channel, lambda asked: self._answer(*asked.T))
+        answer = self.at_last(src, dst, before, [self.events.row, self.events.time], -1)
         return answer[:, 0], answer[:, 1]
 
-    def _answer(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Find row and time [m, 2] of the last events; row -1 where there is none."""
-        answer = np.full((len(local), 2), -1, np.int64)
+    def at_last(
+        self, src: np.ndarray, dst: np.ndarray, before: np.ndarray, columns: list[np.ndarray], missing: int
+    ) -> np.ndarray:
+        """Collective. Find the values of w columns [e] int64 of own events at the last event of each pair (global ids
+        [n]) with a row below ``before`` [n]: int64 [n, w], ``missing`` where there is none. One request and one
+        reply."""
+        owner, local = self._book.locate(src)
+
+        def answer(asked: np.ndarray) -> np.ndarray:
+            event = self._find(*asked.T)
+            exists, out = event >= 0, np.full((len(asked), len(columns)), missing, np.int64)
+            out[exists] = np.column_stack([column[event[exists]] for column in columns])
+            return out
+
+        return ask(np.column_stack([local, dst, before]), owner, self._channel, answer)
+
+    def _find(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Find which own events [m] are the last ones; -1 where there is none."""
+        event = np.full(len(local), -1, np.int64)
         if len(self._pairs) == 0:
-            return answer
+            return event
         met = np.minimum(np.searchsorted(self._destinations, dst), len(self._destinations) - 1)
         key = self._pair_key(local, met)
         pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
         exists = np.flatnonzero((self._destinations[met] == dst) & (self._pairs[pair] == key))
-        position = np.searchsorted(self._events.row, before[exists])
+        position = np.searchsorted(self.events.row, before[exists])
         last = np.searchsorted(self._place, self._place_key(pair[exists], position)) - 1
         has_met = last >= self._begin[pair[exists]]
-        event = self._order[last[has_met]]
-        answer[exists[has_met]] = np.column_stack([self._events.row[event], self._events.time[event]])
-        return answer
+        event[exists[has_met]] = self._order[last[has_met]]
+        return event
+
+    def _firsts(self) -> np.ndarray:
+        """Return the place of the first event of every event's pair, in the order of pairs, int64 [e]."""
+        return np.repeat(self._begin, np.diff(np.append(self._begin, len(self._order))))
+
+    def _by_event(self, values: np.ndarray) -> np.ndarray:
+        """Bring values [e] from the order of pairs into the order of events."""
+        out = np.empty_like(values)
+        out[self._order] = values
+        return out
 
     def _pair_key(self, local: np.ndarray, met: np.ndarray) -> np.ndarray:
         """Make the keys [m] of pairs of a local source and the number of a destination among those of this rank's
@@ -245,4 +313,4 @@ class PairHistory:
         return local * len(self._destinations) + met
 
     def _place_key(self, pair: np.ndarray, position: np.ndarray) -> np.ndarray:
-        return pair * (len(self._events) + 1) + position
+        return pair * (len(self.events) + 1) + position

@@ -50,8 +50,8 @@ class SquashedReadout(IdentityReadout):
 class Recency(Baseline):
     """The sooner a pair met before the event, the likelier it is; pairs that never met have 0."""
 
-    def __init__(self, graph, share=0.0):
-        super().__init__(graph, share)
+    def __init__(self, graph, config):
+        super().__init__(graph, config)
         self._history = PairHistory(graph.partition, graph.channel)
 
     def score_pairs(self, src, dst, time, before, step):
