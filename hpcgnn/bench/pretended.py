@@ -191,11 +191,11 @@ def pretend(size: int, num_nodes: int, config: CommConfig, recorder: Recorder | 
             second = shifted(second, first[:, None] // num_nodes)
         return fetch_features(table, event, first, second, channel)
 
-    def sample(sampler: NeighborSampler, frontier: list[np.ndarray], *further: Any) -> list[Sampled]:
-        (drawn,) = ask_lists(sampler, frontier, *further)
+    def sample(sampler: NeighborSampler, frontier: list[np.ndarray], *further: Any) -> Sampled:
+        drawn = ask_lists(sampler, frontier, *further)
         with recorder.pause():
             rank = np.repeat(frontier[0] // num_nodes, np.diff(drawn.indptr))
-            return [replace(drawn, source=shifted(drawn.source, rank))]
+            return replace(drawn, source=shifted(drawn.source, rank))
 
     def arrived(columns: list[np.ndarray], *further: Any) -> list[np.ndarray]:
         """Return the edges that arrive, of which those from rank p are what this rank has sent to rank R - p."""

@@ -24,7 +24,7 @@ from hpcgnn.loop.prefetch import PlanStream
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.features import FEATURE, Fetch, NodeRows
-from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
+from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows, RelationEdges
 from hpcgnn.static.sampling.draw import Draw, Roots, Steps
 from hpcgnn.static.sampling.edges import EdgeTables
 from hpcgnn.static.sampling.seeds import Completion, SeedBatches
@@ -146,6 +146,8 @@ def block_on(device: torch.device, block: Block) -> Block:
     """Return the block with its tensors on a device."""
     if device.type == "cpu":
         return block
+    if isinstance(block.relations, RelationEdges):
+        return replace(block, relations=block.relations.on(device), device=device)
     relations = tuple(
         replace(
             adjacency, indptr=upload(adjacency.indptr, device), source=upload(adjacency.source, device),

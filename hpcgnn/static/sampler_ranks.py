@@ -31,7 +31,7 @@ from hpcgnn.static.config import StaticConfig
 from hpcgnn.static.features import FEATURE, NodeTables
 from hpcgnn.static.graph import open_partition
 from hpcgnn.static.learned_edges import find_edges_to_learn
-from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.model.blocks import Adjacency, Block, RelationEdges
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
 from hpcgnn.static.sampling.neighbors import Exclusion, check_drawn_by, sampler_of
 from hpcgnn.static.sampling.replica import make_neighbors, make_replica
@@ -92,15 +92,27 @@ def pack_drawn(drawn: Drawn) -> np.ndarray:
     header += [len(drawn.features), *(number for rows in drawn.features for number in _form(rows))]
     arrays = [place.astype(np.int32) for place in places]
     for block in drawn.blocks:
-        header += [len(block.relations), *block.num_src, *block.num_dst]
+        header += [len(block.relations), *block.num_src, *block.num_dst, isinstance(block.relations, RelationEdges)]
+        if isinstance(block.relations, RelationEdges):
+            edges = block.relations
+            header += [*(number for kind in edges.kinds for number in kind), *edges.begin, len(edges.source)]
+            header += [edges.edge is not None]
+            arrays += _narrow(edges.destination, edges.indptr, edges.source)
+            arrays += [] if edges.edge is None else [edges.edge.numpy()]
+            continue
         for adjacency in block.relations:
             header += [adjacency.relation, adjacency.src_type, adjacency.dst_type, len(adjacency.source)]
             header += [adjacency.edge is not None]
-            arrays += [adjacency.indptr.numpy().astype(np.int32), adjacency.source.numpy().astype(np.int32)]
+            arrays += _narrow(adjacency.indptr, adjacency.source)
             arrays += [] if adjacency.edge is None else [adjacency.edge.numpy()]
-            assert len(adjacency.source) < 1 << 31
     whole = np.array([len(header), *header], np.int64)
     return _bytes(whole, *input_ids, *arrays)
+
+
+def _narrow(*tensors: torch.Tensor) -> list[np.ndarray]:
+    """Return offsets and places, which count within a batch, as int32."""
+    assert all(len(tensor) < 1 << 31 for tensor in tensors)
+    return [tensor.numpy().astype(np.int32) for tensor in tensors]
 
 
 def read_drawn(message: np.ndarray) -> Drawn:
@@ -124,6 +136,14 @@ def read_drawn(message: np.ndarray) -> Drawn:
     for _ in range(num_blocks):
         num_relations = next(header)
         num_src, num_dst = (tuple(next(header) for _ in range(num_types)) for _ in range(2))
+        if next(header):
+            kinds = tuple((next(header), next(header), next(header)) for _ in range(num_relations))
+            begin, num_edges = tuple(next(header) for _ in range(num_relations + 1)), next(header)
+            has_positions, sizes = next(header), (begin[-1], begin[-1] + 1, num_edges)
+            tensors = [torch.from_numpy(take(size, np.int32)) for size in sizes]
+            tensors += [torch.from_numpy(take(num_edges, np.int64))] if has_positions else []
+            blocks.append(Block(RelationEdges(kinds, begin, num_dst, *tensors), num_src, num_dst))
+            continue
         relations = []
         for _ in range(num_relations):
             relation, src_type, dst_type, edges, has_positions = (next(header) for _ in range(5))

@@ -148,6 +148,25 @@ void draw_labor_lanes(const NeighborSampler &sampler, const NeighborRow &row, in
   smallest.sort_positions();
 }
 
+// Behind the last of the rows up to `end` that follow row `first` and have its relation.
+int64_t end_of_relation(const RowRelations &relations, int64_t first, int64_t end) {
+  if (relations.of_row == nullptr) {
+    return end;
+  }
+  int64_t last = first + 1;
+  while (last < end && relations.of_row[last] == relations.of_row[first]) {
+    ++last;
+  }
+  return last;
+}
+
+void require_below(int64_t value, const char *what, int64_t position, int64_t bound) {
+  if (value < 0 || value >= bound) {
+    throw std::invalid_argument(std::string(what) + " " + std::to_string(value) + " at position " +
+                                std::to_string(position) + " is not in [0, " + std::to_string(bound) + ")");
+  }
+}
+
 } // namespace
 
 void sample_rows(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
@@ -160,7 +179,7 @@ void sample_rows(const NeighborSampler &sampler, const int64_t *nodes, int64_t n
   for (int64_t i = 0; i < n; ++i) {
     const int64_t at = offsets[i] - offsets[0], count = offsets[i + 1] - offsets[i];
     const NeighborRow row = neighbor_row(sampler, nodes[i]);
-    if (sampler.mode == NeighborMode::kLabor && row.degree > sampler.fanout) {
+    if (sampler.mode == NeighborMode::kLabor && row.degree > sampler.fanout && count > 0) {
       draw_labor_lanes(sampler, row, static_cast<int32_t>(count), positions + at, keys + at);
     } else {
       sample_neighbors_one(sampler, nodes[i], count, positions + at, nullptr);
@@ -168,8 +187,11 @@ void sample_rows(const NeighborSampler &sampler, const int64_t *nodes, int64_t n
   }
 }
 
-void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t *nodes, int64_t n, int64_t *count,
-                     int threads) {
+void count_neighbors(const NeighborSampler &sampler, const RowRelations &relations, int64_t rows, const int64_t *nodes,
+                     int64_t n, int64_t *count, int threads) {
+  for (int64_t i = 0; relations.of_row != nullptr && i < n; ++i) {
+    require_below(relations.of_row[i], "relation", i, relations.count);
+  }
   int64_t wrong = n;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1) reduction(min : wrong)
   for (int64_t i = 0; i < n; ++i) {
@@ -177,17 +199,16 @@ void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t
       wrong = std::min(wrong, i);
     } else {
       __builtin_prefetch(sampler.indptr + nodes[std::min(i + kAhead, n - 1)]);
-      count[i] = neighbor_count(sampler, neighbor_row(sampler, nodes[i]));
+      count[i] = neighbor_count(sampler_of_row(sampler, relations, i), neighbor_row(sampler, nodes[i]));
     }
   }
   if (wrong < n) {
-    throw std::invalid_argument("node " + std::to_string(nodes[wrong]) + " at position " + std::to_string(wrong) +
-                                " is not in [0, " + std::to_string(rows) + ")");
+    require_below(nodes[wrong], "node", wrong, rows);
   }
 }
 
-void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
-                      int64_t *positions, uint64_t *keys, int threads) {
+void sample_neighbors(const NeighborSampler &sampler, const RowRelations &relations, const int64_t *nodes, int64_t n,
+                      const int64_t *offsets, int64_t *positions, uint64_t *keys, int threads) {
   Pieces blocks((n + kSampleRows - 1) / kSampleRows);
   in_parallel(threads, [&](const Team &) {
     blocks.each([&](int64_t block) {
@@ -196,8 +217,11 @@ void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int6
         __builtin_prefetch(sampler.indptr + nodes[i]);
         __builtin_prefetch(sampler.identity + nodes[i]);
       }
-      sample_rows(sampler, nodes + begin, size, offsets + begin, positions + offsets[begin],
-                  keys == nullptr ? nullptr : keys + offsets[begin]);
+      for (int64_t first = begin, last; first < begin + size; first = last) {
+        last = end_of_relation(relations, first, begin + size);
+        sample_rows(sampler_of_row(sampler, relations, first), nodes + first, last - first, offsets + first,
+                    positions + offsets[first], keys == nullptr ? nullptr : keys + offsets[first]);
+      }
     });
   });
 }

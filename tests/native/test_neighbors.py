@@ -300,3 +300,18 @@ def test_device_equals_the_cpu(device, size, fanout, mode, weighted):
     with device:
         found = sample_neighbors(*there, fanout, KEY, source_identity=device.put(sources), **options)
     device.assert_same(found, expected)
+
+
+@pytest.mark.parametrize(("mode", "weighted"), MODES_AND_WEIGHTS)
+def test_device_draws_for_several_relations_as_the_cpu(device, mode, weighted):
+    rng, fanouts = np.random.default_rng(15), [3, 0, -1, 100, 10]
+    indptr, src, identity, weight = random_graph(rng, num_nodes=500)
+    nodes, relation = rng.integers(0, 500, 1000), np.sort(rng.integers(0, 5, 1000)).astype(np.int32)
+    sources, weight = identity[src], weight if weighted else None
+    expected = sample_neighbors(
+        indptr, nodes, identity, fanouts, KEY, mode=mode, weight=weight, source_identity=sources, relation=relation
+    )
+    there, options = device.put_all(indptr, nodes, identity), {"mode": mode, "weight": device.put(weight)}
+    with device:
+        options |= {"source_identity": device.put(sources), "relation": device.put(relation)}
+        device.assert_same(sample_neighbors(*there, fanouts, KEY, **options), expected)

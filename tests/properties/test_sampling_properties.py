@@ -3,6 +3,7 @@ ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from hpcgnn import native
 from hpcgnn.graph.directory import epoch_shuffle, permute
 from hpcgnn.native import Random, Stream
-from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, NeighborSampler
+from hpcgnn.static.sampling.pairs import InLists, PairLists
 from hpcgnn.static.sampling.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
@@ -47,11 +49,12 @@ def in_lists(draw, may_weigh: bool = True):
     return lists, np.array(nodes, np.int64)
 
 
-def drawn(lists: InLists, nodes: np.ndarray, fanout: int, key: Random, mode: str, threads: int = 1) -> list[list[int]]:
+def drawn(lists: InLists, nodes: np.ndarray, fanout, key: Random, mode: str, threads=1, **options) -> list[list[int]]:
     """Positions drawn for every node."""
     offsets, positions = native.sample_neighbors(
         lists.indptr, nodes, lists.identity, fanout, key, mode=mode,
         weight=lists.weight, source_identity=lists.source_identity if mode == "labor" else None, threads=threads,
+        **options,
     )  # fmt: skip
     return [positions[begin:end].tolist() for begin, end in pairwise(offsets)]
 
@@ -97,6 +100,26 @@ def test_labor_takes_the_sources_with_the_smallest_numbers(graph, fanout, key):
 
 
 @given(
+    graph=in_lists(), fanouts=st.lists(st.just(0) | FANOUTS, min_size=1, max_size=9), key=KEYS, data=st.data(),
+    mode=st.sampled_from(["uniform", "replace", "labor", "full"]),
+)  # fmt: skip
+def test_rows_of_several_relations_are_drawn_as_by_a_call_for_each(graph, fanouts, key, data, mode):
+    """Of some relations no row, of some no entry is drawn; in any order of the rows."""
+    lists, nodes = graph
+    if mode == "labor":
+        lists = InLists(lists.indptr, lists.identity, None, lists.source_identity)
+    numbers = st.integers(0, len(fanouts) - 1)
+    relation = np.array(data.draw(st.lists(numbers, min_size=len(nodes), max_size=len(nodes))), np.int32)
+    for order in (np.arange(len(nodes)), np.argsort(relation, kind="stable")):
+        found = drawn(lists, nodes[order], fanouts, key, mode, relation=relation[order])
+        for node, number, positions in zip(nodes[order], relation[order].tolist(), found, strict=True):
+            alone = replace(key, relation=number)
+            assert positions == (
+                drawn(lists, np.array([node]), fanouts[number], alone, mode)[0] if fanouts[number] else []
+            )
+
+
+@given(
     graph=in_lists(), fanout=FANOUTS, mode=st.sampled_from(["uniform", "labor", "full"]), key=KEYS,
     seeds=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=20), total=st.integers(1, 9),
     batch_size=st.integers(1, 6), epoch=st.none() | st.integers(0, 3), evaluation=st.booleans(),
@@ -126,10 +149,13 @@ def test_edges_that_are_held_out_might_as_well_not_be_there(
     columns = [None if column is None else column[kept] for column in (lists.weight, lists.source_identity)]
     fewer = InLists(np.searchsorted(kept, lists.indptr), lists.identity, *columns)
     sampler = NeighborSampler.__new__(NeighborSampler)
-    sampler.mode, sampler.threads, sampler.lists, sampler._excluded = mode, 1, [lists], exclusion
-    if mode != "labor":
-        sampler.lists = [InLists(lists.indptr, lists.identity, lists.weight, None)]
-    offsets, positions = sampler._sample_in(0, nodes, None, fanout, key)
+    sampler.mode, sampler.threads, sampler._excluded = mode, 1, exclusion
+    drawn_from = lists if mode == "labor" else InLists(lists.indptr, lists.identity, lists.weight, None)
+    source, relation = np.zeros(lists.indptr[-1], np.int64), np.zeros(len(lists.identity), np.int32)
+    everyone = np.arange(len(relation) + 1)
+    sampler.lists = PairLists(drawn_from, source, relation, everyone, everyone[:-1], None, np.zeros(1, np.int64))
+    key = replace(key, relation=0)
+    offsets, positions = sampler._sample(sampler.lists.find(nodes, [fanout]), None, [fanout], key)
     expected = [kept[at].tolist() for at in drawn(fewer, nodes, fanout, key, mode)]
     assert [positions[begin:end].tolist() for begin, end in pairwise(offsets)] == expected
 

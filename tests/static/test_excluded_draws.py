@@ -13,12 +13,14 @@ from test_neighbors import KEY, assert_chi_square
 from hpcgnn.graph.directory import epoch_shuffle
 from hpcgnn.native import Random, Stream, sample_neighbors
 from hpcgnn.static.sampling import replica
-from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, splice, without
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, splice, without
+from hpcgnn.static.sampling.pairs import InLists
 from hpcgnn.static.sampling.replica import SharedExclusion
 
 pytestmark = pytest.mark.serial
 
 TRIALS = 20_000
+START = np.zeros(1, np.int64)  # of the edges of the only relation
 
 
 def lists_of(degree: int, weights: np.ndarray | None = None) -> InLists:
@@ -113,7 +115,7 @@ def test_a_step_hides_all_edges_of_its_seeds_groups(kind):
     position, edge_group = np.arange(8), np.array([3, 0, 3, 1, 0, 5, 3, 6])
     place, seed_group = np.arange(7), np.array([3, 3, 0, 4, 6, 0, 3])
     exclusion = kind({0: HiddenEdges.of(position, edge_group, place, seed_group)}, 7, 2)
-    found = [exclusion.at(0, Random(0, Stream.NEIGHBOR, step)).tolist() for step in range(4)]
+    found = [exclusion.at(START, Random(0, Stream.NEIGHBOR, step)).tolist() for step in range(4)]
     assert found == [[0, 2, 6], [1, 4], [1, 4, 7], [0, 2, 6]]
     many = HiddenEdges.of(np.arange(1 << 16), *[np.zeros(1 << 16, int), np.arange(1 << 16), np.zeros(1 << 16, int)])
     assert sum(array.nbytes for array in many.arrays) < 32 << 16
@@ -131,12 +133,12 @@ def test_threads_that_plan_different_steps_share_an_exclusion(monkeypatch, kind)
     def search_while_others_plan(*arguments, **options):
         with monkeypatch.context() as once:
             once.setattr(np, "searchsorted", searchsorted)
-            exclusion.at(0, Random(0, Stream.NEIGHBOR, next(others)))
+            exclusion.at(START, Random(0, Stream.NEIGHBOR, next(others)))
         return searchsorted(*arguments, **options)
 
     monkeypatch.setattr(np, "searchsorted", search_while_others_plan)
     for step in range(total // batch_size + 1):
-        positions = exclusion.at(0, Random(0, Stream.NEIGHBOR, step))
+        positions = exclusion.at(START, Random(0, Stream.NEIGHBOR, step))
         assert positions.tolist() == list(range(step * batch_size, min((step + 1) * batch_size, total)))
 
 
@@ -150,5 +152,5 @@ def test_threads_in_turns_keep_the_seeds_of_their_steps(monkeypatch):
         for hop in range(4):
             for step, thread in enumerate((one, another)):
                 key = Random(0, Stream.NEIGHBOR, step, hop=hop)
-                assert len(thread.submit(exclusion.at, 0, key).result(60)) == 20
+                assert len(thread.submit(exclusion.at, START, key).result(60)) == 20
     assert len(calls) == 2

@@ -258,7 +258,7 @@ def test_draws_are_uniform_over_the_edges_that_are_old_enough(tmp_path):
     timed = with_times(graph.partition, "time", graph.world, graph.channel)
     neighbors, (place,) = TimedNeighbors(timed, "uniform", graph.channel), np.flatnonzero(timed.flat_row == 0)
     contexts = np.column_stack([np.full(4000, 7), np.arange(4000)])
-    drawn = neighbors.ask([np.full(4000, place)], [3], Random(5, Stream.NEIGHBOR), [contexts])[0]
+    drawn = neighbors.ask([np.full(4000, place)], [3], Random(5, Stream.NEIGHBOR), [contexts])
     source = timed.flat_row[drawn.source]
     assert source.min() == 4  # sources 4 to 11 have the times 7 to 0
     assert len(source) == 12000

@@ -7,15 +7,16 @@ source rows, D destination rows, E edges, P pairs (relation, destination) with a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from hpcgnn.native import EdgeLists, gather_rows, unique_relabel
-from hpcgnn.native.dispatch import on_host
+from hpcgnn.native.dispatch import on_host, upload
 from hpcgnn.nn.aggregation import with_loops
 
 EDGE_FEATURE = "feat"  # column of the edges
@@ -41,11 +42,68 @@ class Adjacency:
 
 
 @dataclass(frozen=True)
+class RelationEdges(Sequence[Adjacency]):
+    """The adjacencies of several relations, as their P pairs in order of relation, then destination. So a block costs
+    what its edges do; an adjacency, whose indptr has all destinations, is made when the first of them is read.
+
+    kinds: number, source and destination type of each relation; begin: first pair of each, and P; num_dst: destination
+    nodes by type. destination [P] int64: among the nodes of the relation's type; indptr [P + 1], source [E], edge [E]
+    or None: as in an adjacency.
+    """
+
+    kinds: tuple[tuple[int, int, int], ...]
+    begin: tuple[int, ...]
+    num_dst: tuple[int, ...]
+    destination: torch.Tensor
+    indptr: torch.Tensor
+    source: torch.Tensor
+    edge: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._adjacencies[index]
+
+    def on(self, device: torch.device) -> RelationEdges:
+        """Return the edges with their tensors on a device."""
+        names = ("destination", "indptr", "source", "edge")
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        uploaded: dict[str, Any] = {name: upload(tensor, device) for name, tensor in tensors.items()}
+        return replace(self, **uploaded)
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """First edge of each relation, and E."""
+        return self.indptr[torch.tensor(self.begin, device=self.indptr.device)].tolist()
+
+    @cached_property
+    def _adjacencies(self) -> tuple[Adjacency, ...]:
+        return tuple(self._adjacency(number) for number in range(len(self)))
+
+    def _adjacency(self, number: int) -> Adjacency:
+        pairs, edges = (slice(*of[number : number + 2]) for of in (self.begin, self.bounds))
+        kind = self.kinds[number]
+        degree = self.indptr.new_zeros(self.num_dst[kind[2]] + 1)
+        degree[self.destination[pairs] + 1] = self.indptr[1:][pairs] - self.indptr[:-1][pairs]
+        edge = None if self.edge is None else self.edge[edges]
+        return Adjacency(*kind, degree.cumsum(0), self.source[edges], edge)
+
+    def offsets(self, counts: Sequence[int], end: int) -> torch.Tensor:
+        """Return, for each pair, the first stacked row [P] of the type of its relation's end, 1: the source, 2: the
+        destination; counts: nodes by type."""
+        first = list(accumulate(counts, initial=0))
+        rows = torch.tensor([first[kind[end]] for kind in self.kinds], dtype=torch.int64)
+        sizes = torch.tensor(self.begin[1:]) - torch.tensor(self.begin[:-1])
+        return torch.repeat_interleave(rows, sizes).to(self.destination.device)
+
+
+@dataclass(frozen=True)
 class Block:
     """One layer. num_src, num_dst by node type: the destination nodes are the first source nodes of their type; device:
     that of the rows, for blocks without any relation."""
 
-    relations: tuple[Adjacency, ...]
+    relations: Sequence[Adjacency]
     num_src: tuple[int, ...]
     num_dst: tuple[int, ...]
     device: torch.device | str = "cpu"
@@ -230,6 +288,8 @@ def _begin(relations, counts, num_relations: int) -> torch.Tensor:
 
 def _make_pairs(block: Block) -> RelationPairs:
     """Sort a block's edges by relation, then destination."""
+    if isinstance(block.relations, RelationEdges):
+        return _pairs_of(block.relations, block)
     relations = sorted(block.relations, key=lambda relation: relation.relation)
     if not relations:
         none = torch.empty(0, dtype=torch.int64, device=block.device)
@@ -251,6 +311,20 @@ def _make_pairs(block: Block) -> RelationPairs:
         tuple(relation.relation for relation in relations), tuple(counts), _join_weights(relations),
         _join_features(relations), tuple(len(relation.source) for relation in relations),
     )  # fmt: skip
+
+
+def _pairs_of(edges: RelationEdges, block: Block) -> RelationPairs:
+    """Make the pairs of edges that are sorted by relation, then destination."""
+    source, destination = edges.source, edges.destination
+    if len(block.num_src) > 1:
+        source = source + torch.repeat_interleave(
+            edges.offsets(block.num_src, 1), edges.indptr[1:] - edges.indptr[:-1], output_size=len(source)
+        )
+        destination = destination + edges.offsets(block.num_dst, 2)
+    numbers = tuple(number for number, _, _ in edges.kinds)
+    counts, num_edges = (tuple(last - first for first, last in pairwise(of)) for of in (edges.begin, edges.bounds))
+    lists, merge = EdgeLists(edges.indptr, source, sum(block.num_src)), _merge(destination, sum(block.num_dst))
+    return RelationPairs(lists, destination, merge, numbers, counts, None, None, num_edges)
 
 
 def _merge(destination: torch.Tensor, num_destinations: int) -> EdgeLists:

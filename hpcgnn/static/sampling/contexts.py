@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import native
-from hpcgnn.graph.partition import Relation
 from hpcgnn.native import Random
 from hpcgnn.static.config import GraphSamplingConfig
 from hpcgnn.static.sampling.draw import BlockSampler, Drawn, Groups, Steps
@@ -36,6 +35,7 @@ class ContextSampler(BlockSampler):
         self._disjoint, self._apart, self._with_degree = disjoint, apart, with_degree
         self._sizes = np.maximum(1, np.diff(self._base))
         self._contexts, self._numbers = np.empty((0, 1), np.int64), [np.empty(0, np.int64)]
+        self._of_edges = np.empty(0, np.int64)  # numbers of the contexts of the edges of a hop
 
     def _make_relabel(self) -> list[Any]:
         return [native.Relabel(MOST_PAIRS, dense=False) for _ in self._base[1:]]
@@ -81,15 +81,20 @@ class ContextSampler(BlockSampler):
             for (kind, ids), number in zip(groups, self._numbers, strict=True)
         ]
 
-    def _ask(self, frontier: list[Any], fanouts: list[int], random: Random) -> list[Sampled]:
+    def _ask(self, frontier: list[Any], fanouts: list[int], random: Random) -> Sampled:
         contexts = [self._contexts[number] for number in self._of_nodes()]
         return self._neighbors.ask(frontier, fanouts, random, contexts)
 
-    def _add(self, relation: Relation, sampled: Sampled) -> Any:
-        counts = np.diff(sampled.indptr)
-        kind = relation.dst_type
-        number = np.repeat(self._relabel[kind].unique[: len(counts)] // self._sizes[kind], counts)
-        return self._relabel[relation.src_type].add(self._pairs(relation.src_type, number, sampled.source))
+    def _add(self, sampled: Sampled) -> Any:
+        if sampled.relation is None:
+            number = self._of_nodes()[self._relations[0].dst_type]
+        else:
+            number = np.concatenate(self._of_nodes())[sampled.place]
+        self._of_edges = np.repeat(number, np.diff(sampled.indptr))
+        return super()._add(sampled)
+
+    def _add_of_type(self, kind: int, sampled: Sampled, chosen: Any) -> Any:
+        return self._relabel[kind].add(self._pairs(kind, self._of_edges[chosen], sampled.source[chosen]))
 
     def _pairs(self, kind: int, number: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Number pairs of a context and a node of a type."""

@@ -7,8 +7,9 @@ among some nodes. s seeds of a rank, U nodes so far of a type, D destination nod
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from hpcgnn.graph.partition import Relation
 from hpcgnn.loop.prefetch import leaves_room, other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
-from hpcgnn.static.model.blocks import Adjacency, Block
+from hpcgnn.static.model.blocks import Adjacency, Block, RelationEdges
 from hpcgnn.static.sampling.neighbors import NeighborSampler, Sampled
 from hpcgnn.static.sampling.seeds import Completion, SeedBatches
 
@@ -148,24 +149,27 @@ class BlockSampler:
         places = self._places(groups)  # first of all: a block's destinations are the first of its sources
         for hop, fanouts in enumerate(by_hop):
             frontier = self._unique_ids()
-            answers = self._ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
-            relations = []
-            for number, (sampled, fanout) in enumerate(zip(answers, fanouts, strict=True)):
-                if fanout != 0:
-                    source = self._add(self._relations[number], sampled)
-                    relations.append(self._connect(number, sampled.indptr, source, sampled.edge))
+            relations: Sequence[Adjacency] = ()
+            counts = tuple(map(len, frontier))
+            if any(fanouts):
+                sampled = self._ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
+                numbers = [number for number, fanout in enumerate(fanouts) if fanout != 0]
+                relations = connect(self._relations, numbers, sampled, self._add(sampled), counts)
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
-            blocks.append(Block(tuple(relations), sizes, tuple(map(len, frontier)), self._neighbors.device or "cpu"))
+            blocks.append(Block(relations, sizes, counts, self._neighbors.device or "cpu"))
         return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
 
-    def _ask(self, frontier: list[Any], fanouts: list[int], random: Random) -> list[Sampled]:
+    def _ask(self, frontier: list[Any], fanouts: list[int], random: Random) -> Sampled:
         """Collective. Draw the neighbors of the unique nodes so far."""
         return self._neighbors.ask(frontier, fanouts, random)
 
-    def _add(self, relation: Relation, sampled: Sampled) -> Any:
+    def _add(self, sampled: Sampled) -> Any:
         """Add sampled neighbors to the unique nodes; returns their positions [E] among these."""
-        kind = relation.src_type
-        return self._relabel[kind].add(sampled.source - self._base[kind])
+        return by_source_type(self._relations, sampled, self._add_of_type)
+
+    def _add_of_type(self, kind: int, sampled: Sampled, chosen: Any) -> Any:
+        """Add the sources of the chosen edges, a mask [E], which are of a type; returns their positions."""
+        return self._relabel[kind].add(sampled.source[chosen] - self._base[kind])
 
     def _draw_whole(self, groups: Groups, fanouts: list[int], stream: Stream, epoch: int, step: int) -> Drawn:
         """Draw all hops in one native call, for a graph of one type and one relation that this rank has all of."""
@@ -174,7 +178,7 @@ class BlockSampler:
         drawn = self._neighbors.layers(ids, fanouts, random, relabel)
         sizes = [len(offsets) - 1 for offsets, _, _ in drawn] + [len(relabel.unique)]
         blocks = [
-            Block((self._connect(0, offsets, source, edge),), (inner,), (outer,))
+            Block(connect(self._relations, [0], Sampled(offsets, source, edge), source, (outer,)), (inner,), (outer,))
             for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
         ]
         return Drawn(self._places(groups), tuple(reversed(blocks)), self._unique_ids())
@@ -186,11 +190,6 @@ class BlockSampler:
     def _index(self, positions: Any) -> Any:
         return self._lib.asarray(positions, dtype=self._lib.int64)
 
-    def _connect(self, number: int, indptr, source, edge) -> Adjacency:
-        relation: Relation = self._relations[number]
-        tensors = _tensor(indptr), _tensor(self._index(source)), None if edge is None else _tensor(edge)
-        return Adjacency(number, relation.src_type, relation.dst_type, *tensors)
-
     def _unique_ids(self) -> list[Any]:
         """Copy the global ids so far by type."""
         return [relabel.unique + first for relabel, first in zip(self._relabel, self._base, strict=False)]
@@ -201,6 +200,49 @@ def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...],
     usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
     names = [relation.name for relation in relations]
     return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
+
+
+def by_source_type(
+    relations: tuple[Relation, ...], sampled: Sampled, place: Callable[[int, Sampled, Any], Any]
+) -> Any:  # fmt: skip
+    """Find the places [E] of sampled sources, type by type: ``place`` returns the places of a type's edges, a mask [E]
+    or a slice of all."""
+    kinds = sorted({relation.src_type for relation in relations})
+    if len(kinds) == 1:
+        return place(kinds[0], sampled, slice(None))
+    degree, of_relation = sampled.indptr[1:] - sampled.indptr[:-1], [relation.src_type for relation in relations]
+    if isinstance(sampled.source, torch.Tensor):
+        kind_of = sampled.indptr.new_tensor(of_relation)[sampled.relation].repeat_interleave(degree)
+        places = torch.empty_like(sampled.source)
+    else:
+        kind_of = np.repeat(np.array(of_relation)[sampled.relation], degree)
+        places = np.empty_like(sampled.source)
+    for kind in kinds:
+        chosen = kind_of == kind
+        of_type = place(kind, sampled, chosen)
+        places[chosen] = of_type.long() if isinstance(of_type, torch.Tensor) else of_type
+    return places
+
+
+def connect(
+    relations: tuple[Relation, ...], numbers: list[int], sampled: Sampled, source: Any, num_dst: tuple[int, ...]
+) -> Sequence[Adjacency]:  # fmt: skip
+    """Make the adjacencies of a block from a sample of the relations ``numbers``; source [E]: places of the neighbors
+    among the block's source nodes; num_dst: destination nodes by type, which are the frontier."""
+    indptr, edge = _tensor(sampled.indptr), None if sampled.edge is None else _tensor(sampled.edge)
+    source = _tensor(source).long()
+    if sampled.relation is None:
+        return (Adjacency(0, relations[0].src_type, relations[0].dst_type, indptr, source, edge),)
+    relation, place = _tensor(sampled.relation).long(), _tensor(sampled.place)
+    has_edges = indptr[1:] > indptr[:-1]
+    if not has_edges.all():
+        relation, place = relation[has_edges], place[has_edges]
+        indptr = torch.cat([indptr[:-1][has_edges], indptr[-1:]])
+    first = torch.tensor([sum(num_dst[: kind.dst_type]) for kind in relations], device=place.device)
+    counts = torch.bincount(relation, minlength=len(relations)).tolist()
+    kinds = tuple((number, relations[number].src_type, relations[number].dst_type) for number in numbers)
+    begin = tuple(accumulate((counts[number] for number in numbers), initial=0))
+    return RelationEdges(kinds, begin, num_dst, place - first[relation], indptr, source, edge)
 
 
 def _tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
@@ -234,26 +276,29 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
     """Collective. Draw all edges among nodes, unique global ids [U] by type, as a block with the same destinations as
     sources. neighbors: of mode "full"; random: key of the step, whose seeds are left out."""
     relations = neighbors.partition.relations
-    samples = neighbors.ask(nodes, [FULL] * len(relations), random)
+    sampled = neighbors.ask(nodes, [FULL] * len(relations), random)
     order = [np.argsort(ids) for ids in nodes]
-    adjacency = []
-    for number, (kind, sampled) in enumerate(zip(relations, samples, strict=True)):
-        columns = _among(sampled, nodes[kind.src_type], order[kind.src_type])
-        tensors: list[Any] = [None if column is None else torch.from_numpy(column) for column in columns]
-        adjacency.append(Adjacency(number, kind.src_type, kind.dst_type, *tensors))
-    sizes = tuple(map(len, nodes))
-    return Block(tuple(adjacency), sizes, sizes)
 
+    def place(kind: int, sampled: Sampled, chosen: Any) -> np.ndarray:
+        return _places_among(nodes[kind], order[kind], sampled.source[chosen])
 
-def _among(sampled: Sampled, nodes: np.ndarray, order: np.ndarray):
-    """Return indptr [D + 1], source [E] positions and edge [E] or None, of the edges whose source is one of nodes
-    [U]."""
-    sorted_nodes = nodes[order]
-    place = np.searchsorted(sorted_nodes, sampled.source)
-    is_inside = place < len(sorted_nodes)
-    is_inside[is_inside] = sorted_nodes[place[is_inside]] == sampled.source[is_inside]
+    source = by_source_type(relations, sampled, place)
+    is_inside = source >= 0
     below = np.concatenate(([0], np.cumsum(is_inside)))
-    return below[sampled.indptr], order[place[is_inside]], None if sampled.edge is None else sampled.edge[is_inside]
+    edge = None if sampled.edge is None else sampled.edge[is_inside]
+    inside = replace(sampled, indptr=below[sampled.indptr], source=sampled.source[is_inside], edge=edge)
+    sizes = tuple(map(len, nodes))
+    return Block(connect(relations, [*range(len(relations))], inside, source[is_inside], sizes), sizes, sizes)
+
+
+def _places_among(nodes: np.ndarray, order: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """Find the places [E] of sources among nodes [U], whose order is given; -1 for other sources."""
+    place = np.searchsorted(nodes, source, sorter=order)
+    is_inside = place < len(nodes)
+    is_inside[is_inside] = nodes[order[place[is_inside]]] == source[is_inside]
+    places = np.full(len(source), -1)
+    places[is_inside] = order[place[is_inside]]
+    return places
 
 
 def choose_draw(

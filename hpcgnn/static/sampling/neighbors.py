@@ -1,8 +1,8 @@
 """Draws the neighbors of a frontier at their owners: one request and one reply a hop for all relations together.
 
 Edges that a step must not see are left out of the lists. If a device holds the edges, frontiers and samples are tensors
-on it, else NumPy arrays. N frontier nodes of all types, D of one type, E sampled edges, R ranks; T nodes with
-lists that leave out x of m edges of a relation.
+on it, else NumPy arrays. N frontier nodes of all types with Q pairs of a relation and a node, D nodes of one type,
+E sampled edges, R ranks; x of m edges that steps leave out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,23 +19,12 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.route import Route, narrow_rows
+from hpcgnn.comm.route import narrow_rows
 from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.native import Random, Stream
-from hpcgnn.native.dispatch import Uploads
 from hpcgnn.nn.own_class import found_at
-
-
-@dataclass(frozen=True, slots=True)
-class InLists:
-    """In-edge lists of T nodes, from which neighbors are drawn. indptr [T + 1], identity [T] flat row ids of the nodes;
-    for every edge weight [m] uint32 and source_identity [m], or None."""
-
-    indptr: np.ndarray
-    identity: np.ndarray
-    weight: np.ndarray | None
-    source_identity: np.ndarray | None
+from hpcgnn.static.sampling.pairs import InLists, PairLists, Pairs, make_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +69,11 @@ class HiddenEdges:
         return self.position, self.indptr, self.place, self.group
 
     def with_seeds(self, groups: np.ndarray) -> np.ndarray:
-        """List the positions of the edges that go with seeds of these groups, each once."""
+        """List the edges, by their places among the x, that go with seeds of these groups, each once."""
         groups = np.unique(groups)
         first = self.indptr[groups]
         count = self.indptr[groups + 1] - first
-        return self.position[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+        return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
 ByRelation = dict[int, HiddenEdges]
@@ -99,36 +89,53 @@ class Exclusion:
     def __init__(self, edges: ByRelation, total: int, batch_size: int, stream: Stream = Stream.NEIGHBOR):
         """edges: by relation, with the places of the seeds in the pool, of ``total`` seeds; stream: of the draws that
         leave them out."""
-        self.edges, self.total, self.batch_size, self.stream = edges, total, batch_size, stream
+        self.relation, self.edges = _of_all_relations(edges)
+        self.total, self.batch_size, self.stream = total, batch_size, stream
         self.start_epoch(None)
 
     def start_epoch(self, shuffle: Random | None) -> None:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         self._shuffle = shuffle
-        self._sorted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
 
-    def at(self, relation: int, random: Random) -> np.ndarray:
-        """Find the edges that a step leaves out: positions, increasing, among the relation's in-edges at this rank.
-        random: key of the step's draws; in streams other than ``stream`` nothing is left out."""
-        if random.stream != self.stream or relation not in self.edges:
+    def at(self, starts: np.ndarray, random: Random) -> np.ndarray:
+        """Find the edges that a step leaves out: positions, increasing, among the in-edges of all relations, which
+        begin at ``starts``. random: key of the step's draws; in streams other than ``stream`` nothing is left out."""
+        if random.stream != self.stream:
             return np.empty(0, np.int64)
-        return np.unique(self.edges[relation].with_seeds(self._groups_of(relation, random.step)))
+        edges = self.edges.with_seeds(self._groups_of(random.step))
+        return np.unique(starts[self.relation[edges]] + self.edges.position[edges])
 
-    def _groups_of(self, relation: int, step: int) -> np.ndarray:
+    def _groups_of(self, step: int) -> np.ndarray:
         """Return the groups of a step's seeds. The first call of an epoch sorts the seeds by step."""
-        if relation not in self._sorted:
-            place, group = self.edges[relation].place, self.edges[relation].group
-            place = place if self._shuffle is None else permute(place, self.total, self._shuffle)
+        if self._sorted is None:
+            place = self.edges.place if self._shuffle is None else permute(self.edges.place, self.total, self._shuffle)
             order = np.argsort(place)
-            self._sorted[relation] = place[order] // self.batch_size, group[order]
-        steps, group = self._sorted[relation]
+            self._sorted = place[order] // self.batch_size, self.edges.group[order]
+        steps, group = self._sorted
         return group[slice(*np.searchsorted(steps, (step, step + 1)))]
 
 
+def _of_all_relations(edges: ByRelation) -> tuple[np.ndarray, HiddenEdges]:
+    """Join the edges that steps leave out, and their groups, of all relations; also returns the relation of each."""
+    numbers = sorted(edges)
+    hidden = [edges[number] for number in numbers]
+    num_edges, num_groups = ([len(array) for array in arrays] for arrays in
+                             zip(*((each.position, each.indptr[1:]) for each in hidden), strict=True))  # fmt: skip
+    if len(hidden) == 1:  # as it is: ranks may share it
+        return np.broadcast_to(np.int64(numbers[0]), num_edges[0]), hidden[0]
+    first_group = np.cumsum(num_groups) - num_groups
+    position, place = (np.concatenate([getattr(each, name) for each in hidden]) for name in ("position", "place"))
+    degrees = np.concatenate([np.diff(each.indptr) for each in hidden])
+    group = np.concatenate([each.group + first for each, first in zip(hidden, first_group, strict=True)])
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    return np.repeat(numbers, num_edges), HiddenEdges(position, indptr, place, group)
+
+
 def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InLists, np.ndarray]:
-    """Make the lists of nodes [T] without the edges at positions ``lost``, and for each of their edges its position in
-    the lists it comes from."""
-    degree = np.diff(lists.indptr)[nodes]
+    """Make lists, those with the numbers ``nodes`` [T], without the edges at positions ``lost``, and for each of their
+    edges its position in the lists it comes from."""
+    degree = lists.indptr[nodes + 1] - lists.indptr[nodes]
     begin = np.cumsum(degree) - degree
     position = np.repeat(lists.indptr[nodes] - begin, degree) + np.arange(degree.sum())
     remains = ~np.isin(position, lost)
@@ -140,48 +147,54 @@ def without(lists: InLists, nodes: np.ndarray, lost: np.ndarray) -> tuple[InList
 
 def splice(touched: np.ndarray, others, those) -> tuple[np.ndarray, np.ndarray]:
     """Join two ragged answers, (offsets, values), to one: ``those`` for nodes where touched [N], else ``others``."""
-    counts = np.empty(len(touched), np.int64)
+    counts, begin = np.empty((2, len(touched)), np.int64)
     counts[touched], counts[~touched] = np.diff(those[0]), np.diff(others[0])
-    values, from_those = np.empty(counts.sum(), np.int64), np.repeat(touched, counts)
-    values[from_those], values[~from_those] = those[1], others[1]
+    begin[touched], begin[~touched] = those[0][:-1] + len(others[1]), others[0][:-1]
+    values = native.gather_ranges(np.concatenate([others[1], those[1]]), begin, counts)
     return np.concatenate(([0], np.cumsum(counts))), values
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A relation's sampled edges. indptr [D + 1] int64: over the frontier's nodes of the destination type; source [E]:
-    global ids. edge [E]: positions among the relation's edges, rank after rank, or None where not requested."""
+    """The sampled edges of a frontier. indptr [Q + 1] int64: over its pairs of a relation and a node, in order of
+    relation, then of node; source [E]: global ids. edge [E]: positions among their relation's edges, rank after rank,
+    or None where not requested. relation [Q]; place [Q] int64: of the node in the frontier. Both are None in a graph of
+    one relation, whose pairs are all D nodes of its destination type."""
 
-    indptr: np.ndarray
-    source: np.ndarray
-    edge: np.ndarray | None
+    indptr: Any
+    source: Any
+    edge: Any
+    relation: Any = None
+    place: Any = None
 
 
 Contexts = list[np.ndarray]  # by node type [D, W] int64: for which seeds nodes are, see times.py
-Draws = Callable[[InLists, Any, int, Random], tuple[Any, Any]]
+Draws = Callable[[InLists, Any, Any, list[int], Random], tuple[Any, Any]]
 
 
 class NeighborSampler:
     """Samples in-neighbors at their owners, with ``threads`` threads. Collective to create and to ask, over
     ``channel``.
 
-    A sampling method of the user's own overrides ``draw``. lists: in-edge lists of this rank's nodes, by relation; of
-    all nodes where a copy of all edges is on every machine. device: holds the edges; None: the host does.
+    A sampling method of the user's own overrides ``draw``. lists: in-edge lists of this rank's nodes; of all nodes
+    where a copy of all edges is on every machine. device: holds the edges; None: the host does.
     """
 
     device: torch.device | None = None
 
     def __init__(
         self, partition: GraphPartition, mode: str, channel: Channel, threads: int = 1, with_edges: bool = False,
-        excluded: Exclusion | None = None, lists: list[InLists] | None = None, weight: str = WEIGHT,
+        excluded: Exclusion | None = None, lists: PairLists | None = None, weight: str = WEIGHT,
     ):  # fmt: skip
-        """lists: of each relation, if they exist already; weight: column that mode "weighted" draws by."""
+        """lists: if they exist already; weight: column that mode "weighted" draws by."""
         self.partition, self.threads, self._excluded = partition, threads, excluded
         self.mode = "uniform" if mode == "weighted" else mode
         self._channel, self._with_edges = channel, with_edges
-        self._first: Any = edges_below(partition, channel)[channel.rank] if with_edges else None
-        self.lists: Any = make_lists(partition, mode, channel, weight) if lists is None else lists
-        self._sources: Any = [edges.src for edges in partition.edges]
+        self.lists = make_lists(partition, mode, channel, weight) if lists is None else lists
+        self._shift: Any = None  # from positions in the lists to positions among a relation's edges of all ranks
+        if with_edges:
+            starts = self.lists.starts
+            self._shift = self.lists.shift or (starts, edges_below(partition, channel)[channel.rank] - starts)
 
     def over(self, channel: Channel) -> NeighborSampler:
         """Make a twin for another thread, which communicates over ``channel``; the lists are shared."""
@@ -192,24 +205,19 @@ class NeighborSampler:
 
     def on(self, device: torch.device) -> NeighborSampler:
         """Make a twin that draws on a device, to which it brings the edges; only without ``needs_host``."""
-        twin, upload = copy.copy(self), Uploads(device)
-        twin.device, twin._sources = device, [upload(source, torch.int64) for source in self._sources]
-        twin.lists = []
-        for lists in self.lists:
-            columns: list[Any] = [None if column is None else upload(column) for column in _columns(lists)]
-            twin.lists.append(InLists(*columns))
+        twin = copy.copy(self)
+        twin.device, twin.lists = device, self.lists.on(device)
         return twin
 
     @property
     def device_bytes(self) -> int:
         """Bytes that the edges take on a device."""
-        columns = [column for lists in self.lists for column in _columns(lists) if column is not None]
-        return sum(column.nbytes for column in columns) + sum(8 * len(source) for source in self._sources)
+        return sum(column.nbytes for column in self.lists.columns)
 
     @property
     def _has_kernel(self) -> bool:
-        """Whether native kernels may draw for this sampler: never for a subclass, whose ``draw`` may be another."""
-        return type(self) is NeighborSampler
+        """Whether native kernels draw for this sampler: not for a subclass with another ``draw``."""
+        return type(self).draw is NeighborSampler.draw
 
     @property
     def alone(self) -> bool:
@@ -233,27 +241,53 @@ class NeighborSampler:
     def layers(self, seeds: np.ndarray, fanouts: list[int], random: Random, relabel: native.Relabel):
         """Draw all hops of a batch if ``alone``, the same neighbors as hop by hop; returns for each hop offsets, source
         positions, and edges or None."""
-        lists = self.lists[0]
+        lists = self.lists.of_pairs
         return native.sample_layers(
-            lists.indptr, self.partition.edges[0].src, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
+            lists.indptr, self.lists.source, seeds, lists.identity, fanouts, random, relabel, mode=self.mode,
             weight=lists.weight, with_positions=self._with_edges, threads=self.threads,
         )  # fmt: skip
 
-    def _lost(self, relation: int, random: Random) -> np.ndarray:
-        """Find the positions, increasing, of the edges that a step leaves out."""
-        return np.empty(0, np.int64) if self._excluded is None else self._excluded.at(relation, random)
-
     def _draw_without(
-        self, lost: np.ndarray, draw: Draws, lists: InLists, nodes: np.ndarray, fanout: int, random: Random
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw by a function like ``draw``, which does not see the edges at positions ``lost``."""
+        self, draw: Draws, lists: InLists, rows: Any, relation: Any, fanouts: list[int], random: Random, lost: Any
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Draw by a function like ``_draw_pairs``, which does not see the edges at positions ``lost``, increasing."""
         if len(lost) == 0:
-            return draw(lists, nodes, fanout, random)
-        first, last = (np.searchsorted(lost, lists.indptr[nodes + end]) for end in (0, 1))
+            return draw(lists, rows, relation, fanouts, random)
+        first, last = (np.searchsorted(lost, lists.indptr[rows + end]) for end in (0, 1))
         touched = first < last
-        rest, position = without(lists, nodes[touched], lost)
-        offsets, positions = draw(rest, np.arange(len(rest.identity)), fanout, random)
-        return splice(touched, draw(lists, nodes[~touched], fanout, random), (offsets, position[positions]))
+        rest, position = without(lists, rows[touched], lost)
+        of_touched, of_others = (None, None) if relation is None else (relation[touched], relation[~touched])
+        offsets, positions = draw(rest, np.arange(len(rest.identity)), of_touched, fanouts, random)
+        others = draw(lists, rows[~touched], of_others, fanouts, random)
+        return splice(touched, others, (offsets, position[positions]))
+
+    def _draw_pairs(
+        self, lists: InLists, rows: Any, relation: Any, fanouts: list[int], random: Random
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Draw offsets [Q + 1] and positions [E] for the lists with the numbers ``rows`` [Q]; relation [Q]: of each,
+        increasing but for the bounds of requesters, or None in a graph of one relation."""
+        if relation is None:
+            return self._checked_draw(lists, rows, fanouts[0], random, 0)
+        if self._has_kernel:
+            return native.sample_neighbors(
+                lists.indptr, rows, lists.identity, fanouts, random, mode=self.mode, weight=lists.weight,
+                source_identity=lists.source_identity, threads=self.threads, relation=relation,
+            )  # fmt: skip
+        offsets, positions = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
+        bounds = [0, *(1 + np.flatnonzero(np.diff(relation))).tolist(), len(rows)] if len(rows) else [0]
+        for first, last in pairwise(bounds):
+            number = int(relation[first])
+            begin, drawn = self._checked_draw(lists, rows[first:last], fanouts[number], random, number)
+            offsets.append(begin[1:] + offsets[-1][-1])
+            positions.append(drawn)
+        return np.concatenate(offsets), np.concatenate(positions)
+
+    def _checked_draw(
+        self, lists: InLists, rows: Any, fanout: int, random: Random, relation: int
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Draw for lists of one relation. Raises ValueError for positions of a subclass that are not in the lists."""
+        drawn = self.draw(lists, rows, fanout, replace(random, relation=relation))
+        return drawn if self._has_kernel else self._checked(lists, rows, drawn, relation)
 
     def draw(self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random) -> tuple[np.ndarray, np.ndarray]:
         """Draw offsets [D + 1] and positions [E] in the in-edge lists, for the nodes [D] with these numbers. fanout:
@@ -266,20 +300,18 @@ class NeighborSampler:
 
     def ask(
         self, frontier: list[np.ndarray], fanouts: list[int], random: Random, contexts: Contexts | None = None
-    ) -> list[Sampled]:
-        """Collective. Draw of every relation a sample for the frontier's nodes, global ids [D] by type; fanouts by
+    ) -> Sampled:
+        """Collective. Draw a sample of every relation for the frontier's nodes, global ids [D] by type; fanouts by
         relation; contexts: of the nodes, for ``times.TimedNeighbors`` only."""
+        nodes: Any = frontier[0] if len(frontier) == 1 else self._join(frontier)
         if self._channel.size == 1:  # local rows are global ids
-            samples = []
-            for relation, fanout in enumerate(fanouts):
-                kind = self.partition.relations[relation].dst_type
-                nodes = frontier[kind] - int(self.partition.type_start[kind])
-                context = None if contexts is None else contexts[kind]
-                offsets, positions = self._sample(relation, nodes, context, fanout, random)
-                samples.append(Sampled(offsets, *self._edges_at(relation, positions)))
-            return samples
-        book, types = self.partition.book, np.repeat(np.arange(len(frontier)), [len(ids) for ids in frontier])
-        order, local, want = native.locate_by_owner(np.concatenate(frontier), book.blocks, book.size)
+            pairs = self.lists.find(nodes, fanouts)
+            context = None if contexts is None else np.concatenate(contexts)
+            offsets, positions = self._sample(pairs, context, fanouts, random)
+            place = None if pairs.relation is None else pairs.place
+            return Sampled(offsets, *self._edges_at(positions), pairs.relation, place)
+        book = self.partition.book
+        order, local, want = native.locate_by_owner(nodes, book.blocks, book.size)
         serve = self._channel.counts(want)
         # Two exchanges a hop on every rank, also with nothing to ask: relations and types travel together.
         sent = None if contexts is None else np.concatenate(contexts)[order]
@@ -287,7 +319,12 @@ class NeighborSampler:
         reply, sizes = self._serve(request, context, serve, fanouts, random)
         receive = self._channel.counts(sizes)
         received = self._channel.array(reply, sizes, receive)
-        return self._unpack(received, receive, types[order], order, frontier, want)
+        if self.lists.relation is None:
+            return self._unpack_nodes(received, receive, order, want, [len(ids) for ids in frontier])
+        return self._unpack_pairs(received, receive, order, want, len(fanouts))
+
+    def _join(self, frontier: list[Any]) -> Any:
+        return np.concatenate(frontier) if self.device is None else torch.cat(frontier)
 
     def _exchange(self, local: np.ndarray, context: np.ndarray | None, want: np.ndarray, serve: np.ndarray):
         """Collective. Send requests, local rows [N] of their owners and contexts [N, W], in the order of the owners;
@@ -297,88 +334,90 @@ class NeighborSampler:
         received = self._channel.array(np.column_stack([local, context]), want, serve)
         return received[:, 0].copy(), received[:, 1:]
 
-    def _edges_at(self, relation: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the sources of edges at positions in this rank's lists, and the edges' positions among those of all
-        ranks, or None without ``with_edges``."""
-        place = positions + self._first[relation] if self._with_edges else None
-        return self._sources[relation].take(positions), place  # in NumPy faster than by index
+    def _edges_at(self, positions: Any) -> tuple[Any, Any]:
+        """Return the sources of edges at positions in the lists, and the edges' positions among those of their relation
+        of all ranks, or None without ``with_edges``."""
+        source = self.lists.source.take(positions)  # in NumPy faster than by index
+        if not self._with_edges:
+            return source, None
+        starts, shift = self._shift
+        return source, positions + shift[np.searchsorted(starts, positions, side="right") - 1]
 
-    def _sample(
-        self, relation: int, nodes: np.ndarray, context: np.ndarray | None, fanout: int, random: Random
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if fanout == 0:
-            return np.zeros(len(nodes) + 1, np.int64), nodes[:0]
-        key = Random(random.seed, random.stream, random.step, random.epoch, random.hop, relation)
-        return self._sample_in(relation, nodes, context, fanout, key)
+    def _sample(self, pairs: Pairs, context: np.ndarray | None, fanouts: list[int], random: Random) -> tuple[Any, Any]:
+        """Draw offsets [Q + 1] and positions [E] for pairs; context [N, W]: of their nodes, if they have any."""
+        drawn_from = self.lists.of_pairs, pairs.pair, pairs.relation, fanouts, random
+        return self._draw_without(self._draw_pairs, *drawn_from, self._lost(random))
 
-    def _checked(self, relation: int, nodes: np.ndarray, drawn: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _lost(self, random: Random) -> np.ndarray:
+        """Find the positions in the lists, increasing, of the edges that a step leaves out."""
+        return np.empty(0, np.int64) if self._excluded is None else self._excluded.at(self.lists.starts, random)
+
+    def _checked(self, lists: InLists, rows: np.ndarray, drawn: Any, relation: int) -> tuple[np.ndarray, np.ndarray]:
         """Return offsets and positions that a subclass drew. Raises ValueError unless the positions are edges of their
         nodes."""
         offsets, positions = (np.asarray(column).astype(np.int64) for column in drawn)
-        indptr, fits = self.partition.edges[relation].indptr, len(offsets) == len(nodes) + 1
-        counts = np.diff(offsets)
+        fits, counts = len(offsets) == len(rows) + 1, np.diff(offsets)
         if fits and offsets[0] == 0 and offsets[-1] == len(positions) and (counts >= 0).all():
-            first, last = (np.repeat(indptr[bound], counts) for bound in (nodes, nodes + 1))
+            first, last = (np.repeat(lists.indptr[bound], counts) for bound in (rows, rows + 1))
             if ((positions >= first) & (positions < last)).all():
                 return offsets, positions
         raise ValueError(
-            f"{type(self).__name__} drew neighbors of {len(nodes)} nodes of relation "
+            f"{type(self).__name__} drew neighbors of {len(rows)} nodes of relation "
             f"{self.partition.relations[relation].name} that are not theirs: offsets [D + 1] begin with 0, positions "
             "are those of the nodes' in-edges"
         )
 
-    def _sample_in(
-        self, relation: int, nodes: np.ndarray, context: Any, fanout: int, random: Random
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw offsets [D + 1] and positions [E] among the relation's edges at this rank, for local ``nodes`` [D] of
-        its destination type, each in its context [D, W], if there are any."""
-        lost, lists = self._lost(relation, random), self.lists[relation]
-        drawn = self._draw_without(lost, self.draw, lists, nodes, fanout, random)
-        return drawn if self._has_kernel else self._checked(relation, nodes, drawn)
-
     def _serve(self, request: np.ndarray, context, serve: np.ndarray, fanouts: list[int], random: Random):
         """Sample for local rows [M] that ranks requested, requester by requester; context [M, W] or None. Returns
-        one int64 array, which has for each requester, relation by relation, the counts, then sources and positions,
-        and its length for each [R]."""
-        start, bounds = self.partition.type_start, np.concatenate(([0], np.cumsum(serve)))
-        types = np.searchsorted(start, request, side="right") - 1
-        chosen = [np.flatnonzero(types == t) for t in range(len(start) - 1)]
-        counts: list[tuple[np.ndarray, np.ndarray]] = []  # arrays, and where the pieces of requesters begin [R + 1]
-        values: list[tuple[np.ndarray, np.ndarray]] = []
-        for relation, fanout in enumerate(fanouts):
-            target = self.partition.relations[relation].dst_type
-            nodes, of_nodes = request[chosen[target]] - start[target], context
-            if context is not None:
-                of_nodes = context[chosen[target]]
-            offsets, positions = self._sample(relation, nodes, of_nodes, fanout, random)
-            cut = np.searchsorted(chosen[target], bounds)
-            counts.append((np.diff(offsets), cut))
-            columns = self._edges_at(relation, positions)
-            values += [(column, offsets[cut]) for column in columns if column is not None]
-        return _by_requester([*counts, *values])
+        one int64 array, which has for each requester what ``_unpack_pairs`` or ``_unpack_nodes`` reads, and its length
+        for each [R]."""
+        group, bounds = np.repeat(np.arange(len(serve)), serve), np.concatenate(([0], np.cumsum(serve)))
+        pairs = self.lists.find(request, fanouts, group, len(serve))
+        offsets, positions = self._sample(pairs, context, fanouts, random)
+        place = np.arange(len(pairs.pair)) if pairs.place is None else pairs.place
+        cut = np.searchsorted(group[place], np.arange(len(serve) + 1))
+        arrays = [(np.diff(offsets), cut)]
+        if pairs.relation is not None:
+            asks = serve > 0
+            number = (place - bounds[group[place]]) * len(fanouts) + pairs.relation
+            arrays = [(np.diff(cut)[asks], np.concatenate(([0], np.cumsum(asks)))), (number, cut), *arrays]
+        columns = self._edges_at(positions)
+        return _by_requester([*arrays, *((column, offsets[cut]) for column in columns if column is not None)])
 
-    def _unpack(self, received: np.ndarray, receive, types: np.ndarray, order: np.ndarray, frontier, want):
-        """Unpack the replies of ``_serve`` at the requester; types [N] of the requested nodes, in the order sent; order
-        [N]: their places in the frontier."""
-        kinds = np.array([relation.dst_type for relation in self.partition.relations])
-        first = np.concatenate(([0], np.cumsum([len(ids) for ids in frontier])))
-        owner = np.repeat(np.arange(len(want)), want)
-        requests = np.bincount(types + owner * len(frontier), minlength=len(want) * len(frontier))
-        numbers = requests.reshape(len(want), -1)[:, kinds]  # [R, relations]
-        begin = (np.cumsum(receive) - receive)[:, None]
-        counts = _of_relations(received, begin, numbers)
-        bounds = [np.concatenate(([0], np.cumsum(column))) for column in numbers.T]
-        totals = np.column_stack([
-            np.diff(np.concatenate(([0], np.cumsum(degrees)))[bound])
-            for degrees, bound in zip(counts, bounds, strict=True)
-        ])  # fmt: skip
+    def _unpack_nodes(self, received, receive, order, want, sizes: list[int]) -> Sampled:
+        """Unpack the replies of ``_serve`` in a graph of one relation: from each owner the counts of the requested
+        nodes of the destination type, then sources, then positions. order [N]: places in the frontier of the requested
+        nodes, in the order sent; sizes: of the frontier by type."""
+        kind = self.partition.relations[0].dst_type
+        place = order - sum(sizes[:kind])
+        is_drawn = (place >= 0) & (place < sizes[kind])
+        counts = np.add.reduceat(np.append(is_drawn, 0), np.cumsum(want) - want) * (want > 0)
+        degrees, columns = self._columns(received, np.cumsum(receive) - receive, receive, counts, 1)
+        moved = np.empty(sizes[kind], np.int64)
+        moved[place[is_drawn]] = np.arange(len(moved))
+        return _in_order(degrees[0], columns, moved)
+
+    def _unpack_pairs(self, received, receive, order, want, num_relations: int) -> Sampled:
+        """Unpack the replies of ``_serve``: from each owner that was asked the number of pairs, for each pair the place
+        of the node in the request times the number of relations, plus the relation; then counts, sources and positions.
+        order [N]: as in ``_unpack_nodes``."""
+        begin, asked = np.cumsum(receive) - receive, want > 0
+        counts = np.zeros(len(want), np.int64)
+        counts[asked] = received[begin[asked]]
+        (number, degrees), columns = self._columns(received, begin + asked, receive - asked, counts, 2)
+        place, relation = np.divmod(number, num_relations)
+        place = order[place + np.repeat(np.cumsum(want) - want, counts)]
+        moved = np.argsort(relation * len(order) + place, kind="stable")  # of few increasing pieces
+        sampled = _in_order(degrees, columns, moved)
+        return replace(sampled, relation=relation[moved].astype(np.int32), place=place[moved])
+
+    def _columns(self, received, begin, length, counts, heads: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Join what owners sent, ``length`` [R] values each from ``begin`` [R] on: ``heads`` columns of ``counts`` [R]
+        values, then sources, and positions ``with_edges``."""
         width = 1 + self._with_edges
-        columns = _of_relations(received, begin + numbers.sum(axis=1, keepdims=True), np.repeat(totals, width, axis=1))
-        place = [order[types == t] - first[t] for t in range(len(frontier))]
-        return [
-            _in_order(degrees, columns[width * number : width * (number + 1)], place[kind])
-            for number, (degrees, kind) in enumerate(zip(counts, kinds, strict=True))
-        ]
+        sizes = [counts] * heads + [(length - heads * counts) // width] * width
+        columns = _of_columns(received, begin[:, None], np.column_stack(sizes))
+        return columns[:heads], columns[heads:]
 
 
 def check_sampler(sampler: Any, key: str) -> type[NeighborSampler]:
@@ -416,7 +455,7 @@ def _by_requester(arrays: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarr
     return native.gather_ranges(joined, begin.ravel(), sizes.ravel()), sizes.sum(axis=1)
 
 
-def _of_relations(message: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+def _of_columns(message: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Join the pieces that owners sent, for each of C columns; owner r's pieces have ``sizes[r]`` values each and lie
     one behind the other in the message from ``begin[r]`` on."""
     starts = begin + np.cumsum(sizes, axis=1) - sizes
@@ -429,30 +468,6 @@ def edges_below(partition: GraphPartition, channel: Channel) -> np.ndarray:
     edges."""
     counts = torch.tensor([[len(edges.src) for edges in partition.edges]], dtype=torch.int64)
     return np.cumsum(np.vstack([np.zeros_like(counts), channel.everyone(counts).numpy()]), axis=0)
-
-
-def _columns(lists: InLists) -> tuple:
-    return lists.indptr, lists.identity, lists.weight, lists.source_identity
-
-
-def make_lists(partition: GraphPartition, mode: str, channel: Channel, column: str = WEIGHT) -> list[InLists]:
-    """Collective. Make the lists that a mode of sampling draws from, by relation. "weighted" draws by a column, which
-    needs ``check_drawn_by`` first."""
-    weights = integer_weights(partition, channel, column) if mode == "weighted" else [None] * len(partition.edges)
-    return [
-        InLists(
-            edges.indptr, partition.flat_row[partition.of_type(relation.dst_type)], weight,
-            _source_identity(partition, edges.src, channel) if mode == "labor" else None,
-        )
-        for relation, edges, weight in zip(partition.relations, partition.edges, weights, strict=True)
-    ]  # fmt: skip
-
-
-def _source_identity(partition: GraphPartition, src: np.ndarray, channel: Channel) -> np.ndarray:
-    """Collective. Pull the flat row id of every edge's source."""
-    unique, inverse = np.unique(src, return_inverse=True)
-    route = Route.plan(partition.book, unique, channel)
-    return route.pull(torch.tensor(partition.flat_row))[0].numpy()[inverse]
 
 
 def check_drawn_by(partition: GraphPartition, column: str) -> None:
@@ -479,26 +494,10 @@ def check_weights(partition: GraphPartition, key: str, remedy: str, column: str 
             )
 
 
-def integer_weights(partition: GraphPartition, channel: Channel, column: str) -> list[np.ndarray]:
-    """Collective. Convert each relation's column of weights, which ``check_weights`` passed, to uint32 [m]. Integers
-    stay unchanged; others become multiples of 1 / 2^31 of the largest one of all ranks, at least 1 if above 0."""
-    weights = []
-    for edges in partition.edges:
-        weight = edges.columns[column].astype(np.float64)
-        whole = np.array([[float(np.all(weight == np.floor(weight))), weight.max(initial=0.0)]])
-        everyone = channel.everyone(torch.from_numpy(whole)).numpy()
-        largest = everyone[:, 1].max()
-        if everyone[:, 0].all() and largest < 1 << 32:
-            weights.append(weight.astype(np.uint32))
-        else:
-            weights.append(np.ceil(weight / largest * (1 << 31)).astype(np.uint32))
-    return weights
-
-
-def _in_order(counts: np.ndarray, columns: list[np.ndarray], place: np.ndarray) -> Sampled:
-    """Move ragged rows with ``counts`` [D] from the order of the reply to their places [D] in the frontier."""
-    start, moved = np.cumsum(counts) - counts, np.empty(len(counts), np.int64)
-    moved[place] = np.arange(len(counts))
+def _in_order(counts: np.ndarray, columns: list[np.ndarray], moved: np.ndarray) -> Sampled:
+    """Bring ragged rows with ``counts`` [Q] from the order of the reply to another one; moved [Q]: their places in the
+    reply."""
+    start = np.cumsum(counts) - counts
     indptr = np.concatenate(([0], np.cumsum(counts[moved])))
     columns = [native.gather_ranges(column, start[moved], counts[moved]) for column in columns]
     return Sampled(indptr.astype(np.int64), columns[0], columns[1] if len(columns) > 1 else None)

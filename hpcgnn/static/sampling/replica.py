@@ -1,13 +1,14 @@
 """Keeps the edges of a whole graph in memory that the ranks of a machine share, to draw neighbors without messages.
 
-n nodes and m in-edges of a relation at this rank, N and M of all ranks. The lists of all ranks, concatenated in order
-of rank, are the lists of all nodes in order of global id.
+n nodes, P pairs of a relation and a node, and m in-edges at this rank, N of all ranks. The lists of all ranks are
+concatenated in order of rank; the pairs of nodes, in order of type, then rank.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from hpcgnn.comm.shared import MachineRows, free_memory
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.directory import permute_back
-from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges
+from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.native import Random
 from hpcgnn.static.config import AUTO, SHARDED
-from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, InLists, NeighborSampler, edges_below, make_lists
+from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges, NeighborSampler, edges_below
+from hpcgnn.static.sampling.pairs import InLists, PairLists, make_lists
 
 SHARE = 4  # "auto" takes at most one part in so many of a machine's free memory
 
@@ -36,8 +38,8 @@ class SharedExclusion(Exclusion):
         super().start_epoch(shuffle)
         self._kept = threading.local()  # the last step of a thread: threads plan different steps at the same time
 
-    def _groups_of(self, relation: int, step: int) -> np.ndarray:
-        place, group = self.edges[relation].place, self.edges[relation].group
+    def _groups_of(self, step: int) -> np.ndarray:
+        place, group = self.edges.place, self.edges.group
         seeds = self._seeds_of(step)
         first, last = (np.searchsorted(place, seeds, side=side) for side in ("left", "right"))
         count = last - first
@@ -58,8 +60,8 @@ class SharedExclusion(Exclusion):
 class Replica:
     """A copy of all edges that the ranks of a machine share, of ``num_bytes`` bytes. Collective to create and to close.
 
-    partition: the whole graph as if on one rank, its edges without columns but the weights of mode "weighted";
-    excluded: the edges that steps leave out, in its lists.
+    partition: the whole graph as if on one rank, without its edges, which are in the lists; excluded: the edges that
+    steps leave out, in these lists.
     """
 
     def __init__(
@@ -68,29 +70,31 @@ class Replica:
     ):  # fmt: skip
         """weight: column that mode "weighted" draws by. Raises DistributedError where a machine has no room for it."""
         self._mode, self._channel = mode, world.own_channel()
-        lists = make_lists(partition, mode, channel, weight)
-        self._first = first = edges_below(partition, channel)[world.rank]
+        lists, rank = make_lists(partition, mode, channel, weight), world.rank
+        below = edges_below(partition, channel)
+        counts = np.diff(below, axis=0)
+        begin = (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)  # where relations' edges begin [R, L]
+        self._first = begin[rank]
         pieces = [partition.flat_row[partition.of_type(kind)] for kind in range(len(partition.types))]
-        for edges, in_lists, start in zip(partition.edges, lists, first, strict=True):
-            indptr = in_lists.indptr[(0 if world.rank == 0 else 1) :] + start  # of all ranks: [N + 1]
-            optional = (in_lists.weight, in_lists.source_identity)
-            pieces += [indptr.astype(np.int64), edges.src, *(column for column in optional if column is not None)]
-        relations = [] if excluded is None else sorted(excluded.edges)
-        for relation in relations:
-            pieces += _shares_of_hidden(excluded.edges[relation], int(first[relation]), excluded.total, channel)
+        pieces += _pieces_of_lists(lists, partition, int(begin[rank, 0]), channel)
+        num_pieces = len(pieces)
+        if excluded is not None:
+            first = self._first[excluded.relation]
+            pieces += _shares_of_hidden(excluded.edges, first, excluded.total, channel)
         self._rows = MachineRows(world, pieces)
         self.num_bytes = self._rows.num_bytes
-        self.partition, self._lists, rest = _whole(partition, self._rows, lists, weight)
+        self.partition = _whole(partition, self._rows)
+        self._lists = _whole_lists(lists, self._rows, self.partition, (begin.ravel(), (below[:-1] - begin).ravel()))
         self.excluded = None
         if excluded is not None:
-            hidden = {relation: HiddenEdges(*rest[4 * n : 4 * n + 4]) for n, relation in enumerate(relations)}
+            hidden = {0: HiddenEdges(*self._rows.arrays[num_pieces:])}
             self.excluded = SharedExclusion(hidden, excluded.total, excluded.batch_size, excluded.stream)
 
     def lend(self, partition: GraphPartition) -> GraphPartition:
         """Return this rank's partition with its sources, and for graphs of one node type its row ids, as views of the
         copy, so that they are in memory once."""
-        pairs = zip(partition.edges, self.partition.edges, self._first, strict=True)
-        edges = (replace(own, src=whole.src[first : first + len(own.src)]) for own, whole, first in pairs)
+        source, pairs = self._lists.source, zip(partition.edges, self._first.tolist(), strict=True)
+        edges = (replace(own, src=source[first : first + len(own.src)]) for own, first in pairs)
         flat_row = partition.flat_row
         if len(partition.types) == 1:
             flat_row = self.partition.flat_row[slice(*partition.book.of_type(0).starts[partition.rank :][:2])]
@@ -104,10 +108,8 @@ class Replica:
 
     def everything(self, threads: int, with_edges: bool = False) -> NeighborSampler:
         """Make a sampler that takes all edges, also edges of weight 0."""
-        lists = [replace(in_lists, weight=None) for in_lists in self._lists]
-        return NeighborSampler(
-            self.partition, "full", self._channel, threads, with_edges, self.excluded, lists
-        )  # fmt: skip
+        lists = self._lists.unweighted()
+        return NeighborSampler(self.partition, "full", self._channel, threads, with_edges, self.excluded, lists)
 
     def close(self) -> None:
         """Collective. Free the copy; samplers must not be used any more."""
@@ -115,10 +117,52 @@ class Replica:
         self._channel.close()
 
 
-def _shares_of_hidden(hidden: HiddenEdges, first: int, total: int, channel: Channel) -> list[np.ndarray]:
-    """Collective. Make this rank's shares of the arrays of all ranks' hidden edges; first: position of this rank's
-    first edge. Seeds are in order of place over all ranks: consecutive places go to consecutive ranks, which sort
-    them."""
+def _pieces_of_lists(
+    lists: PairLists, partition: GraphPartition, first_edge: int, channel: Channel
+) -> list[np.ndarray]:  # fmt: skip
+    """Collective. Make this rank's shares of the arrays of all ranks' lists, in the order in which ``_whole_lists``
+    reads them; first_edge: place of this rank's first edge."""
+    of_pairs, skipped = lists.of_pairs, 0 if channel.rank == 0 else 1  # an offset begins with one 0
+    pieces = [of_pairs.indptr[skipped:] + first_edge, lists.source]
+    pieces += [column for column in (of_pairs.weight, of_pairs.source_identity) if column is not None]
+    if lists.relation is None:
+        return pieces
+    bounds = lists.first[partition.type_start]  # of the pairs of each type
+    counts = channel.everyone(torch.from_numpy(np.diff(bounds)[None])).numpy()  # [R, T]
+    first_pair = counts[: channel.rank].sum()
+    begin = (np.cumsum(counts.T) - counts.T.ravel()).reshape(counts.T.shape)[:, channel.rank]
+    types = [partition.of_type(kind) for kind in range(len(partition.types))]
+    moves = zip(types, (begin - bounds[:-1]).tolist(), strict=True)
+    ends = [lists.first[1:][of_type] + move for of_type, move in moves]
+    ends[0] = np.concatenate((np.zeros(1 - skipped, np.int64), ends[0]))
+    pairs = [lists.pair[first:last] + first_pair for first, last in pairwise(bounds)]
+    return [*pieces, of_pairs.identity, lists.relation, *ends, *pairs]
+
+
+def _whole_lists(
+    own: PairLists, rows: MachineRows, whole: GraphPartition, shift: tuple[np.ndarray, np.ndarray]
+) -> PairLists:  # fmt: skip
+    """Make the lists of the whole graph from the shared arrays; own: this rank's lists; shift: as in the lists."""
+    num_types = len(whole.types)
+    arrays = iter(rows.arrays[num_types:])
+    indptr, source = next(arrays), next(arrays)
+    optional = own.of_pairs.weight, own.of_pairs.source_identity
+    columns = [None if column is None else next(arrays) for column in optional]
+    starts = np.zeros_like(own.starts)
+    if own.relation is None:
+        nodes = None if own.nodes is None else whole.of_type(whole.relations[0].dst_type)
+        identity = whole.flat_row if nodes is None else whole.flat_row[nodes]
+        return PairLists(InLists(indptr, identity, *columns), source, None, None, None, nodes, starts, shift)
+    identity, relation = next(arrays), next(arrays)
+    at = num_types + 4 + sum(column is not None for column in columns)
+    first, pair = rows.span(at, at + num_types), rows.span(at + num_types, at + 2 * num_types)
+    return PairLists(InLists(indptr, identity, *columns), source, relation, first, pair, None, starts, shift)
+
+
+def _shares_of_hidden(hidden: HiddenEdges, first: np.ndarray, total: int, channel: Channel) -> list[np.ndarray]:
+    """Collective. Make this rank's shares of the arrays of all ranks' hidden edges; first [x]: place of the first edge
+    of the relation of each. Seeds are in order of place over all ranks: consecutive places go to consecutive ranks,
+    which sort them."""
     sizes = torch.tensor([[len(hidden.indptr) - 1, len(hidden.position)]], dtype=torch.int64)
     num_groups, num_edges = channel.everyone(sizes).numpy()[: channel.rank].sum(axis=0)
     target = hidden.place * channel.size // max(1, total)
@@ -157,33 +201,26 @@ def make_replica(
 def topology_bytes(
     partition: GraphPartition, mode: str, world: World, excluded: Exclusion | None = None
 ) -> int:  # fmt: skip
-    """Collective. Count the bytes of a copy: 8 per node and 8 for each of its lists. An edge takes 8, 4 more if
-    weighted, 8 more in mode labor; edges that steps leave out take up to 32 more."""
+    """Collective. Count the bytes of a copy. A node takes 16 and an edge 8, 4 more if weighted, 8 more in mode labor;
+    with several relations a pair of a relation and a node with edges 28. Edges that steps leave out take up to 32
+    more."""
     edge_bytes = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
-    lists = sum(edge_bytes * len(edges.src) + edges.indptr.nbytes for edges in partition.edges)
-    seeds = sum(array.nbytes for hidden in excluded.edges.values() for array in hidden.arrays) if excluded else 0
-    return int(world.total(lists + partition.flat_row.nbytes + seeds))
+    num_edges = sum(len(edges.src) for edges in partition.edges)
+    if len(partition.edges) == 1:
+        lists = 8 * (len(partition.edges[0].indptr) - 1)
+    else:
+        num_pairs = sum(np.count_nonzero(np.diff(edges.indptr)) for edges in partition.edges)
+        lists = 28 * num_pairs + 8 * partition.num_nodes
+    seeds = sum(array.nbytes for array in excluded.edges.arrays) if excluded else 0
+    return int(world.total(edge_bytes * num_edges + lists + partition.flat_row.nbytes + seeds))
 
 
-def _whole(
-    partition: GraphPartition, rows: MachineRows, lists: list[InLists], column: str
-) -> tuple[GraphPartition, list[InLists], list[np.ndarray]]:
-    """Make the whole graph and its lists from the shared arrays, in the order in which ``Replica`` put them there; also
-    returns the remaining arrays."""
+def _whole(partition: GraphPartition, rows: MachineRows) -> GraphPartition:
+    """Make the nodes of the whole graph from the shared arrays."""
     book = Book(partition.book.offsets, 1, partition.types)
     num_types, start = len(partition.types), book.type_base()
-    flat_row, arrays = rows.span(0, num_types), iter(rows.arrays[num_types:])
-    edges, whole_lists = [], []
-    for relation, own in zip(partition.relations, lists, strict=True):
-        indptr, src = next(arrays), next(arrays)
-        weight = None if own.weight is None else next(arrays)
-        source_identity = None if own.source_identity is None else next(arrays)
-        identity = flat_row[start[relation.dst_type] : start[relation.dst_type + 1]]
-        whole_lists.append(InLists(indptr, identity, weight, source_identity))
-        edges.append(InEdges(indptr, src, np.empty(0, np.int64), {} if weight is None else {column: weight}))
     columns: tuple[dict, ...] = tuple({} for _ in partition.types)
     no_features = (None,) * num_types
-    whole = GraphPartition(
-        book, partition.graph_hash, 0, partition.relations, flat_row, start, columns, no_features, tuple(edges), ()
+    return GraphPartition(
+        book, partition.graph_hash, 0, partition.relations, rows.span(0, num_types), start, columns, no_features, (), ()
     )  # fmt: skip
-    return whole, whole_lists, list(arrays)

@@ -2,7 +2,8 @@
 
 Times are int64 *ticks*: the user's integers, or the bits of floating numbers in an order that is the numbers' order. A
 node is drawn for in a *context*, [time] or [time, number of the seed]; the last value and the node key the draws. n
-local nodes of a type, m in-edges of a relation at this rank, D nodes to draw for.
+local nodes of a type, m in-edges of a relation at this rank, Q pairs of a relation and a node to
+draw for.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from hpcgnn.graph.directory import mixed
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges
 from hpcgnn.native import Random
 from hpcgnn.static.config import FULL, RECENT
-from hpcgnn.static.sampling.neighbors import Exclusion, InLists, NeighborSampler
+from hpcgnn.static.sampling.neighbors import Exclusion, NeighborSampler
+from hpcgnn.static.sampling.pairs import InLists, Pairs
 
 KEY = "sampling.time_column"
 TIME = ".time"  # column of ticks: of nodes, of edges that carry messages, and of seeds
 SEED_TIME = ".seed_time"  # of edges as seeds, which lack the time of their source node
 NO_LIMIT = np.iinfo(np.int64).max  # the time of a seed that sees all neighbors
+FIRST_TIME = np.iinfo(np.int64).min  # the time of an edge that all seeds see
 IDENTITY_BITS = 48  # of what keys draws
 
 
@@ -156,24 +159,25 @@ def _check_timed(partition: GraphPartition, column: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TimeOrder:
-    """The in-edges of a relation in order of node, then time. order [m]: positions of the edges in the usual order;
-    place [m]: the inverse; time [m]: their times, increasing within a node."""
+    """The in-edges of all relations in order of list, then time. order [m]: positions of the edges in the usual order;
+    place [m]: the inverse; time [m]: their times, increasing within a list; is_timed [L]: relations with times."""
 
     order: np.ndarray
     place: np.ndarray
     time: np.ndarray
+    is_timed: np.ndarray
 
     @classmethod
-    def of(cls, edges: InEdges) -> TimeOrder:
-        """Sort edges with a column TIME; equal times stay in the usual order."""
-        time = edges.columns[TIME]
-        order = np.lexsort((time, edges.dst))
+    def of(cls, edges: tuple[InEdges, ...], lists: InLists) -> TimeOrder:
+        """Sort edges by their column TIME; equal times, and edges without it, stay in the usual order."""
+        time = np.concatenate([each.columns.get(TIME, np.full(len(each.src), FIRST_TIME)) for each in edges])
+        order = np.lexsort((time, np.repeat(np.arange(len(lists.identity)), np.diff(lists.indptr))))
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        return cls(order, place, time[order])
+        return cls(order, place, time[order], np.array([TIME in each.columns for each in edges]))
 
     def end(self, begin: np.ndarray, end: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Find the end [D] of the edges of each list, from begin to end, that are at most as new as its time: a binary
+        """Find the end [Q] of the edges of each list, from begin to end, that are at most as new as its time: a binary
         search in all lists at the same time."""
         low, high = begin.copy(), end.copy()
         while len(left := np.flatnonzero(low < high)):
@@ -196,50 +200,52 @@ class TimedNeighbors(NeighborSampler):
         super().__init__(partition, mode, channel, threads, with_edges, excluded, weight=weight)
         self._newest = mode == RECENT
         self.mode = "uniform" if self._newest else self.mode
-        self._orders = [TimeOrder.of(edges) if TIME in edges.columns else None for edges in partition.edges]
-        for number, order in enumerate(self._orders):
-            if order is not None:
-                lists = self.lists[number]
-                columns = [None if column is None else column[order.order]
-                           for column in (lists.weight, lists.source_identity)]  # fmt: skip
-                self.lists[number] = InLists(lists.indptr, lists.identity, *columns)
+        lists = self.lists.of_pairs
+        self._order = order = TimeOrder.of(partition.edges, lists)
+        columns = [None if column is None else column[order.order] for column in (lists.weight, lists.source_identity)]
+        self._timed = InLists(lists.indptr, lists.identity, *columns)
+
+    @property
+    def alone(self) -> bool:
+        """Whether a batch is one native call: never, as nodes have contexts."""
+        return False
 
     @property
     def needs_host(self) -> str:
         """Why only the host can draw."""
         return "seeds have times or separate neighbors"
 
-    def _sample_in(
-        self, relation: int, nodes: np.ndarray, context: np.ndarray, fanout: int, random: Random
+    def _sample(
+        self, pairs: Pairs, context: np.ndarray | None, fanouts: list[int], random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
-        order, lost = self._orders[relation], self._lost(relation, random)
-        lists, draw = self._spans(relation, nodes, context), self.draw
-        if order is not None:
-            lost = np.sort(order.place[lost])
-            draw = self._draw_newest if self._newest else draw
-        offsets, positions = self._draw_without(lost, draw, lists, np.arange(0, 2 * len(nodes), 2), fanout, random)
-        return offsets, positions if order is None else order.order[positions]
+        lists, draw = self._spans(pairs, context), self._draw_newest if self._newest else self._draw_pairs
+        lost = np.sort(self._order.place[self._lost(random)])
+        drawn_from = lists, np.arange(0, 2 * len(pairs.pair), 2), pairs.relation, fanouts, random
+        offsets, positions = self._draw_without(draw, *drawn_from, lost)
+        return offsets, self._order.order[positions]
 
-    def _spans(self, relation: int, nodes: np.ndarray, context: np.ndarray) -> InLists:
-        """Make lists in which row 2 i has the allowed edges of node i; the rows between are not drawn from."""
-        lists, order = self.lists[relation], self._orders[relation]
-        begin, end = lists.indptr[nodes], lists.indptr[nodes + 1]
-        if order is not None:
-            end = order.end(begin, end, context[:, 0])
-        identity = mixed(lists.identity[nodes], context[:, -1]) >> np.uint64(64 - IDENTITY_BITS)
+    def _spans(self, pairs: Pairs, context: Any) -> InLists:
+        """Make lists in which row 2 i has the allowed edges of pair i; the rows between are not drawn from. context
+        [N, W]: of the nodes."""
+        lists, of_pairs = self._timed, context if pairs.place is None else context[pairs.place]
+        begin, end = lists.indptr[pairs.pair], lists.indptr[pairs.pair + 1]
+        end = self._order.end(begin, end, of_pairs[:, 0])
+        identity = mixed(lists.identity[pairs.pair], of_pairs[:, -1]) >> np.uint64(64 - IDENTITY_BITS)
         return replace(
             lists, indptr=_interleaved(begin, end, lists.indptr[-1]), identity=np.repeat(identity.view(np.int64), 2)
         )
 
     def _draw_newest(
-        self, lists: InLists, nodes: np.ndarray, fanout: int, random: Random
+        self, lists: InLists, rows: np.ndarray, relation: Any, fanouts: list[int], random: Random
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Take the last ``fanout`` edges of each list."""
-        begin, end = lists.indptr[nodes], lists.indptr[nodes + 1]
-        if fanout != FULL:
-            begin = np.maximum(begin, end - fanout)
-        last = InLists(_interleaved(begin, end, lists.indptr[-1]), np.zeros(2 * len(nodes), np.int64), None, None)
-        return self.draw(last, np.arange(0, 2 * len(nodes), 2), FULL, random)
+        """Take the last edges of each list, as many as the fanout; of relations without times, draw."""
+        numbers = np.zeros(len(rows), np.int64) if relation is None else relation
+        begin, end, fanout = lists.indptr[rows], lists.indptr[rows + 1], np.array(fanouts)[numbers]
+        is_cut = self._order.is_timed[numbers] & (fanout != FULL)
+        begin = np.where(is_cut, np.maximum(begin, end - fanout), begin)
+        identity = np.repeat(lists.identity[rows], 2)
+        last = replace(lists, indptr=_interleaved(begin, end, lists.indptr[-1]), identity=identity)
+        return self._draw_pairs(last, np.arange(0, 2 * len(rows), 2), relation, fanouts, random)
 
     def degrees(self, frontier: list[np.ndarray], contexts: list[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Collective. Count the allowed in-edges, or sum their weights, of nodes in contexts, over all relations, as
@@ -250,23 +256,20 @@ class TimedNeighbors(NeighborSampler):
         want = np.bincount(owner, minlength=book.size)
         serve = self._channel.counts(want)
         request, context = self._exchange(local[order], np.concatenate(contexts)[order], want, serve)
-        counted = np.zeros(len(request), np.float64 if self.partition.weighs else np.int64)
-        for number, relation in enumerate(self.partition.relations):
-            of_type = self.partition.of_type(relation.dst_type)
-            chosen = np.flatnonzero((request >= of_type.start) & (request < of_type.stop))
-            spans = self._spans(number, request[chosen] - of_type.start, context[chosen]).indptr
-            counted[chosen] += self._sums(number, spans[:-1])
-        degree = np.empty(len(nodes), counted.dtype)
-        degree[order] = self._channel.array(counted, serve, want)
+        pairs = self.lists.find(request, [FULL] * len(self.partition.relations))
+        place = np.arange(len(request)) if pairs.place is None else pairs.place
+        counted = np.bincount(place, self._sums(self._spans(pairs, context).indptr[:-1]), len(request))
+        degree = np.empty(len(nodes), np.float64 if self.partition.weighs else np.int64)
+        degree[order] = self._channel.array(counted.astype(degree.dtype), serve, want)
         return tuple(np.split(degree, np.cumsum(sizes)[:-1]))
 
-    def _sums(self, relation: int, spans: np.ndarray) -> np.ndarray:
-        """Return the length, or the sum of the weights, of every second span between places [2 D]."""
+    def _sums(self, spans: np.ndarray) -> np.ndarray:
+        """Return the length, or the sum of the weights, of every second span between places [2 Q]."""
         length = spans[1::2] - spans[::2]
-        if not self.partition.weighs or WEIGHT not in self.partition.edges[relation].columns:
+        if not self.partition.weighs:
             return length
-        weight, order = self.partition.edges[relation].columns[WEIGHT], self._orders[relation]
-        weight = np.append(weight if order is None else weight[order.order], 0).astype(np.float64)
+        weights = [edges.columns.get(WEIGHT, np.ones(len(edges.src))) for edges in self.partition.edges]
+        weight = np.append(np.concatenate(weights)[self._order.order], 0).astype(np.float64)
         return np.where(length > 0, np.add.reduceat(weight, spans)[::2] if len(spans) else 0, 0)
 
 

@@ -22,6 +22,24 @@ struct NeighborSampler {
   RandomContext context;
 };
 
+// Of rows of several relations: the relation of every row of a call [n], best with equal ones side by side, and the
+// fanouts by relation [count]. of_row: null where all rows have the sampler's relation and fanout.
+struct RowRelations {
+  const int32_t *of_row;
+  const int32_t *fanouts;
+  int64_t count;
+};
+
+// The sampler of row i of a call.
+HPCGNN_HD NeighborSampler sampler_of_row(NeighborSampler sampler, const RowRelations &relations, int64_t i) {
+  if (relations.of_row != nullptr) {
+    sampler.context.relation = static_cast<uint32_t>(relations.of_row[i]);
+    sampler.fanout = relations.fanouts[relations.of_row[i]];
+    sampler.mode = sampler.fanout == kAllNeighbors ? NeighborMode::kUniform : sampler.mode;
+  }
+  return sampler;
+}
+
 struct NeighborRow {
   int64_t begin, degree;
 };
@@ -183,11 +201,11 @@ HPCGNN_HD void sample_neighbors_one(const NeighborSampler &sampler, int64_t node
 }
 
 // count [n]: how many positions each node's row gets, in a CSC of so many rows.
-void count_neighbors(const NeighborSampler &sampler, int64_t rows, const int64_t *nodes, int64_t n, int64_t *count,
-                     Execution execution);
+void count_neighbors(const NeighborSampler &sampler, const RowRelations &relations, int64_t rows, const int64_t *nodes,
+                     int64_t n, int64_t *count, Execution execution);
 // offsets [n + 1]: sums of those counts; positions [offsets[n]]; keys, as long: scratch of LABOR.
-void sample_neighbors(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
-                      int64_t *positions, uint64_t *keys, Execution execution);
+void sample_neighbors(const NeighborSampler &sampler, const RowRelations &relations, const int64_t *nodes, int64_t n,
+                      const int64_t *offsets, int64_t *positions, uint64_t *keys, Execution execution);
 
 constexpr int64_t kSampleRows = 256; // rows that one thread samples at a time
 
