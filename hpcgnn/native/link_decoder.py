@@ -1,7 +1,7 @@
 """The link decoder as one native call forward and one backward, and the loss of its logits, on the CPU.
 `hpcgnn.nn.decoders` has the same in plain torch for other devices.
 
-R roles, b pairs, Z embedding width, O hidden width.
+S rows of sources, D rows of destinations, k roles of b pairs each, Z embedding width, O hidden width.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from hpcgnn.native.layers import address, flat_zeros, kernels_for
 
 
 class LinkDecoderPass:
-    """Logits [R - 1, b] of pairs: out . relu(source e_0 + bias + destination e_j) + out_bias.
+    """Logits [k, b] of pairs of rows: out . relu(source s_u + bias + destination d_v) + out_bias. Each row is
+    multiplied once, and no row of a pair is kept.
 
-    embedding [R, b, Z]: role 0 holds the sources, the others destinations. weights: source [O, Z], bias [O],
-    destination [O, Z], out [1, O], out_bias [1].
+    tables: rows of sources [S, Z] and of destinations [D, Z]. places: of each pair's source u in [0, S) and destination
+    v in [0, D), [k, b] int64. weights: source [O, Z], bias [O], destination [O, Z], out [1, O], out_bias [1].
     """
 
-    def __init__(self, embedding, weights):
+    def __init__(self, tables, places, weights):
         source, bias, destination, out, out_bias = weights
-        (roles, pairs, width), hidden, dtype = embedding.shape, bias.shape[0], embedding.dtype
-        if roles < 2:
-            raise ValueError(f"embeddings of sources and destinations are needed, got {roles} roles")
-        self._embedding, self._weights, self._saved = embedding, weights, None
-        self._decoder = decoder = kernels_for(embedding).LinkDecoder()
-        decoder.roles, decoder.pairs, decoder.width, decoder.hidden = roles, pairs, width, hidden
-        decoder.embedding = address(embedding, dtype, roles, pairs, width)
+        (sources, width), destinations, hidden, dtype = tables[0].shape, len(tables[1]), bias.shape[0], tables[0].dtype
+        roles, pairs = places[0].shape
+        self._tables, self._places, self._weights, self._saved = tables, places, weights, None
+        self._decoder = decoder = kernels_for(tables[0]).LinkDecoder()
+        decoder.roles, decoder.pairs, decoder.sources, decoder.destinations = roles, pairs, sources, destinations
+        decoder.width, decoder.hidden = width, hidden
+        decoder.source_rows = address(tables[0], dtype, sources, width)
+        decoder.destination_rows = address(tables[1], dtype, destinations, width)
+        decoder.source_place = address(places[0], torch.int64, roles, pairs)
+        decoder.destination_place = address(places[1], torch.int64, roles, pairs)
         decoder.source = address(source, dtype, hidden, width)
         decoder.bias = address(bias, dtype, hidden)
         decoder.destination = address(destination, dtype, hidden, width)
@@ -35,31 +39,31 @@ class LinkDecoderPass:
         decoder.out_bias = address(out_bias, dtype, 1)
 
     def forward(self) -> torch.Tensor:
-        """Compute the logits [R - 1, b]."""
-        roles, pairs, _ = self._embedding.shape
-        logits = self._embedding.new_empty((roles - 1, pairs))
+        """Compute the logits [k, b]."""
+        logits = self._tables[0].new_empty(self._places[0].shape)
         self._saved = self._decoder.forward(logits.data_ptr(), torch.get_num_threads())
         return logits
 
     def backward(self, gradient: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the embedding for a gradient [R - 1, b] of the logits, and add the gradients of the
-        weights to ``flat``."""
-        (roles, pairs, _), dtype = self._embedding.shape, self._embedding.dtype
-        grad_embedding = torch.empty_like(self._embedding)
+        """Return the gradients [S + D, Z] of the rows of sources and destinations for a gradient [k, b] of the logits,
+        and add the gradients of the weights to ``flat``."""
+        sources, destinations = self._tables
+        dtype, grad_rows = sources.dtype, sources.new_empty(len(sources) + len(destinations), sources.shape[1])
         self._decoder.backward(
             self._saved,
-            address(gradient, dtype, roles - 1, pairs),
-            grad_embedding.data_ptr(),
+            address(gradient, dtype, *self._places[0].shape),
+            grad_rows.data_ptr(),
             address(flat, dtype, self._decoder.gradient_size()),
             torch.get_num_threads(),
         )
-        return grad_embedding
+        return grad_rows
 
 
 class _LinkDecoder(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, embedding, *weights):
-        ctx.run = LinkDecoderPass(embedding, weights)
+    def forward(ctx, sources, destinations, source_place, destination_place, *weights):
+        ctx.run = LinkDecoderPass((sources, destinations), (source_place, destination_place), weights)
+        ctx.sizes = len(sources), len(destinations)
         ctx.save_for_backward(*weights)
         return ctx.run.forward()
 
@@ -67,12 +71,30 @@ class _LinkDecoder(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         flat, gradients = flat_zeros(gradient, [w.shape for w in ctx.saved_tensors])
-        return ctx.run.backward(gradient.contiguous(), flat), *gradients
+        rows = ctx.run.backward(gradient.contiguous(), flat)
+        return *rows.split(ctx.sizes), None, None, *gradients
 
 
-def link_decoder(embedding, source, bias, destination, out, out_bias) -> torch.Tensor:
-    """LinkDecoderPass of embeddings laid out in any way, differentiable in embedding and weights."""
-    return _LinkDecoder.apply(embedding.contiguous(), source, bias, destination, out, out_bias)
+def link_decoder(tables, places, weights) -> torch.Tensor:
+    """LinkDecoderPass of tables and places laid out in any way, differentiable in tables and weights. Raises IndexError
+    for places beyond the tables."""
+    for end, table, place in zip(("source", "destination"), tables, places, strict=True):
+        least, most = (int(value) for value in place.aminmax()) if place.numel() else (0, -1)
+        if least < 0 or most >= len(table):
+            raise IndexError(f"places of {end}s are from {least} to {most}, where there are {len(table)} rows")
+    rows, places = ([tensor.contiguous() for tensor in tensors] for tensors in (tables, places))
+    return _LinkDecoder.apply(*rows, *places, *weights)
+
+
+def of_roles(embedding: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Make the tables and the places of a LinkDecoderPass from embeddings [1 + k, b, Z] of the sources, then of
+    destinations of k roles."""
+    roles, pairs, _ = embedding.shape
+    if roles < 2:
+        raise ValueError(f"embeddings of sources and destinations are needed, got {roles} roles")
+    destination = torch.arange((roles - 1) * pairs).view(roles - 1, pairs)
+    source = destination[:1].expand_as(destination).contiguous()
+    return (embedding[0], embedding[1:].flatten(0, 1)), (source, destination)
 
 
 def link_loss(logits: torch.Tensor, batch_size: int) -> tuple[float, torch.Tensor]:

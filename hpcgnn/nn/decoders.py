@@ -10,7 +10,7 @@ its comparison, so that ranks with a share of the candidates each need the rows 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from hpcgnn.choices import Part, has_kernel
 from hpcgnn.native.layers import can_multiply
-from hpcgnn.native.link_decoder import link_decoder
+from hpcgnn.native.link_decoder import link_decoder, of_roles
 from hpcgnn.native.products import linear
 
 
@@ -365,8 +365,38 @@ DECODERS = {
 
 
 def score_roles(decoder: Any, embedding: torch.Tensor) -> torch.Tensor:
-    """Score pairs. embedding [R, b, Z]: sources, then destinations of R - 1 roles; returns logits [R - 1, b]. One
-    native call on the CPU for a decoder that has a kernel."""
-    if has_kernel(decoder, DECODERS) and can_multiply(embedding, decoder.out.weight):
-        return link_decoder(embedding, *decoder.weights())
+    """Score pairs. embedding [1 + k, b, Z]: sources, then destinations of k roles; returns logits [k, b]. One native
+    call on the CPU for a decoder that has a kernel."""
+    if _is_native(decoder, embedding):
+        return link_decoder(*of_roles(embedding), decoder.weights())
     return decoder(embedding[0], embedding[1:])
+
+
+def score_at(
+    decoder: Any, tables: Sequence[torch.Tensor], places: Sequence[torch.Tensor], relation: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Score pairs of rows. tables: sources [S, Z] and destinations [D, Z]; places: the rows of each pair in them, both
+    [b] or [k, b] int64; relation [b]: edge types or None. Returns logits [b] or [k, b]. A decoder that has a kernel
+    multiplies each row once on the CPU, not each pair's."""
+    if _is_native(decoder, *tables):
+        tables, places = zip(*map(_rows_of_places, tables, places), strict=True)
+        pairs = torch.broadcast_tensors(*places)
+        flat = [place.reshape(place.numel() // max(1, place.shape[-1]), place.shape[-1]) for place in pairs]
+        return link_decoder(tables, flat, decoder.weights()).view(pairs[0].shape)
+    source, destination = (functional.embedding(place, table) for table, place in zip(tables, places, strict=True))
+    if source.ndim == destination.ndim == 3:
+        relation = None if relation is None else relation.repeat(len(source))
+        return decoder(source.flatten(0, 1), destination.flatten(0, 1), relation).view(source.shape[:2])
+    return decoder(source, destination, relation)
+
+
+def _rows_of_places(table: torch.Tensor, place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take the rows of places out of a table that has more rows than there are places; the others would be multiplied
+    for nothing."""
+    if place.numel() >= len(table):
+        return table, place
+    return functional.embedding(place.flatten(), table), torch.arange(place.numel()).view(place.shape)
+
+
+def _is_native(decoder: Any, *tensors: torch.Tensor) -> bool:
+    return has_kernel(decoder, DECODERS) and can_multiply(*tensors, decoder.out.weight)

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.nn.decoders import DECODERS, DecoderSizes
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes, score_at
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import SnapshotPartition
 from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs
@@ -66,17 +65,13 @@ def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: 
     assert pairs.reach is not None
     assert pairs.negative is not None
     rows = pairs.reach.bring(outputs, chain, channel)
-    source, destination, drawn = (
-        functional.embedding(place, rows) for place in (pairs.source, pairs.destination, pairs.negative)
-    )
+    destination = torch.cat([pairs.destination.unsqueeze(0), pairs.negative])
+    source = pairs.source
     if pairs.negative_source is not None:
-        against = functional.embedding(pairs.negative_source, rows)
-        relation = None if pairs.relation is None else pairs.relation.repeat(len(drawn))
-        negative = decoder(against.flatten(0, 1), drawn.flatten(0, 1), relation).view(pairs.negative.shape)
-    else:
-        negative = decoder(source, drawn, pairs.relation)
-    positive = decoder(source, destination, pairs.relation)
-    return LinkScores(positive, negative, number=torch.full_like(pairs.source, pairs.number))
+        source = torch.cat([source.unsqueeze(0), pairs.negative_source])
+    scores = score_at(decoder, (rows, rows), (source, destination), pairs.relation)
+    positive, negative = scores.split((1, len(pairs.negative)))
+    return LinkScores(positive.squeeze(0), negative, number=torch.full_like(pairs.source, pairs.number))
 
 
 def rank_answers(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):

@@ -13,9 +13,10 @@ template <typename Real> void bind_kernels(nb::module_ module) {
   using Saved = LinkDecoderSaved<Real>;
   nb::class_<Saved>(module, "LinkDecoderSaved");
   nb::class_<Layer> type(module, "LinkDecoder");
-  bind_fields(type, FIELD(Layer, roles), FIELD(Layer, pairs), FIELD(Layer, width), FIELD(Layer, hidden),
-              FIELD(Layer, embedding), FIELD(Layer, source), FIELD(Layer, bias), FIELD(Layer, destination),
-              FIELD(Layer, out), FIELD(Layer, out_bias));
+  bind_fields(type, FIELD(Layer, roles), FIELD(Layer, pairs), FIELD(Layer, sources), FIELD(Layer, destinations),
+              FIELD(Layer, width), FIELD(Layer, hidden), FIELD(Layer, source_rows), FIELD(Layer, destination_rows),
+              FIELD(Layer, source_place), FIELD(Layer, destination_place), FIELD(Layer, source), FIELD(Layer, bias),
+              FIELD(Layer, destination), FIELD(Layer, out), FIELD(Layer, out_bias));
   type.def(nb::init<>())
       .def("gradient_size", &Layer::gradient_size)
       .def(
@@ -26,10 +27,10 @@ template <typename Real> void bind_kernels(nb::module_ module) {
           Release())
       .def(
           "backward",
-          [](const Layer &decoder, const Saved &saved, uintptr_t gradient, uintptr_t grad_embedding,
-             uintptr_t grad_weights, int threads) {
-            link_decoder_backward(decoder, saved, at<const Real>(gradient), at<Real>(grad_embedding),
-                                  at<Real>(grad_weights), threads);
+          [](const Layer &decoder, const Saved &saved, uintptr_t gradient, uintptr_t grad_rows, uintptr_t grad_weights,
+             int threads) {
+            link_decoder_backward(decoder, saved, at<const Real>(gradient), at<Real>(grad_rows), at<Real>(grad_weights),
+                                  threads);
           },
           Release());
   module.def(

@@ -1,4 +1,4 @@
-// The link decoder: both products, relu and the product with the output weights, block by block of pairs.
+// The link decoder: rows through their layers, then sums, relu and the product with the output weights pair by pair.
 #include "hpcgnn/link_decoder.h"
 
 #include <vector>
@@ -8,150 +8,211 @@
 namespace hpcgnn {
 namespace {
 
-// out . relu(hidden), which takes hidden's place.
-template <typename Real> Real score(Real *hidden, const Real *out, int64_t width) {
-  Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < width; ++j) {
-    hidden[j] = hidden[j] < Real(0) ? Real(0) : hidden[j]; // a NaN stays one
-    sum += hidden[j] * out[j];
-  }
-  return sum;
-}
+// Rows behind their layer: out [count, O] = rows [count, Z] weight^T (+ bias), O behind padded registers of zeros.
+template <typename Real> class Products {
+public:
+  Products(const LinkDecoder<Real> &decoder, const Real *rows, int64_t count, const Real *weight, const Real *bias,
+           gemm::Rows<Real> out)
+      : rows_{rows, decoder.width}, weight_{weight, decoder.width}, bias_(bias), out_(out),
+        packed_(decoder.width, decoder.hidden), blocks_(count) {}
 
-// Gradient of what relu took, in grad and added to grad_source; adds to the output weights' gradient.
-template <typename Real>
-void score_backward(Real gradient, const Real *hidden, const Real *out, int64_t width, Real *grad, Real *grad_source,
-                    Real *grad_out) {
-#pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    grad_out[j] += gradient * hidden[j];
-    const Real g = hidden[j] > Real(0) ? gradient * out[j] : Real(0);
-    grad[j] = g;
-    grad_source[j] += g;
+  void pack(const Team &team) { packed_.fill_transposed(team, weight_); }
+  void multiply() {
+    blocks_.each([&](Range block) {
+      gemm::multiply<Real>(rows_.from(block.begin), block.size(), packed_.packed, {out_.from(block.begin), bias_});
+    });
   }
+
+private:
+  gemm::Rows<const Real> rows_, weight_;
+  const Real *bias_;
+  gemm::Rows<Real> out_;
+  PackedBuffer<Real> packed_;
+  RowBlocks blocks_;
+};
+
+// The output weights, padded with zeros to whole registers as the rows are.
+template <typename Real> RowBuffer<Real> padded_out(const LinkDecoder<Real> &decoder) {
+  RowBuffer<Real> out(1, decoder.hidden);
+  std::copy_n(decoder.out, decoder.hidden, out.memory.data());
+  return out;
 }
 
 template <typename Real> class Forward {
 public:
-  Forward(const LinkDecoder<Real> &decoder, LinkDecoderSaved<Real> &saved, Real *logits)
-      : decoder_(decoder), saved_(saved), logits_(logits), source_(decoder.width, decoder.hidden),
-        destination_(decoder.width, decoder.hidden), blocks_(decoder.pairs) {}
+  Forward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, Real *logits)
+      : decoder_(decoder), from_(saved.source.rows()), to_(saved.destination.rows()), logits_(logits),
+        source_(decoder, decoder.source_rows, decoder.sources, decoder.source, decoder.bias, saved.source.rows()),
+        destination_(decoder, decoder.destination_rows, decoder.destinations, decoder.destination, nullptr,
+                     saved.destination.rows()),
+        out_(padded_out(decoder)), blocks_(decoder.pairs) {}
 
-  void operator()(const Team &team, gemm::Rows<Real> scratch) {
-    source_.fill_transposed(team, {decoder_.source, decoder_.width});
-    destination_.fill_transposed(team, {decoder_.destination, decoder_.width});
+  void operator()(const Team &team) {
+    source_.pack(team);
+    destination_.pack(team);
     team.barrier();
-    blocks_.each([&](Range block) { run(block, scratch); });
+    source_.multiply();
+    destination_.multiply();
+    team.barrier();
+    blocks_.each([&](Range block) {
+      for (int64_t role = 0; role < decoder_.roles; ++role) { // the block's sources stay in the cache
+        run({role * decoder_.pairs + block.begin, role * decoder_.pairs + block.end});
+      }
+    });
   }
 
 private:
-  void run(Range block, gemm::Rows<Real> given) {
-    const gemm::Rows<const Real> embedding{decoder_.embedding, decoder_.width};
-    gemm::multiply<Real>(embedding.from(block.begin), block.size(), source_.packed, {given, decoder_.bias});
-    for (int64_t role = 1; role < decoder_.roles; ++role) {
-      const int64_t pair = (role - 1) * decoder_.pairs + block.begin;
-      const gemm::Rows<Real> hidden = saved_.hidden.rows().from(pair);
-      for (int64_t i = 0; i < block.size(); ++i) {
-        copy_row<Real>(hidden.at(i), given.at(i), decoder_.hidden);
+  void run(Range pairs) {
+    constexpr int64_t L = simd::kLanes<Real>;
+    const simd::Vector<Real> zero{};
+    const int64_t width = simd::padded<Real>(decoder_.hidden);
+    const Real *out = out_.memory.data();
+    for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
+      const Real *from = from_.at(decoder_.source_place[pair]), *to = to_.at(decoder_.destination_place[pair]);
+      simd::Vector<Real> sum{};
+      for (int64_t j = 0; j < width; j += L) {
+        const simd::Vector<Real> hidden = simd::load(from + j) + simd::load(to + j);
+        sum = simd::multiply_add(hidden < zero ? zero : hidden, simd::load(out + j), sum); // a NaN stays one
       }
-      gemm::multiply<Real>(embedding.from(decoder_.pairs + pair), block.size(), destination_.packed,
-                           {hidden, nullptr, true});
-      for (int64_t i = 0; i < block.size(); ++i) {
-        logits_[pair + i] = score(hidden.at(i), decoder_.out, decoder_.hidden) + decoder_.out_bias[0];
-      }
+      logits_[pair] = simd::sum<Real>(sum) + decoder_.out_bias[0];
     }
   }
 
   const LinkDecoder<Real> &decoder_;
-  LinkDecoderSaved<Real> &saved_;
+  gemm::Rows<Real> from_, to_;
   Real *logits_;
-  PackedBuffer<Real> source_, destination_;
+  Products<Real> source_, destination_;
+  RowBuffer<Real> out_;
   RowBlocks blocks_;
 };
 
-// Where the gradients of the weights lie.
-template <typename Real> struct Gradients {
-  Real *source, *bias, *destination, *out, *out_bias;
+// From the gradient of rows behind their layer to that of the rows and of the layer's weight [O, Z] and, unless null,
+// bias [O], which follows it.
+template <typename Real> class ProductsBackward {
+public:
+  ProductsBackward(const LinkDecoder<Real> &decoder, const Real *rows, int64_t count, const Real *weight, bool has_bias,
+                   Real *grad_rows)
+      : gradient(count, decoder.hidden), width_(decoder.width), hidden_(decoder.hidden), rows_(rows),
+        grad_rows_(grad_rows), weight_{weight, decoder.width}, has_bias_(has_bias), packed_(hidden_, width_),
+        groups_(count), size_(hidden_ * (width_ + has_bias)), sums_(groups_.count() * size_), count_(count) {}
 
-  Gradients(const LinkDecoder<Real> &decoder, Real *at)
-      : source(at), bias(source + int64_t(decoder.hidden) * decoder.width), destination(bias + decoder.hidden),
-        out(destination + int64_t(decoder.hidden) * decoder.width), out_bias(out + decoder.hidden) {}
+  RowBuffer<Real> gradient; // [count, O]
+
+  void begin(const Team &team) {
+    packed_.fill(team, weight_);
+    const Range share = team.share(count_);
+    std::fill_n(gradient.rows().at(share.begin), share.size() * gradient.stride, Real(0));
+  }
+
+  // rows: scratch for a block.
+  void multiply(gemm::Rows<Real> rows) {
+    groups_.each([&](int64_t group, Range block, bool first) {
+      Real *grad_weight = sums_.data() + group * size_, *grad_bias = grad_weight + hidden_ * width_;
+      const gemm::Rows<Real> from = gradient.rows().from(block.begin);
+      for (int64_t i = 0; i < block.size(); ++i) { // a copy, readable beyond its end
+        copy_row(rows.at(i), rows_ + (block.begin + i) * width_, width_);
+      }
+      gemm::multiply<Real>(from, block.size(), packed_.packed, {{grad_rows_ + block.begin * width_, width_}});
+      gemm::multiply_transposed<Real>(from, hidden_, rows, width_, block.size(),
+                                      {{grad_weight, width_}, nullptr, !first});
+      if (has_bias_) {
+        if (first) {
+          std::fill_n(grad_bias, hidden_, Real(0));
+        }
+        add_rows<Real>(from, block.size(), hidden_, grad_bias);
+      }
+    });
+  }
+
+  // Adds to the gradients of the weight and the bias; returns the end of these.
+  Real *sum(const Team &team, Real *grad_weights) {
+    sum_groups(team, sums_.data(), groups_.count(), size_, true, grad_weights);
+    return grad_weights + size_;
+  }
+
+private:
+  int64_t width_, hidden_;
+  const Real *rows_;
+  Real *grad_rows_;
+  gemm::Rows<const Real> weight_;
+  bool has_bias_;
+  PackedBuffer<Real> packed_;
+  RowGroups groups_;
+  int64_t size_;
+  Buffer<Real> sums_;
+  int64_t count_;
 };
 
 template <typename Real> class Backward {
 public:
-  Backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
-           Real *grad_embedding)
-      : decoder_(decoder), saved_(saved), gradient_(gradient), grad_embedding_(grad_embedding),
-        source_(decoder.hidden, decoder.width), destination_(decoder.hidden, decoder.width), groups_(decoder.pairs),
-        size_(decoder.gradient_size()), sums_(groups_.count() * size_) {}
+  Backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient, Real *grad_rows)
+      : decoder_(decoder), from_(saved.source.rows()), to_(saved.destination.rows()), gradient_(gradient),
+        source_(decoder, decoder.source_rows, decoder.sources, decoder.source, true, grad_rows),
+        destination_(decoder, decoder.destination_rows, decoder.destinations, decoder.destination, false,
+                     grad_rows + decoder.sources * decoder.width),
+        out_(padded_out(decoder)), grad_out_(2, decoder.hidden) {}
 
-  struct Scratch {
-    RowBuffer<Real> source, destination, embedding;
-    explicit Scratch(const LinkDecoder<Real> &decoder)
-        : source(kBlockRows, decoder.hidden), destination(kBlockRows, decoder.hidden),
-          embedding(kBlockRows, decoder.width) {}
-  };
-
-  void operator()(const Team &team, const Scratch &scratch, Real *grad_weights) {
-    source_.fill(team, {decoder_.source, decoder_.width});
-    destination_.fill(team, {decoder_.destination, decoder_.width});
+  void operator()(const Team &team, gemm::Rows<Real> rows, Real *grad_weights) {
+    source_.begin(team);
+    destination_.begin(team);
     team.barrier();
-    groups_.each([&](int64_t group, Range block, bool first) {
-      Real *sums = sums_.data() + group * size_;
-      const Gradients<Real> to(decoder_, sums);
-      if (first) {
-        std::fill_n(to.bias, decoder_.hidden, Real(0));
-        std::fill(to.out, sums + size_, Real(0));
-      }
-      run(block, scratch, to, !first);
-    });
+    // Each thread has some columns of all pairs: many pairs add to the same rows, in the same order on any threads.
+    const Range columns = team.share(simd::padded<Real>(decoder_.hidden), simd::kLanes<Real>);
+    Real *total = grad_out_.rows().at(0), bias = 0;
+    std::fill(total + columns.begin, total + columns.end, Real(0));
+    for (int64_t begin = 0; begin < decoder_.pairs; begin += kBlockRows) {
+      Real bias_of_block = 0;
+      const Range block{begin, std::min(begin + kBlockRows, decoder_.pairs)};
+      run(block, columns, bias_of_block);
+      bias += bias_of_block;
+    }
     team.barrier();
-    sum_groups(team, sums_.data(), groups_.count(), size_, true, grad_weights);
+    source_.multiply(rows);
+    destination_.multiply(rows);
+    team.barrier();
+    Real *end = destination_.sum(team, source_.sum(team, grad_weights));
+    if (team.rank == 0) {
+      add_row(total, decoder_.hidden, end);
+      end[decoder_.hidden] += bias;
+    }
   }
 
 private:
-  void run(Range block, const Scratch &scratch, const Gradients<Real> &to, bool add) {
-    const gemm::Rows<Real> source = scratch.source.rows(), destination = scratch.destination.rows();
-    for (int64_t i = 0; i < block.size(); ++i) {
-      std::fill_n(source.at(i), decoder_.hidden, Real(0));
-    }
-    for (int64_t role = 1; role < decoder_.roles; ++role) {
-      const int64_t pair = (role - 1) * decoder_.pairs + block.begin;
-      for (int64_t i = 0; i < block.size(); ++i) {
-        const Real gradient = gradient_[pair + i];
-        score_backward(gradient, saved_.hidden.rows().at(pair + i), decoder_.out, decoder_.hidden, destination.at(i),
-                       source.at(i), to.out);
-        to.out_bias[0] += gradient;
+  // The columns' share of a block of pairs. Sums of the output weights' gradients are first made for the block, as a
+  // sum over all pairs at once would lose digits.
+  void run(Range block, Range columns, Real &bias) {
+    constexpr int64_t L = simd::kLanes<Real>;
+    const simd::Vector<Real> zero{};
+    const Real *out = out_.memory.data();
+    Real *total = grad_out_.rows().at(0), *sum = grad_out_.rows().at(1);
+    std::fill(sum + columns.begin, sum + columns.end, Real(0));
+    for (int64_t role = 0; role < decoder_.roles; ++role) { // the block's sources stay in the cache
+      for (int64_t pair = role * decoder_.pairs + block.begin; pair < role * decoder_.pairs + block.end; ++pair) {
+        const int64_t u = decoder_.source_place[pair], v = decoder_.destination_place[pair];
+        const Real *from = from_.at(u), *to = to_.at(v);
+        Real *grad_from = source_.gradient.rows().at(u), *grad_to = destination_.gradient.rows().at(v);
+        const simd::Vector<Real> gradient = simd::broadcast(gradient_[pair]);
+        bias += gradient_[pair];
+        for (int64_t j = columns.begin; j < columns.end; j += L) {
+          const simd::Vector<Real> hidden = simd::load(from + j) + simd::load(to + j);
+          const simd::Vector<Real> back =
+              hidden <= zero ? zero : gradient * simd::load(out + j); // as torch: NaN passes
+          simd::store(sum + j, simd::multiply_add(gradient, hidden < zero ? zero : hidden, simd::load(sum + j)));
+          simd::store(grad_from + j, simd::load(grad_from + j) + back);
+          simd::store(grad_to + j, simd::load(grad_to + j) + back);
+        }
       }
-      through(destination, decoder_.pairs + pair, block.size(), scratch, destination_, to.destination, add || role > 1);
     }
-    through(source, block.begin, block.size(), scratch, source_, to.source, add);
-    add_rows<Real>(source, block.size(), decoder_.hidden, to.bias);
-  }
-
-  // From the gradient of a product to those of its rows (from `first` on) and its weight.
-  void through(gemm::Rows<Real> gradient, int64_t first, int64_t count, const Scratch &scratch,
-               const PackedBuffer<Real> &weight, Real *grad_weight, bool add) {
-    const int64_t width = decoder_.width;
-    const gemm::Rows<Real> rows = scratch.embedding.rows(); // a copy, readable beyond its end
-    for (int64_t i = 0; i < count; ++i) {
-      copy_row(rows.at(i), decoder_.embedding + (first + i) * width, width);
+    for (int64_t j = columns.begin; j < columns.end; ++j) {
+      total[j] += sum[j];
     }
-    gemm::multiply<Real>(gradient, count, weight.packed, {{grad_embedding_ + first * width, width}});
-    gemm::multiply_transposed<Real>(gradient, decoder_.hidden, rows, width, count,
-                                    {{grad_weight, width}, nullptr, add});
   }
 
   const LinkDecoder<Real> &decoder_;
-  const LinkDecoderSaved<Real> &saved_;
+  gemm::Rows<Real> from_, to_;
   const Real *gradient_;
-  Real *grad_embedding_;
-  PackedBuffer<Real> source_, destination_;
-  RowGroups groups_;
-  int64_t size_;
-  Buffer<Real> sums_;
+  ProductsBackward<Real> source_, destination_;
+  RowBuffer<Real> out_, grad_out_;
 };
 
 } // namespace
@@ -160,28 +221,22 @@ template <typename Real>
 std::unique_ptr<LinkDecoderSaved<Real>> link_decoder_forward(const LinkDecoder<Real> &decoder, Real *logits,
                                                              int threads) {
   auto saved = std::make_unique<LinkDecoderSaved<Real>>();
-  saved->hidden = {(decoder.roles - 1) * decoder.pairs, decoder.hidden};
+  saved->source = {decoder.sources, decoder.hidden};
+  saved->destination = {decoder.destinations, decoder.hidden};
   Forward<Real> forward(decoder, *saved, logits);
-  std::vector<RowBuffer<Real>> scratch;
-  for (int i = 0; i < threads; ++i) {
-    scratch.emplace_back(kBlockRows, decoder.hidden);
-  }
-  in_parallel(threads, [&](const Team &team) { forward(team, scratch[team.rank].rows()); });
+  in_parallel(threads, [&](const Team &team) { forward(team); });
   return saved;
 }
 
 template <typename Real>
 void link_decoder_backward(const LinkDecoder<Real> &decoder, const LinkDecoderSaved<Real> &saved, const Real *gradient,
-                           Real *grad_embedding, Real *grad_weights, int threads) {
-  if (decoder.pairs == 0) {
-    return;
-  }
-  Backward<Real> backward(decoder, saved, gradient, grad_embedding);
-  std::vector<typename Backward<Real>::Scratch> scratch;
+                           Real *grad_rows, Real *grad_weights, int threads) {
+  Backward<Real> backward(decoder, saved, gradient, grad_rows);
+  std::vector<RowBuffer<Real>> scratch;
   for (int i = 0; i < threads; ++i) {
-    scratch.emplace_back(decoder);
+    scratch.emplace_back(kBlockRows, decoder.width);
   }
-  in_parallel(threads, [&](const Team &team) { backward(team, scratch[team.rank], grad_weights); });
+  in_parallel(threads, [&](const Team &team) { backward(team, scratch[team.rank].rows(), grad_weights); });
 }
 
 template <typename Real>

@@ -53,6 +53,18 @@ def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
     assert 0 < metrics["mrr"] < 1
 
 
+@pytest.mark.parametrize("ends", ["destination", "both"])
+def test_the_kernel_learns_as_the_decoder_in_plain_torch(comm, mpi_tmp_path, monkeypatch, ends):
+    parts = write_parts(comm, mpi_tmp_path, random_graph(4, 40, 12, 15))
+    config = links(task__decoder="mlp", task__negatives=5, task__negative_ends=ends)
+    native, _ = run_epochs(comm, parts, config)
+    monkeypatch.setattr("hpcgnn.nn.decoders.has_kernel", lambda part, table: False)
+    plain, _ = run_epochs(comm, parts, config)
+    assert not np.array_equal(native, plain)  # else both are the same
+    assert np.abs(native - plain)[:, 1:].max() < 1e-12 * np.abs(plain[:, 1:]).max()
+    assert np.allclose(native[:, 0], plain[:, 0], rtol=1e-13, atol=0)
+
+
 def test_updates_repeat_a_step_before_it_goes_on(comm, mpi_tmp_path):
     """Weights left alone: every step is there three times, from the same state, and tells its scores once."""
     parts = write_parts(comm, mpi_tmp_path, random_graph(4, 40, 10, 15))

@@ -15,7 +15,7 @@ import torch
 from hpcgnn.choices import has_kernel
 from hpcgnn.native.attention_layer import AttentionCall, AttentionPass
 from hpcgnn.native.layers import KeyedDropout, can_multiply
-from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss
+from hpcgnn.native.link_decoder import LinkDecoderPass, link_loss, of_roles
 from hpcgnn.native.recurrent import RecurrentPass
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.losses import LOSSES, Loss
@@ -75,7 +75,8 @@ class LinkStep:
             )  # fmt: skip
             passes.append(AttentionPass(below, phase, weights.parameters, call))
             below = passes[-1].forward()
-        decoder = LinkDecoderPass(below.view(roles, len(below) // roles, below.shape[1]), self._decoder.parameters)
+        ends = of_roles(below.view(roles, len(below) // roles, below.shape[1]))
+        decoder = LinkDecoderPass(*ends, self._decoder.parameters)
         logits = decoder.forward()
         loss, gradient = link_loss(logits, batch_size)
         with self._decoder.gradient() as flat:
