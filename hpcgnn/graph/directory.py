@@ -102,9 +102,9 @@ class Directory:
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Collective. Fetch the rows [..., w] at ``places`` [...] in [0, size)."""
-        unique, inverse = np.unique(places, return_inverse=True)
+        unique, inverse = native.unique_sorted(places)
         (rows,) = Route.plan(self._ownership, unique, self._channel).pull(self._rows)
-        return rows.numpy()[inverse.reshape(places.shape)]
+        return rows.numpy()[inverse]
 
 
 class NodeDirectory(Directory):

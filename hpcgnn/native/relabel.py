@@ -107,3 +107,21 @@ class Relabel:
     def unique(self) -> np.ndarray:
         """The unique ids so far [u] int64: a view that the next ``begin`` and ``add`` overwrite."""
         return self._native.unique()
+
+
+MOST_IDS, IDS_AT_ONCE = (1 << 63) - 1, 1 << 14
+
+
+def unique_sorted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unique ids [u] in ascending order, and the place of every id among them, in the shape of ``ids``, int64 both.
+
+    As np.unique of ids int64 of at least 0, which sorts all ids. Here the unique ones alone are sorted, which is faster
+    where ids repeat.
+    """
+    relabel, flat = Relabel(MOST_IDS, dense=False), np.ascontiguousarray(ids).reshape(-1)
+    # The table grows with the ids that are added at once: in blocks it stays in the cache.
+    pieces = [relabel.add(flat[at : at + IDS_AT_ONCE]) for at in range(0, len(flat), IDS_AT_ONCE)]
+    order = np.argsort(relabel.unique)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return relabel.unique[order], place[np.concatenate(pieces or [order])].reshape(ids.shape)

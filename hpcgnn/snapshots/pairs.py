@@ -48,7 +48,7 @@ def reach(
         return Reach(None), [
             torch.from_numpy(book.locate(ids.ravel())[1].reshape(ids.shape)).to(device) for ids in nodes
         ]
-    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
+    ids, place = native.unique_sorted(np.concatenate([ids.ravel() for ids in nodes]))
     pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
     places = [torch.from_numpy(at.reshape(ids.shape)).to(device) for at, ids in zip(pieces, nodes, strict=True)]
     return Reach(Route.plan(book, ids, channel).to(device)), places

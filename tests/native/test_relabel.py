@@ -80,3 +80,14 @@ def test_relabel_views_outlive_growth_and_ids_are_checked(dense):
         relabel.add(np.array([2, 1000]))
     del relabel
     assert early.tolist() == [7, 3]
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (40_000,), (7, 5000)])
+def test_unique_sorted_equals_numpy(shape):
+    ids = np.random.default_rng(5).integers(0, 900, shape) * (1 << 40)
+    for given in (ids, ids.T):
+        unique, place = native.unique_sorted(given)
+        expected, inverse = np.unique(given, return_inverse=True)
+        assert np.array_equal(unique, expected)
+        assert np.array_equal(place, inverse.reshape(given.shape))
+        assert unique.dtype == place.dtype == np.int64
