@@ -139,8 +139,8 @@ def read_drawn(message: np.ndarray) -> Drawn:
         if next(header):
             kinds = tuple((next(header), next(header), next(header)) for _ in range(num_relations))
             begin, num_edges = tuple(next(header) for _ in range(num_relations + 1)), next(header)
-            has_positions, sizes = next(header), (begin[-1], begin[-1] + 1, num_edges)
-            tensors = [torch.from_numpy(take(size, np.int32)) for size in sizes]
+            has_positions = next(header)
+            tensors = [torch.from_numpy(take(size, np.int32)) for size in (begin[-1], begin[-1] + 1, num_edges)]
             tensors += [torch.from_numpy(take(num_edges, np.int64))] if has_positions else []
             blocks.append(Block(RelationEdges(kinds, begin, num_dst, *tensors), num_src, num_dst))
             continue

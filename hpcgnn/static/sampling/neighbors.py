@@ -89,6 +89,7 @@ class Exclusion:
     def __init__(self, edges: ByRelation, total: int, batch_size: int, stream: Stream = Stream.NEIGHBOR):
         """edges: by relation, with the places of the seeds in the pool, of ``total`` seeds; stream: of the draws that
         leave them out."""
+        self.relations = sorted(edges)
         self.relation, self.edges = _of_all_relations(edges)
         self.total, self.batch_size, self.stream = total, batch_size, stream
         self.start_epoch(None)

@@ -127,18 +127,18 @@ def make_lists(partition: GraphPartition, mode: str, channel: Channel, column: s
     """Collective. Make the lists that a mode of sampling draws from. "weighted" draws by a column, which needs
     ``check_drawn_by`` first."""
     edges = partition.edges
-    source = joined([lists.src for lists in edges])
+    source = joined([of_relation.src for of_relation in edges])
     weight = joined(integer_weights(partition, channel, column)) if mode == "weighted" else None
     source_identity = _source_identity(partition, source, channel) if mode == "labor" else None
-    sizes = [len(lists.src) for lists in edges]
+    sizes = [len(of_relation.src) for of_relation in edges]
     starts = np.cumsum(sizes) - sizes
     if len(edges) == 1:
         of_type = partition.of_type(partition.relations[0].dst_type)
         lists = InLists(edges[0].indptr, partition.flat_row[of_type], weight, source_identity)
         return PairLists(lists, source, None, None, None, None if len(partition.types) == 1 else of_type, starts)
     nodes, degrees = [], []
-    for kind, lists in zip(partition.relations, edges, strict=True):
-        degree = np.diff(lists.indptr)
+    for kind, of_relation in zip(partition.relations, edges, strict=True):
+        degree = np.diff(of_relation.indptr)
         has_edges = np.flatnonzero(degree)
         nodes.append(has_edges + partition.type_start[kind.dst_type])
         degrees.append(degree[has_edges])

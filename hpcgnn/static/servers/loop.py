@@ -210,11 +210,16 @@ class LoopServers:
     def _hidden(self, graph: StaticGraph, excluded: Exclusion) -> dict[int, Columns]:
         """Collective. Number the edges that steps leave out as all ranks do, by relation."""
         first = edges_below(graph.partition, graph.channel)[self._world.rank]
-        rank, size = self._world.rank, self._world.size
-        return {
-            number: (of.position + first[number], of.edge_group * size + rank, of.place, of.group * size + rank)
-            for number, of in excluded.edges.items()
-        }
+        edges, relation, hidden = excluded.edges, excluded.relation, {}
+        edge_group, seed_group = (
+            group * self._world.size + self._world.rank for group in (edges.edge_group, edges.group)
+        )
+        relation_of_seed = relation[edges.indptr[edges.group]]  # of its group, which has edges of one relation
+        for number in excluded.relations:
+            of_edge, of_seed = relation == number, relation_of_seed == number
+            columns = edges.position[of_edge] + first[number], edge_group[of_edge]
+            hidden[number] = (*columns, edges.place[of_seed], seed_group[of_seed])
+        return hidden
 
 
 def _packed(message: Announced | Ended) -> np.ndarray:
