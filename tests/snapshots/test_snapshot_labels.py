@@ -199,7 +199,7 @@ def test_what_is_learned_is_described(comm, mpi_tmp_path, variant, described, na
     assert goal.describe() == described
     assert goal.metric_names() == names
     assert goal.train_measure()[0] == names
-    assert goal.in_units(outputs) is outputs
+    assert goal.in_units(outputs, 0) is outputs
     nothing = goal.join([], training=True)
     assert nothing.output.shape == (0, max(1, goal.classes))
     assert nothing.label.dtype == (torch.int64 if goal.classes else torch.float32)

@@ -220,7 +220,8 @@ def test_snapshots_at_dates_are_named_by_them(comm, mpi_tmp_path, case):
 def test_embeddings_are_what_the_output_layer_reads(comm, mpi_tmp_path, kind):
     """Times its weights, by hand, they are the outputs of each snapshot; on one rank, too."""
     parts = make_parts(comm, mpi_tmp_path, nodes=24)
-    changes = {"sampling__window_size": 3} if MODELS[kind].windowed else {"train__batch_size": 3}
+    windows = {"sampling__window_size": 3, "node_embedding__dim": 2}
+    changes = windows if MODELS[kind].windowed else {"train__batch_size": 3}
     config = make_config(inputs__lags=2, model__kind=kind, model__hidden=8, **changes)
     found = []
     for communicator, embeddings in ((comm, False), (comm, True), (World.alone().mpi, True)):
