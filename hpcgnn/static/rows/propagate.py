@@ -40,7 +40,7 @@ def with_propagated(
 ) -> tuple[GraphPartition, Any]:  # fmt: skip
     """Collective. Return the partition with features of ``config.hops`` hops in place of its features: side by side
     [n, (hops + 1) F], nearest first, or their mean [n, F]; and the configuration of their tables, as they are
-    normalized. Without hops both stay as they are."""
+    normalized. Without hops both stay as they are. config: the section ``features``."""
     if not config.hops:
         return partition, config
     (column,) = partition.features
