@@ -26,31 +26,68 @@ WEIGHT = "weight"  # the column of edges that messages are multiplied by, or nei
 
 @dataclass(frozen=True, slots=True)
 class InEdges:
-    """A relation's edges into this rank's n nodes of its destination type, as CSC: indptr [n + 1], src [m] global ids,
+    """A relation's edges into this rank's n nodes of its destination type, as CSC: starts [n + 1], src [m] global ids,
     row [m] edge row ids, all int64. row increases within a node, and is empty where it was not read; columns: further
-    columns [m, ...] by name."""
+    columns [m, ...] by name. Where few nodes have edges, nodes [k] are these, increasing, of ``size`` n, and starts
+    [k + 1] are theirs: with many relations, memory for all nodes of each would exceed that of the edges."""
 
-    indptr: np.ndarray
+    starts: np.ndarray
     src: np.ndarray
     row: np.ndarray
     columns: dict[str, np.ndarray]
+    nodes: np.ndarray | None = None
+    size: int = 0
+
+    @property
+    def num_nodes(self) -> int:
+        """Number n of nodes."""
+        return len(self.starts) - 1 if self.nodes is None else self.size
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """The starts [n + 1] of the edges of all nodes; where ``nodes`` are few it is made at each call."""
+        return self.starts if self.nodes is None else self.between(0, self.size)[0]
+
+    def between(self, begin: int, end: int) -> tuple[np.ndarray, slice]:
+        """Return the starts [end - begin + 1], from 0 on, of the nodes begin .. end - 1, and the places of their
+        edges."""
+        if self.nodes is None:
+            starts = self.starts[begin : end + 1]
+            return starts - starts[0], slice(int(starts[0]), int(starts[-1]))
+        first, last = np.searchsorted(self.nodes, (begin, end))
+        degree = np.zeros(end - begin + 1, np.int64)
+        degree[1 + self.nodes[first:last] - begin] = np.diff(self.starts[first : last + 1])
+        return np.cumsum(degree), slice(int(self.starts[first]), int(self.starts[last]))
+
+    def filled(self) -> tuple[np.ndarray, np.ndarray]:
+        """List the nodes [k] that have edges, and their numbers of edges [k]."""
+        degree = np.diff(self.starts)
+        has_edges = np.flatnonzero(degree)
+        return has_edges if self.nodes is None else self.nodes[has_edges], degree[has_edges]
+
+    def compact(self) -> InEdges:
+        """Return the edges with ``nodes``, where most nodes have none."""
+        nodes, degree = self.filled()
+        if 2 * len(nodes) >= self.num_nodes:
+            return self
+        return replace(self, starts=np.concatenate(([0], np.cumsum(degree))), nodes=nodes, size=self.num_nodes)
 
     @property
     def dst(self) -> np.ndarray:
         """The destination [m] of each edge, counted from this rank's first node of the type."""
-        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        return np.repeat(np.arange(self.num_nodes) if self.nodes is None else self.nodes, np.diff(self.starts))
 
     def degrees_only(self) -> InEdges:
         """Return only the degrees: src, row and columns are empty."""
         none = np.empty(0, np.int64)
-        return InEdges(self.indptr, none, none, {})
+        return replace(self, src=none, row=none, columns={})
 
     def take(self, mask: np.ndarray) -> InEdges:
         """Return only the edges where mask [m] bool is set."""
         below = np.concatenate(([0], np.cumsum(mask)))
         columns = {name: column[mask] for name, column in self.columns.items()}
         row = self.row[mask] if len(self.row) else self.row
-        return InEdges(below[self.indptr], self.src[mask], row, columns)
+        return replace(self, starts=below[self.starts], src=self.src[mask], row=row, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +173,8 @@ class GraphPartition:
             if self.weighs and WEIGHT in edges.columns:
                 of_type += np.bincount(edges.dst, edges.columns[WEIGHT], len(of_type))
             else:
-                of_type += np.diff(edges.indptr)
+                nodes, counts = edges.filled()
+                of_type[nodes] += counts
         return degree
 
     def relation_of(self, name: str, key: str = "") -> int:
@@ -252,7 +290,7 @@ def _read_lists(group: h5py.Group, neighbor: str, num_nodes: int, wanted: Collec
     indptr, src, row = (columns.pop(key).astype(np.int64, copy=False) for key in (*ends, "row"))
     if len(indptr) != num_nodes + 1 or indptr[-1] != len(src):
         raise ValueError(f"{group.name}/indptr does not fit the part's nodes and edges")
-    return InEdges(indptr, src, row, columns)
+    return InEdges(indptr, src, row, columns).compact()
 
 
 def _read_attributes(file: h5py.File) -> dict[str, dict[str, Any]]:
@@ -293,11 +331,19 @@ def _merge_columns(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 def _merge_edges(pieces: list[InEdges]) -> InEdges:
     """Join the edges of the parts, one behind the other, which is the order of their nodes."""
-    starts = np.cumsum([0, *(piece.indptr[-1] for piece in pieces)])
-    shifted = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
+    starts, nodes, size = np.cumsum([0, *(piece.starts[-1] for piece in pieces)]), None, 0
+    if any(piece.nodes is not None for piece in pieces):
+        sizes = [piece.num_nodes for piece in pieces]
+        first = np.cumsum([0, *sizes])
+        filled = [piece.filled() for piece in pieces]
+        nodes, size = np.concatenate([n + f for (n, _), f in zip(filled, first, strict=False)]), int(first[-1])
+        starts = np.concatenate(([0], np.cumsum(np.concatenate([degree for _, degree in filled]))))
+    else:
+        shifted = [piece.starts[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
+        starts = np.concatenate([*shifted, starts[-1:]])
     return InEdges(
-        np.concatenate([*shifted, starts[-1:]]).astype(np.int64),
+        starts.astype(np.int64),
         np.concatenate([piece.src for piece in pieces]),
         np.concatenate([piece.row for piece in pieces]),
-        _merge_columns([piece.columns for piece in pieces]),
-    )
+        _merge_columns([piece.columns for piece in pieces]), nodes, size,
+    )  # fmt: skip

@@ -262,11 +262,11 @@ def full_block(
     for number in followed:
         relation, edges = partition.relations[number], partition.edges[number]
         begin, end = bounds[relation.dst_type]
-        indptr = edges.indptr[begin : end + 1] - edges.indptr[begin]
-        source = edges.src[edges.indptr[begin] : edges.indptr[end]] - base[relation.src_type]
+        indptr, places = edges.between(begin, end)
+        source = edges.src[places] - base[relation.src_type]
         place = torch.from_numpy(relabel[relation.src_type].add(source).astype(np.int64))
         adjacency = Adjacency(number, relation.src_type, relation.dst_type, torch.from_numpy(indptr), place)
-        relations.append(columns.take(adjacency, slice(edges.indptr[begin], edges.indptr[end])))
+        relations.append(columns.take(adjacency, places))
     ids = [of_type.unique + base[kind] for kind, of_type in enumerate(relabel)]
     num_dst = tuple(end - begin for begin, end in bounds)
     return Block(tuple(relations), tuple(map(len, ids)), num_dst), ids

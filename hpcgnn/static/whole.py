@@ -172,9 +172,10 @@ def _make_half(
     adjacencies = []
     for number, (relation, edges) in enumerate(zip(partition.relations, partition.edges, strict=True)):
         row = rows[relation.dst_type]
-        count = np.diff(edges.indptr)[row]
+        starts = edges.indptr
+        count = np.diff(starts)[row]
         indptr = np.concatenate([[0], np.cumsum(count)])
-        places = np.arange(indptr[-1]) + np.repeat(edges.indptr[row] - indptr[:-1], count)
+        places = np.arange(indptr[-1]) + np.repeat(starts[row] - indptr[:-1], count)
         source = positions[relation.src_type][source_rows[number][places]]
         lists = torch.from_numpy(indptr), torch.from_numpy(source)
         adjacency = Adjacency(number, relation.src_type, relation.dst_type, *lists)

@@ -9,12 +9,14 @@ import h5py
 import numpy as np
 import pytest
 from random_graphs import write_graph
-from static_runs import make_static_parts
+from static_runs import make_static_parts, open_graph_session
+from test_graph_links import link_config
 from test_neighbors import below
 
 from hpcgnn import NeighborLoader, StaticGraph
 from hpcgnn.comm.world import CommConfig, World
 from hpcgnn.graph import files
+from hpcgnn.graph.partition import InEdges
 from hpcgnn.native import Random, Stream
 
 NUM_RELATIONS, FANOUTS = 60, [3, 2]
@@ -95,3 +97,62 @@ def test_draws_are_those_of_a_walk_by_relation(comm, mpi_tmp_path, topology):
                 num_edges += len(sources)
     assert comm.allreduce(num_edges) > 1000
     graph.close()
+
+
+NUM_NODES, NUM_EDGES, NUM_TYPES = 2000, 3000, 250
+
+
+def sparse_facts(path):
+    """Facts of many types."""
+    rng = np.random.default_rng(2)
+    ends = {end: rng.integers(0, NUM_NODES, NUM_EDGES) for end in ("src", "dst")}
+    columns = {**ends, "rel": np.arange(NUM_EDGES) % NUM_TYPES, "split": rng.choice([0, 0, 0, 1], NUM_EDGES)}
+    return write_graph(
+        path, {"entity": {"id": np.arange(NUM_NODES)}}, {("entity", "fact", "entity"): columns}, "static"
+    )
+
+
+@pytest.mark.serial
+def test_memory_is_that_of_nodes_and_edges(comm, mpi_tmp_path):
+    """Not of nodes times relations, which is 4 MB a direction: the graph, the lists of the sampler, and a block."""
+    parts = make_static_parts(comm, sparse_facts, mpi_tmp_path, parts=2)
+    session = open_graph_session(comm, parts, link_config(task__message_edges="both", model__kind="rgcn"))
+    loader, directions = session.loaders["train"], 2
+    neighbors = loader.draw._neighbors
+    assert len(neighbors.partition.relations) == directions * NUM_TYPES
+    most = 16 * 8 * (NUM_NODES + directions * NUM_EDGES)
+    assert sum(column.nbytes for column in neighbors.lists.columns) < most
+    assert (
+        sum(array.nbytes for edges in neighbors.partition.edges for array in (edges.starts, edges.src, edges.row))
+        < most
+    )
+    assert sum(edges.nodes.nbytes for edges in neighbors.partition.edges) < most
+    session.start_epoch(0)
+    block = loader.samplers[0].plan(session.batches["train"], 0, 0).batch.blocks[0]
+    edges = block.relations
+    size = sum(tensor.nbytes for tensor in (edges.destination, edges.indptr, edges.source))
+    assert size < 8 * (2 + 3 * len(edges.source))
+    session.close()
+
+
+@pytest.mark.serial
+def test_edges_of_few_nodes_are_those_of_all():
+    """Every view of the edges, with the nodes that have some and with all."""
+    rng = np.random.default_rng(3)
+    dst = np.sort(rng.choice([2, 3, 11, 40, 49], 30))
+    columns = rng.integers(0, 99, 30), np.arange(30), {"time": rng.integers(0, 9, 30)}
+    full = InEdges(np.searchsorted(dst, np.arange(51)), *columns)
+    few, mask = full.compact(), rng.random(30) < 0.5
+    assert few.nodes.tolist() == [2, 3, 11, 40, 49]
+    for one, other in ((few, full), (few.take(mask), full.take(mask)), (few.degrees_only(), full.degrees_only())):
+        assert np.array_equal(one.indptr, other.indptr)
+        assert one.num_nodes == 50
+        for begin, end in ((0, 50), (3, 12), (4, 11), (50, 50)):
+            (starts, places), (expected, same) = one.between(begin, end), other.between(begin, end)
+            assert np.array_equal(starts, expected)
+            assert places == same or starts[-1] == 0
+        assert np.array_equal(np.column_stack(one.filled()), np.column_stack(other.filled()))
+    assert np.array_equal(few.dst, dst)
+    assert np.array_equal(few.take(mask).dst, dst[mask])
+    assert full.compact().compact() is not full
+    assert InEdges(np.arange(51), *[np.zeros(50, int)] * 2, {}).compact().nodes is None

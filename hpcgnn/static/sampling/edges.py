@@ -167,18 +167,50 @@ def type_edges(
     for of, whole, entries in directions:
         rel = whole.columns["rel"].astype(np.int64)
         counts = np.bincount(rel, minlength=num_types)
-        sizes = world.reduce_array(counts.astype(np.int64))
         order = np.argsort(rel, kind="stable")
-        within = np.empty(len(rel), np.int64)  # place of every edge among those of its type
-        within[order] = np.arange(len(rel)) - (np.cumsum(counts) - counts)[rel[order]]
-        edge_group = entries.edge_group
-        for number in range(num_types):
-            of_type = rel[entries.position] == number
-            position = within[entries.position[of_type]]
-            hidden_of[len(lists)] = HiddenEdges.of(position, edge_group[of_type], entries.place, entries.group)
-            relations.append(Relation(of.name, of.src_type, of.dst_type, int(sizes[number])))
-            lists.append(whole.take(rel == number))
+        place = np.empty(len(rel), np.int64)  # of every edge in order of type
+        place[order] = np.arange(len(rel))
+        found = _hidden_of_types(entries, rel, place - (np.cumsum(counts) - counts)[rel], num_types)
+        hidden_of |= {len(lists) + number: of_type for number, of_type in enumerate(found)}
+        sizes = world.reduce_array(counts.astype(np.int64))
+        relations += [Relation(of.name, of.src_type, of.dst_type, size) for size in sizes.tolist()]
+        lists += _of_types(whole, order, counts)
+    source = np.concatenate([each.src for each in lists])  # one array, which samplers draw from
+    sources = np.split(source, np.cumsum([len(each.src) for each in lists])[:-1])
+    lists = [replace(each, src=src) for each, src in zip(lists, sources, strict=True)]
     return replace(partition, relations=tuple(relations), edges=tuple(lists)), hidden_of
+
+
+def _of_types(edges: InEdges, order: np.ndarray, counts: np.ndarray) -> list[InEdges]:
+    """Split edges by type. order [m]: their order by type, then as before; counts [T]: edges of each type."""
+    dst, ends = edges.dst[order], np.cumsum(counts)
+    begins = np.concatenate((ends - counts, np.flatnonzero(np.diff(dst)) + 1))
+    starts = np.unique(begins[begins < len(dst)])  # of the edges of every type and node
+    src, row = edges.src[order], edges.row[order] if len(edges.row) else edges.row
+    columns, lists = {name: column[order] for name, column in edges.columns.items()}, []
+    for begin, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
+        first, last = np.searchsorted(starts, (begin, end))
+        nodes, piece = dst[starts[first:last]], slice(begin, end)
+        of_type = {name: column[piece] for name, column in columns.items()}
+        offsets = np.append(starts[first:last], end) - begin
+        lists.append(InEdges(offsets, src[piece], row[piece], of_type, nodes, edges.num_nodes))
+    return lists
+
+
+def _hidden_of_types(entries: HiddenEdges, rel: np.ndarray, within: np.ndarray, num_types: int) -> list[HiddenEdges]:
+    """Split what steps leave out by the types rel [m] of the edges; within [m]: place of every edge among the edges of
+    its type."""
+    of_entry, seeds = rel[entries.position], np.argsort(entries.group, kind="stable")
+    begin = np.searchsorted(entries.group[seeds], np.arange(len(entries.indptr)))
+    order, hidden = np.argsort(of_entry, kind="stable"), [HiddenEdges.of(*[entries.place[:0]] * 4)] * num_types
+    for chosen in np.split(order, 1 + np.flatnonzero(np.diff(of_entry[order]))) if len(order) else []:
+        groups, group = np.unique(entries.edge_group[chosen], return_inverse=True)
+        count = begin[groups + 1] - begin[groups]
+        of_seeds = seeds[np.repeat(begin[groups] - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+        number = np.repeat(np.arange(len(groups)), count)
+        position = within[entries.position[chosen]]
+        hidden[of_entry[chosen[0]]] = HiddenEdges.of(position, group, entries.place[of_seeds], number)
+    return hidden
 
 
 def _turned(

@@ -138,10 +138,9 @@ def make_lists(partition: GraphPartition, mode: str, channel: Channel, column: s
         return PairLists(lists, source, None, None, None, None if len(partition.types) == 1 else of_type, starts)
     nodes, degrees = [], []
     for kind, of_relation in zip(partition.relations, edges, strict=True):
-        degree = np.diff(of_relation.indptr)
-        has_edges = np.flatnonzero(degree)
-        nodes.append(has_edges + partition.type_start[kind.dst_type])
-        degrees.append(degree[has_edges])
+        with_edges, degree = of_relation.filled()
+        nodes.append(with_edges + partition.type_start[kind.dst_type])
+        degrees.append(degree)
     relation = np.repeat(np.arange(len(edges), dtype=np.int32), [len(each) for each in nodes])
     node, count = np.concatenate(nodes), _sums(np.concatenate(degrees))
     pair = native.order_of_ranks(node, partition.num_nodes)

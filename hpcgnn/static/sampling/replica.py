@@ -207,9 +207,9 @@ def topology_bytes(
     edge_bytes = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
     num_edges = sum(len(edges.src) for edges in partition.edges)
     if len(partition.edges) == 1:
-        lists = 8 * (len(partition.edges[0].indptr) - 1)
+        lists = 8 * partition.edges[0].num_nodes
     else:
-        num_pairs = sum(np.count_nonzero(np.diff(edges.indptr)) for edges in partition.edges)
+        num_pairs = sum(len(edges.filled()[0]) for edges in partition.edges)
         lists = 28 * num_pairs + 8 * partition.num_nodes
     seeds = sum(array.nbytes for array in excluded.edges.arrays) if excluded else 0
     return int(world.total(edge_bytes * num_edges + lists + partition.flat_row.nbytes + seeds))
