@@ -82,8 +82,8 @@ def link_decoder(tables, places, weights) -> torch.Tensor:
         least, most = (int(value) for value in place.aminmax()) if place.numel() else (0, -1)
         if least < 0 or most >= len(table):
             raise IndexError(f"places of {end}s are from {least} to {most}, where there are {len(table)} rows")
-    rows, places = ([tensor.contiguous() for tensor in tensors] for tensors in (tables, places))
-    return _LinkDecoder.apply(*rows, *places, *weights)
+    rows, wide = (table.contiguous() for table in tables), (place.to(torch.int64).contiguous() for place in places)
+    return _LinkDecoder.apply(*rows, *wide, *weights)
 
 
 def of_roles(embedding: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:

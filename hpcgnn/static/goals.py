@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
@@ -68,7 +69,9 @@ from hpcgnn.static.step import (
     GraphQueryTask,
     QueryOptions,
     ReplacedEnd,
+    Rooted,
     label_edges,
+    score_ends,
     score_negatives,
 )
 from hpcgnn.static.whole import FullGraphLinkTask, FullGraphPass
@@ -268,13 +271,21 @@ def seeds_of(batches: SeedBatches, step: int) -> dict[str, np.ndarray]:
     return {name: column[batches.at(step)] for name, column in batches.columns.items()}
 
 
+def reach_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[Rooted]:
+    """Collective. Bring the outputs [n, C] of groups of nodes from their owners, each node's once. nodes: of each group
+    global ids [s] or [s, k]. Returns for each group the rows of all [w, C], and its nodes' places in them, [s] or [k,
+    s]."""
+    ids, place = native.unique_sorted(np.concatenate([ids.ravel() for ids in nodes]))
+    (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
+    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
+    shaped = (torch.from_numpy(at.reshape(ids.shape).T) for at, ids in zip(pieces, nodes, strict=True))
+    return [(rows, place.to(outputs.device)) for place in shaped]
+
+
 def pull_outputs(outputs: torch.Tensor, nodes: Sequence[np.ndarray], graph: StaticGraph) -> list[torch.Tensor]:
     """Collective. Bring the outputs [n, C] of groups of nodes from their owners. nodes: of each group global ids [s] or
     [s, k]; returns [s, C] or [k, s, C] of each."""
-    ids, place = np.unique(np.concatenate([ids.ravel() for ids in nodes]), return_inverse=True)
-    (rows,) = Route.plan(graph.partition.book, ids, graph.channel).to(outputs.device).pull(outputs)
-    pieces = np.split(place, np.cumsum([ids.size for ids in nodes])[:-1])
-    return [rows[torch.from_numpy(at.reshape(ids.shape).T)] for at, ids in zip(pieces, nodes, strict=True)]
+    return [rows[place] for rows, place in reach_outputs(outputs, nodes, graph)]
 
 
 class LabeledEdgesGoal(StaticGoal):
@@ -527,11 +538,11 @@ class LinkGoal(StaticGoal):
         for step in range(batches.num_steps):
             columns = seeds_of(batches, step) if is_given else self.complete(batches, 0, step)
             names = [name for _, name in self.roots[: 2 + len(replaced)]]
-            src, dst, *negatives = pull_outputs(outputs, [columns[name] for name in names], graph)
+            src, dst, *negatives = reach_outputs(outputs, [columns[name] for name in names], graph)
             relation = torch.from_numpy(columns["rel"]).to(outputs.device) if "rel" in columns else None
             together = self._together and not is_given
             scores = score_negatives(self.head, (src, dst), negatives, replaced, together, relation)
-            collected.take(LinkScores.of_ends(self.head(src, dst, relation), scores).arrays())
+            collected.take(LinkScores.of_ends(score_ends(self.head, src, dst, relation), scores).arrays())
             between()
         return collected
 

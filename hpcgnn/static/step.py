@@ -24,6 +24,7 @@ from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
 from hpcgnn.native.products import add_product, product
 from hpcgnn.native.random import MOST_RELATIONS, StepKey
+from hpcgnn.nn.decoders import score_at
 from hpcgnn.static.features import FEATURE, NodeRows
 from hpcgnn.static.model.blocks import IndexedRows, rows_of
 from hpcgnn.static.model.models import GraphModel
@@ -160,6 +161,9 @@ QUERY_SCORES = 1 << 22  # likewise of queries with all nodes of a rank, on the h
 RELATION_SITE = MOST_RELATIONS - 1  # of dropout, beyond those in a model
 
 
+Rooted = tuple[torch.Tensor, torch.Tensor]  # embeddings [m, Z], and the nodes' places in them, [s] or [k, s]
+
+
 @dataclass(frozen=True, slots=True)
 class ReplacedEnd:
     """An end that negatives take the place of. end: SOURCE or DESTINATION; node_type: its type; column: name of the
@@ -190,13 +194,12 @@ class GraphLinkTask(GraphTask):
     def _score(self, plan: GraphPlan, outputs: list[torch.Tensor]) -> LinkScores:
         """Score the seeds and the negatives that were drawn for each."""
         decoder, relation = self._decoder, plan.columns.get("rel")
-        ends = [embedding(roots, outputs[kind]) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
+        ends = [(outputs[kind], roots) for roots, kind in zip(plan.roots[:2], self._types, strict=True)]
         drawn = [
-            embedding(roots.T, outputs[place.node_type])
-            for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
+            (outputs[place.node_type], roots.T) for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
         negatives = score_negatives(decoder, ends, drawn, self._replaced, self._together, relation)
-        return LinkScores.of_ends(decoder(*ends, relation), negatives)
+        return LinkScores.of_ends(score_ends(decoder, *ends, relation), negatives)
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self._sum)
@@ -419,21 +422,24 @@ class GraphQueryTask(GraphStepTask):
         return found
 
 
+def score_ends(decoder: nn.Module, source: Rooted, destination: Rooted, relation: torch.Tensor | None) -> torch.Tensor:
+    """Score pairs, [s] or [k, s]; relation [s]: edge types or None."""
+    return score_at(decoder, *zip(source, destination, strict=True), relation)
+
+
 def score_negatives(
-    decoder: nn.Module, ends, negatives: Sequence[torch.Tensor], replaced: Sequence[ReplacedEnd], together: bool,
-    relation,
+    decoder: nn.Module, ends: Sequence[Rooted], negatives: Sequence[Rooted], replaced: Sequence[ReplacedEnd],
+    together: bool, relation: torch.Tensor | None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Score the pairs [k, s] of the end that stays and the negatives [k, s, Z] for each end that is ``replaced``; or,
-    ``together``, the pairs of the negatives of both. ends: embeddings of source and destination [s, Z]; relation [s]:
-    edge types or None."""
-    by_end = {place.end: rows for place, rows in zip(replaced, negatives, strict=True)}
+    """Score the pairs [k, s] of the end that stays and the negatives [k, s] for each end that is ``replaced``; or,
+    ``together``, the pairs of the negatives of both. ends: source and destination [s]; relation [s]: edge types or
+    None."""
+    by_end = {place.end: rooted for place, rooted in zip(replaced, negatives, strict=True)}
     if together:
-        source, destination = by_end[SOURCE], by_end[DESTINATION]
-        kinds = None if relation is None else relation.repeat(len(source))
-        return [decoder(source.flatten(0, 1), destination.flatten(0, 1), kinds).view(source.shape[:2])]
+        return [score_ends(decoder, by_end[SOURCE], by_end[DESTINATION], relation)]
     return [
-        decoder(rows, ends[DESTINATION], relation) if end == SOURCE else decoder(ends[SOURCE], rows, relation)
-        for end, rows in by_end.items()
+        score_ends(decoder, *((rooted, ends[DESTINATION]) if end == SOURCE else (ends[SOURCE], rooted)), relation)
+        for end, rooted in by_end.items()
     ]
 
 
