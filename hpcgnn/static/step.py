@@ -199,7 +199,7 @@ class GraphLinkTask(GraphTask):
             (outputs[place.node_type], roots.T) for place, roots in zip(self._replaced, plan.roots[2:], strict=True)
         ]
         negatives = score_negatives(decoder, ends, drawn, self._replaced, self._together, relation)
-        return LinkScores.of_ends(score_ends(decoder, *ends, relation), negatives)
+        return LinkScores.of_ends(score_ends(decoder, ends[SOURCE], ends[DESTINATION], relation), negatives)
 
     def _loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self._sum)
@@ -424,7 +424,8 @@ class GraphQueryTask(GraphStepTask):
 
 def score_ends(decoder: nn.Module, source: Rooted, destination: Rooted, relation: torch.Tensor | None) -> torch.Tensor:
     """Score pairs, [s] or [k, s]; relation [s]: edge types or None."""
-    return score_at(decoder, *zip(source, destination, strict=True), relation)
+    tables, places = zip(source, destination, strict=True)
+    return score_at(decoder, tables, places, relation)
 
 
 def score_negatives(
@@ -438,7 +439,9 @@ def score_negatives(
     if together:
         return [score_ends(decoder, by_end[SOURCE], by_end[DESTINATION], relation)]
     return [
-        score_ends(decoder, *((rooted, ends[DESTINATION]) if end == SOURCE else (ends[SOURCE], rooted)), relation)
+        score_ends(decoder, rooted, ends[DESTINATION], relation)
+        if end == SOURCE
+        else score_ends(decoder, ends[SOURCE], rooted, relation)
         for end, rooted in by_end.items()
     ]
 
