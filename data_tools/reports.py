@@ -153,14 +153,14 @@ def describe_set(folder: pathlib.Path) -> Report:
     """Describe a partition set: its book, and the size of every part; parts that are missing or foreign are marked as
     such."""
     with files.open_checked(files.book_path(folder), files.BOOK) as book:
-        report = describe_book(book)
-    report["parts"] = [describe_member(folder, part, report["set_id"]) for part in range(report["num_parts"])]
+        report, edition = describe_book(book), int(book.attrs.get("edition", 0))
+    paths = [files.part_path(folder, part, edition) for part in range(report["num_parts"])]
+    report["parts"] = [describe_member(path, part, report["set_id"]) for part, path in enumerate(paths)]
     return report | {"path": str(folder), "bytes": report["bytes"] + sum(p.get("bytes", 0) for p in report["parts"])}
 
 
-def describe_member(folder: pathlib.Path, part: int, set_id: str) -> Report:
+def describe_member(path: pathlib.Path, part: int, set_id: str) -> Report:
     """Describe the sizes of one part of a set, or its damage."""
-    path = files.part_path(folder, part)
     if not path.exists():
         return {"part": part, "state": "missing"}
     try:

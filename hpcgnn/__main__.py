@@ -24,6 +24,7 @@ TOOLS = {
     "split": "choose nodes or edges for training, validation and test",
     "inspect": "show what a graph file or a partition set holds, and what ranks would exchange",
     "partition": "cut a graph file into parts, also under mpirun",
+    "append": "add later events and new nodes to a temporal partition set",
     "verify": "check a partition set, by itself or against its graph file",
     "stage": "copy a partition set to a disk of each machine",
     "export": "write a graph file, or a part of one, for other programs",

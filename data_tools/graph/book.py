@@ -34,10 +34,11 @@ class SetBook(Outline):
     quality: dict
     hashes: list[str]
     sizes: list[int]
+    edition: int = 0
 
     def part_path(self, part: int) -> pathlib.Path:
         """Return the path of a part file."""
-        return files.part_path(self.path.parent, part)
+        return files.part_path(self.path.parent, part, self.edition)
 
     def local_bases(self, part: int) -> np.ndarray:
         """Find the first local index [T + 1] of every type in a part."""
@@ -141,7 +142,10 @@ def outline_of(path: pathlib.Path, file: h5py.File) -> SetBook:
     kind, set_id, source_hash = (str(file.attrs[name]) for name in ("kind", "set_id", "source_hash"))
     hashes = [text.decode() for text in file["parts/hash"][:]]
     of_graph = (path, kind, tuple(types.values()), tuple(relations), facts)
-    return SetBook(*of_graph, int(file.attrs["num_parts"]), set_id, source_hash, options, quality, hashes, sizes)
+    edition = int(file.attrs.get("edition", 0))
+    return SetBook(
+        *of_graph, int(file.attrs["num_parts"]), set_id, source_hash, options, quality, hashes, sizes, edition
+    )  # fmt: skip
 
 
 def checked_edges(path: pathlib.Path, group: h5py.Group, sizes: list[int]) -> int:

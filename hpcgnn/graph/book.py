@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,14 +223,16 @@ def open_parts(
                 raise ValueError(f"/parts/hash has {len(hashes)} entries for {offsets.shape[1] - 1} parts")
             attributes = dict(file.attrs)
             set_id, graph_hash = str(attributes["set_id"]), str(attributes["source_hash"])
+            edition = int(attributes.get("edition", 0))
         # Outside the block above, which would take too many ranks for a damaged book.
         book, contents = Book(offsets, size, types), []
         for part in book.parts_of(rank):
             working("read the parts", part)
-            with _reading_part(path, part, set_id, hashes[part] if check_hash else None) as file:
+            name = files.part_path(path, part, edition)
+            with _reading_part(name, part, set_id, hashes[part] if check_hash else None) as file:
                 contents.append(read_part(file, part, book, relations))
             counts = offsets[:, part + 1] - offsets[:, part]
-            _check_counts(files.part_path(path, part), contents[-1].rows, counts, types)
+            _check_counts(name, contents[-1].rows, counts, types)
         pieces = [base + part.rows[t] for t, base in enumerate(offsets[:, 0]) for part in contents]
         flat_row = np.concatenate(pieces).astype(np.int64)
         read = book.parts_of(rank)
@@ -250,10 +253,9 @@ def _read_relations(book: h5py.File, types: tuple[str, ...]) -> tuple[Relation, 
 
 
 @contextlib.contextmanager
-def _reading_part(folder: str | os.PathLike, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
-    """Open a part of the set ``set_id``. Its bytes are compared with ``digest`` (None: not at all) before HDF5, which
-    damaged files can hang, sees them. Raises FileFormatError."""
-    name = files.part_path(folder, part)
+def _reading_part(name: pathlib.Path, part: int, set_id: str, digest: str | None) -> Iterator[h5py.File]:
+    """Open the file of a part of the set ``set_id``. Its bytes are compared with ``digest`` (None: not at all) before
+    HDF5, which damaged files can hang, sees them. Raises FileFormatError."""
     if digest is not None and name.is_file() and files.file_hash(name) != digest:
         raise files.FileFormatError(
             f"{name}: contents do not match the hash in the book: damaged, or a file of another partition set or "

@@ -38,8 +38,9 @@ partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
                  source_name, source_hash, quality (JSON), num_snapshots?, splits?, clock?; sources?, spec?: of the
-                 graph file; its first SEAL_BYTES (HDF5's user block) have the sha256 of all that follows, and are
-                 checked whenever it is opened
+                 graph file; edition? (int, absent: 0): how often events were appended; then the parts are called
+                 part-<i>.<edition>.h5; its first SEAL_BYTES (HDF5's user block) have the sha256 of all that
+                 follows, and are checked whenever it is opened
         /nodes/<type>               attributes: num_nodes, type_id
             offsets                 [P + 1] *absolute* global ids: part p has offsets[p] .. offsets[p + 1] - 1;
                                     types follow each other in order of type_id
@@ -405,9 +406,9 @@ def relations(file: h5py.File) -> list[str]:
     return ordered(file["edges"], "relation_id")
 
 
-def part_path(folder: str | os.PathLike, part: int) -> pathlib.Path:
-    """Return the path of a part file of a partition set."""
-    return pathlib.Path(folder) / f"part-{part}.h5"
+def part_path(folder: str | os.PathLike, part: int, edition: int = 0) -> pathlib.Path:
+    """Return the path of a part file of a partition set; edition: of its book, 0 where it has none."""
+    return pathlib.Path(folder) / (f"part-{part}.{edition}.h5" if edition else f"part-{part}.h5")
 
 
 def book_path(folder: str | os.PathLike) -> pathlib.Path:

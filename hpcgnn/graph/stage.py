@@ -107,10 +107,11 @@ def plan_stage(path: str | os.PathLike, stage_to: str, rank: int, size: int) -> 
         offsets, types = read_offsets(file)
         folder = Path(stage_to) / str(file.attrs["set_id"])[:DIGITS]
         hashes, sizes = (file["parts"][name][()] for name in ("hash", "bytes"))
+        edition = int(file.attrs.get("edition", 0))
     parts = Book(offsets, size, types).parts_of(rank)
     staged_files = [StagedFile(book, files.book_path(folder), files.file_hash(book), book.stat().st_size)]
     for part in parts:
-        source, target = (files.part_path(place, part) for place in (path, folder))
+        source, target = (files.part_path(place, part, edition) for place in (path, folder))
         staged_files.append(StagedFile(source, target, hashes[part].decode(), int(sizes[part])))
     return folder, staged_files
 

@@ -351,7 +351,10 @@ def load_state(path: Path, graph: str, share: slice = slice(None)) -> tuple[Stat
     checkpoint and for one of another graph."""
     manifest = read_manifest(path, share)
     if manifest["graph"] != graph:
-        raise ValueError(f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]})")
+        raise ValueError(
+            f"{path}: written for another graph ({manifest['graph'][:12]}, this one is {graph[:12]}); if events were "
+            "appended, start a new run from its weights with --train.init RUN, which forms node memory anew"
+        )
     state = next(entry for entry in manifest["files"] if entry["name"] == STATE)
     tables: dict[int, list[dict]] = {0: []}
     for entry in manifest["files"]:

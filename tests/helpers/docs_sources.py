@@ -250,6 +250,7 @@ SOURCES = {
     "pyg-parts/": _pyg_parts,
     "data/wikipedia.csv": _jodie,
     "events.csv": lambda path: _text(path, _events(), "src,dst,time"),
+    "later.csv": lambda path: _text(path, [(7, 101, 10**9), (41, 101, 10**9 + 5)], "src,dst,time"),
     "by-year/": _years,
     "this_week.csv": lambda path: _text(path, _events()[:300], "src,dst,time"),
     "next_week.csv": lambda path: _text(path, _events(), "src,dst,time"),
