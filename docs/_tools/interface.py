@@ -16,7 +16,7 @@ MODULES = {
     "Graphs and loaders": (
         "hpcgnn.temporal.loader", "hpcgnn.temporal.graph", "hpcgnn.static.graph", "hpcgnn.static.loader",
         "hpcgnn.static.link_loader", "hpcgnn.static.batches", "hpcgnn.static.exact", "hpcgnn.static.pyg",
-        "hpcgnn.static.sampling.neighbors", "hpcgnn.snapshots.loader",
+        "hpcgnn.static.sampling.neighbors", "hpcgnn.static.servers.loop", "hpcgnn.snapshots.loader",
     ),
     "Ranks and exchanges": (
         "hpcgnn.comm.world", "hpcgnn.comm.route", "hpcgnn.comm.gradients", "hpcgnn.comm.together", "hpcgnn.comm.timers",

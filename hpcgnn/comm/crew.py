@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,10 @@ class Lane:
         self.receive_into(message, rank)
         return message
 
+    def receive_object(self, rank: int) -> Any:
+        """Wait for the next object from a rank, which it has packed by ``packed``."""
+        return MPI.pickle.loads(self.receive(rank).tobytes())
+
     def receive_into(self, message: np.ndarray, rank: int) -> None:
         """Wait for the next message from a rank, which is as long as ``message`` [n] uint8."""
         pieces = self._pieces(self._comm.Irecv, message, rank)
@@ -69,6 +74,12 @@ class Lane:
     def flush(self) -> None:
         """Wait until everything is sent."""
         _wait(lambda: self.num_held() == 0)
+
+
+def packed(value: Any) -> np.ndarray:
+    """Pack an object to the bytes [n] uint8 of a message, as MPI's collective calls of this job do. Raises an exception
+    of any kind for objects that cannot be packed."""
+    return np.frombuffer(MPI.pickle.dumps(value), np.uint8)
 
 
 def _wait(done: Callable[[], bool]) -> None:

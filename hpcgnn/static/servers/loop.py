@@ -8,7 +8,6 @@ server then answers requests as in a run, until the loader is gone. x edges and 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import threading
 import weakref
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm.crew import Crew, Lane
+from hpcgnn.comm.crew import Crew, Lane, packed
 from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
@@ -225,8 +224,8 @@ class LoopServers:
 def _packed(message: Announced | Ended) -> np.ndarray:
     """Pack the bytes of a message. Raises ValueError for a class that servers could not find."""
     try:
-        return np.frombuffer(pickle.dumps(message), np.uint8)
-    except (pickle.PicklingError, AttributeError) as error:
+        return packed(message)
+    except Exception as error:  # of any kind: classes of the user's may say how they are packed
         raise ValueError(f"sampler: {error}: define the class in a module, where sampling servers find it") from error
 
 
@@ -245,7 +244,7 @@ class LoopServer(ServingRank):
         """Collective over the servers. Draw until the loop ends. Raises the error, or the exit, that it ends with."""
         control = self._crew.lanes[0]
         while True:
-            announced: Any = [pickle.loads(control.receive(rank).tobytes()) for rank in self._sources]
+            announced: Any = [control.receive_object(rank) for rank in self._sources]
             if isinstance(announced[0], Ended):
                 break
             problem = ""
