@@ -15,7 +15,7 @@ from hpcgnn.bench.accuracy import TABLE, Row, read_table, spread
 
 PAGE = REPOSITORY / "docs" / "accuracy.md"
 MARKS = "<!-- rows -->\n", "<!-- end of rows -->\n"
-HEAD = ("row", "data and protocol", "metric", "rules without training", "published", "here", "seconds a run")
+HEAD = ("row", "model", "data and protocol", "metric", "rules without training", "published", "here", "seconds a run")
 
 
 def table() -> str:
@@ -27,7 +27,8 @@ def table() -> str:
 def _cells(name: str, row: Row) -> list[str]:
     metrics = ", ".join(f"`{metric}`" for metric in row.metrics)
     ours = "; ".join(spread(*row.ours[metric]) for metric in row.metrics)
-    return [f"`{name}`", row.data, metrics, _listed(row.rules), _listed(row.published), ours, f"{row.seconds:.0f}"]
+    others = _listed(row.rules), _listed(row.published)
+    return [f"`{name}`", row.model, row.data, metrics, *others, ours, f"{row.seconds:.0f}"]
 
 
 def _listed(values: dict[str, str]) -> str:

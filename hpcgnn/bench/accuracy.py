@@ -36,14 +36,15 @@ TABLE = Path(__file__).with_name("accuracy.yaml")
 class Row:
     """A row of the table.
 
-    data: the data set and its protocol. source: name of its folder among the downloads. make: commands of bash that
-    write the partition set ``parts``, run in the row's folder, where ``$source`` is the folder of the data. each:
-    options ``--each`` of the runs, which differ by seed or by split; ``$folder`` is the row's folder. metrics: names of
-    the metrics, as in the last line of metrics.jsonl. ours: their recorded mean and standard deviation over the runs.
-    seconds: of a run, in the mean, on one rank with two threads. published: values of other programs, by name with the
-    source. rules: values of rules without training on the same data.
+    model: its name. data: the data set and its protocol. source: name of its folder among the downloads. make: commands
+    of bash that write the partition set ``parts``, run in the row's folder, where ``$source`` is the folder of the
+    data. each: options ``--each`` of the runs, which differ by seed or by split; ``$folder`` is the row's folder.
+    metrics: names of the metrics, as in the last line of metrics.jsonl. ours: their recorded mean and standard
+    deviation over the runs. seconds: of a run, in the mean, on one rank. published: values of other programs, by name
+    with the source. rules: values of rules without training on the same data.
     """
 
+    model: str
     data: str
     source: str
     make: str
@@ -165,7 +166,7 @@ def run_files() -> Path:
 
 def listing(table: dict[str, Row]) -> str:
     """Write the names of all rows, with their data."""
-    return "\n".join(f"{name:24}{row.data}" for name, row in table.items())
+    return "\n".join(f"{name:24}{row.model}: {row.data}" for name, row in table.items())
 
 
 def text(results: dict[str, Any], table: dict[str, Row]) -> str:
@@ -173,7 +174,10 @@ def text(results: dict[str, Any], table: dict[str, Row]) -> str:
     lines = []
     for name, found in results.items():
         row = table[name]
-        lines += [f"{name}: {row.data}", f"  {found['seconds']:.0f} s for each run (recorded: {row.seconds:.0f} s)"]
+        lines += [
+            f"{name}: {row.model} on {row.data}",
+            f"  {found['seconds']:.0f} s for each run (recorded: {row.seconds:.0f} s)",
+        ]
         for metric, values in found["metrics"].items():
             recorded = f"; recorded {spread(*row.ours[metric])}" if metric in row.ours else ""
             mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan

@@ -77,7 +77,7 @@ class SnapshotInputConfig:
     Attributes:
         lags: Number of snapshots, up to the current one, whose target values are inputs.
         unknown: Treatment of a missing target value among the lags, or where task.target_difference or a baseline needs
-            it: "refuse" the data, take the node's "last" known value (0 before the first), or "zero".
+            it. "refuse" the data, take the node's "last" known value (0 before the first), or "zero".
         degrees: Degrees of a node in the snapshot, in and out, as inputs: "none", "log" (log of 1 + degree) or
             "onehot".
         degree_classes: Number of classes of the onehot degrees; the last class has all higher degrees.

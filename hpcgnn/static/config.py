@@ -231,7 +231,7 @@ class GraphModelConfig:
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
         edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
-            rows of neighbors; gat and rgat add a product with them to the scores of attention, gatv2 to the sum of rows
+            rows of neighbors. gat and rgat add a product with them to the scores of attention, gatv2 to the sum of rows
             that a score is made of.
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.

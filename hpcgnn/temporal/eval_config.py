@@ -116,7 +116,7 @@ class BaselineConfig:
         window_ratio: Share of the events ("time_window") or of the training time ("fixed_window") that the window of
             the baseline covers; 0: the test's share of all events.
         decay_time: Time in which an event loses the factor e = 2.718 of its weight in baseline pair_decay, in the unit
-            of the graph's times; 0: the mean time between two successive training events of a pair.
+            of the graph's times. 0: the mean time between two successive training events of a pair.
         batch_decay: Factor by which baseline poptrack multiplies all earlier events after a batch. Smaller values
             forget faster; 1 forgets nothing.
     """

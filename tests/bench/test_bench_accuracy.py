@@ -14,7 +14,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.loop.launch import EXIT_DONE
 
 ROW = {
-    "data": "a built-in graph", "source": "here",
+    "model": "SAGE", "data": "a built-in graph", "source": "here",
     "make": "python -c \"import hpcgnn; hpcgnn.make_synthetic_graph('parts', num_nodes=300)\"\ncp \"$source/note\" .\n",
     "each": ["train.seed=0,1"], "metrics": ["test_accuracy"], "ours": {"test_accuracy": [0.5, 0.25]},
     "published": {"nobody, 2020": "0.9"},
@@ -80,7 +80,7 @@ def test_rows_have_run_files_and_are_listed(capsys):
     printed = capsys.readouterr().out
     for name, row in table.items():
         assert (REPOSITORY / "jobs/accuracy" / f"{name}.yaml").exists()
-        assert f"{name:24}{row.data}" in printed
+        assert f"{name:24}{row.model}: {row.data}" in printed
         assert set(row.ours) == set(row.metrics)
 
 

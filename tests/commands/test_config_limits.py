@@ -127,8 +127,9 @@ def test_time_is_divided_of_snapshots_alone():
 
 def test_a_finished_run_is_evaluated_otherwise():
     """Another protocol or a baseline takes the place of the run's own; negatives alone say too little."""
-    config = temporal.TemporalConfig(baseline=temporal.BaselineConfig(window_ratio=0.25))
+    config = temporal.TemporalConfig(baseline=temporal.BaselineConfig("fixed_window", 0.25))
     assert config.evaluated_by("tgb", "", "").eval == TemporalEvalConfig("tgb")
-    assert config.evaluated_by("", "", "unlimited").baseline == temporal.BaselineConfig("unlimited", 0.25)
+    assert config.evaluated_by("", "", "time_window").baseline == temporal.BaselineConfig("time_window", 0.25)
+    assert config.evaluated_by("", "", "unlimited").baseline == temporal.BaselineConfig("unlimited")
     with pytest.raises(ValueError, match=r"--eval\.negatives_file needs --eval file or --eval tgb"):
         config.evaluated_by("", "n.npz", "")
