@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from long_cases import long_but
 
 from hpcgnn import train
 
@@ -61,7 +62,7 @@ def test_results_go_home_where_the_current_folder_cannot_be_written(tmp_path, mo
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID"])
+@pytest.mark.parametrize("variable", long_but(["SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID"], "SLURM_JOB_ID".__eq__))
 def test_a_batch_job_without_data_is_warned(tmp_path, variable):
     """The built-in graph gives a convincing score to a user who forgot the key."""
     small = ["--data.synthetic_events=600", "--train.epochs=1"]

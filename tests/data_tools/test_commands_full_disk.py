@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from convert_sources import random_table, write_text
+from long_cases import long_but
 
 from data_tools.synthesize import main as synthesize
 
@@ -51,9 +52,7 @@ def sources(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", [name if name not in SLOW else pytest.param(name, marks=pytest.mark.long) for name in COMMANDS]
-)
+@pytest.mark.parametrize("name", long_but(COMMANDS, lambda name: name not in SLOW))
 def test_a_file_that_cannot_grow_ends_the_command_in_one_line(sources, name):
     limits = [3_000, 40_000, 130_000, 200_000]
     module, *arguments = COMMANDS[name]

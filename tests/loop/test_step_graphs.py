@@ -15,6 +15,7 @@ import pytest
 import test_graph_training
 import test_temporal_tasks
 import torch
+from long_cases import long_but
 from mpi4py import MPI
 from pretended_device import pretended_device, recording
 from static_runs import (
@@ -48,12 +49,12 @@ from hpcgnn.temporal import session as session_module
 aten = torch.ops.aten
 pytestmark = pytest.mark.serial
 
-MODELS = (
-    "plain", *(pytest.param(case, marks=pytest.mark.long) for case in ("three negatives", "jodie", "mixer")),
-    "tgn of two layers", "window with memory", "pair decoder", pytest.param("dysat", marks=pytest.mark.long),
+MODELS = long_but(
+    ("plain", "three negatives", "jodie", "mixer", "tgn of two layers", "window with memory", "pair decoder", "dysat"),
+    {"plain", "window with memory"}.__contains__,
 )  # fmt: skip
 STATIC = {"sage": {}} | {name: test_graph_training.PLAIN[name] for name in ("gcn", "gat", "residual", "three hops")}
-LABELS = ("node", *(pytest.param(case, marks=pytest.mark.long) for case in ("edge without memory", "numbers")))
+LABELS = long_but(("node", "edge without memory", "numbers"), "node".__eq__)
 
 
 WAITING = {

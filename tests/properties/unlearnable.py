@@ -39,7 +39,9 @@ SAME_ANSWER = {
         "sampling.topology", "sampling.plan_on", "model.aggregator", "model.activation", "model.norm", "baseline.kind",
         "features.storage", "features.cache_policy", "features.wire",
     },
-    "snapshots": {"task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.split_by"},
+    "snapshots": {
+        "task.negative_kind", "sampling.routes", "model.update", "model.norm", "data.split_by", "baseline.kind",
+    },
 }  # fmt: skip
 ALWAYS_SAME = ("train.", "comm.", "output.", "node_embedding.")
 

@@ -44,6 +44,7 @@ def test_a_silent_command_is_ended():
     assert LIMIT <= time.monotonic() - begin < 60
 
 
+@pytest.mark.long
 def test_a_command_that_talks_is_not_however_long_it_takes():
     """On either of its outputs."""
     begin = time.monotonic()
@@ -72,6 +73,7 @@ def test_all_of_a_large_output_arrives():
     assert (code, len(out)) == (0, 60_000)
 
 
+@pytest.mark.long
 def test_what_a_command_started_is_ended(tmp_path):
     """What takes no SIGTERM and what has a session of its own, too."""
     script = (

@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from long_cases import long_but
 from places import REPOSITORY
 
 from hpcgnn import jobs, recipes
@@ -63,7 +64,7 @@ BUILT_IN = {
 }
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
+@pytest.mark.parametrize("kind", long_but(BUILT_IN, "links".__eq__))
 def test_training_needs_no_package_of_an_extra(tmp_path, kind):
     """Making the built-in graph included; importing such a package fails here. Nor does it load the compiler of torch,
     which takes a second, and 90 MB of every rank."""
