@@ -15,9 +15,10 @@ import shutil
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,12 @@ WHOLE_FILE = re.compile(rf"^pytestmark = .*mark\.({'|'.join(ONE_RANK)})\b", re.M
 ROOT = Path(__file__).resolve().parent
 CORE = ROOT / "core.toml"
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def long_but(cases: Iterable[Any], is_short: Callable[[Any], bool]) -> list[Any]:
+    """Mark all cases of a test long but the ones for which ``is_short`` is true, which stand for them in the short
+    suite."""
+    return [case if is_short(case) else pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
-from long_cases import long_but
+from selection import long_but
 
 from hpcgnn import train
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from convert_sources import random_table, write_text
-from long_cases import long_but
+from selection import long_but
 
 from data_tools.synthesize import main as synthesize
 

@@ -15,9 +15,9 @@ import pytest
 import test_graph_training
 import test_temporal_tasks
 import torch
-from long_cases import long_but
 from mpi4py import MPI
 from pretended_device import pretended_device, recording
+from selection import long_but
 from static_runs import (
     make_static_parts,
     open_graph_session,

@@ -10,8 +10,8 @@ import sys
 from types import ModuleType
 
 import pytest
-from long_cases import long_but
 from places import REPOSITORY
+from selection import long_but
 
 from hpcgnn import jobs, recipes
 from hpcgnn.comm.world import CUDA_TORCH

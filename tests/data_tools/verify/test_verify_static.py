@@ -7,9 +7,9 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from long_cases import long_but
 from partition_sets import change_quality, changing_book, each_column, offsets_of, refresh, replace
 from random_graphs import random_static
+from selection import long_but
 
 from data_tools.inspect import main as inspect
 from data_tools.partition.command import partition
