@@ -294,7 +294,7 @@ def test_a_closed_graph_reads_no_memory_that_is_freed(comm, mpi_tmp_path, closes
     session = open_graph_session(comm, parts, static_config(sampling__topology="replicated"))
     graph, held = session.graph, session.graph.partition.edges[0].src
     other = graph.over(session.partition, "all")
-    assert np.shares_memory(graph._shared["uniform", "weight"].partition.edges[0].src, held)
+    assert np.shares_memory(graph._shared["uniform", "weight"]._lists.source, held)
     {"itself": graph, "another": other}[closes].close()
     assert not any(np.shares_memory(held, edges.src) for each in (graph, other) for edges in each.partition.edges)
 
