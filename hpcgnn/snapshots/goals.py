@@ -23,13 +23,13 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
-from hpcgnn.snapshots.moments import moments
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.snapshots.plan import known_values
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
 from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
+from hpcgnn.task.moments import moments
 
 DIFFERENCE = "task.target_difference"
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"

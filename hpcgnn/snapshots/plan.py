@@ -18,8 +18,8 @@ from hpcgnn.graph.directory import permute
 from hpcgnn.graph.partition import FEATURES
 from hpcgnn.native import Random
 from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.moments import moments
 from hpcgnn.snapshots.neighborhood import Boundary, Builder, Neighborhood, reversed_edges
+from hpcgnn.task.moments import moments
 
 FRESH = "fresh"
 REFUSE, LAST = "refuse", "last"

@@ -120,7 +120,7 @@ class InputRows(nn.Module):
             if of_type is not None:
                 mean, deviation = of_type
                 self.register_buffer(f"mean_{kind}", mean)
-                self.register_buffer(f"deviation_{kind}", torch.where(deviation > 0, deviation, 1.0))
+                self.register_buffer(f"deviation_{kind}", deviation)
 
     def standardized(self, kind: int, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of a type, standardized where this is asked for."""

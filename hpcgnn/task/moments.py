@@ -1,4 +1,4 @@
-"""Computes the moments of inputs and targets over the training snapshots, by which runs standardize them."""
+"""Computes the moments of inputs and of targets over the training data, by which runs standardize them."""
 
 from __future__ import annotations
 
