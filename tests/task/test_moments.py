@@ -1,4 +1,4 @@
-"""Moments of columns are those of NumPy over the rows of all ranks; missing numbers are left out, constants scaled by 1."""
+"""Moments of columns are those of NumPy over the rows of all ranks, without missing numbers; constants have 1."""
 
 from __future__ import annotations
 
