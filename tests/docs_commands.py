@@ -31,6 +31,7 @@ NOT_RUN = {
     r"^(bash tests/|mkdocs )": "checks themselves, which .ci/run, tests/nightly.sh and test_docs_site.py run",
     r"^(HPCGNN_\w+=\S+ )*sbatch ": NEEDS_SLURM,
     r"^pip install": "changes the environment that the tests run in: tests/installed.sh has others",
+    r"bench accuracy .*--downloads": "reads what others publish: tests/bench/test_bench_accuracy.py repeats rows",
     r"(data_tools\.|hpcgnn )fetch": "downloads from elsewhere: tests/data_tools/test_fetch.py serves the files itself",
     r"^(apptainer|spack) ": "not installed here: tests compare what they build with pyproject.toml",
     r"^gpmetis": "a program of METIS that PyPI has not",

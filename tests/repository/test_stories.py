@@ -77,14 +77,19 @@ MOST_COMMANDS, MOST_LINES = 5, 15
 
 
 def sources_of(path: Path) -> dict[str, str]:
-    """The source of each test of a file, with its decorators, if a suite of every change runs it."""
+    """The source of each test of a file, with its decorators and the constants that it names, if a suite of every change
+    runs it."""
     text = path.read_text()
-    found = {}
+    found, constants = {}, {}
     for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = ast.unparse(node)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
             if not any("nightly" in mark or "skip" in mark for mark in marks):
-                found[node.name] = "\n".join([*marks, ast.get_source_segment(text, node) or ""])
+                names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+                used = [constants[name] for name in sorted(names & constants.keys())]
+                found[node.name] = "\n".join([*marks, *used, ast.get_source_segment(text, node) or ""])
     return found
 
 
