@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from mpi4py import MPI
+from selection import long_but
 
 import hpcgnn
 from hpcgnn import kinds
@@ -81,7 +82,7 @@ class Counted(MPI.Intracomm):
         super().Free()
 
 
-@pytest.mark.parametrize("ranks_per_machine", [0, 2])
+@pytest.mark.parametrize("ranks_per_machine", long_but([0, 2], (2).__eq__))
 @pytest.mark.parametrize("make_config", [TemporalConfig, SnapshotConfig, StaticConfig])
 def test_a_session_frees_what_it_made(comm, mpi_tmp_path, monkeypatch, make_config, ranks_per_machine):
     """Its own communicators, the nodes' among them, and its world's: a service may open a run every minute."""

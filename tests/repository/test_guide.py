@@ -169,6 +169,7 @@ def build(root: Path) -> None:
 
 
 @pytest.mark.serial
+@pytest.mark.long
 def test_the_guide_leads_to_parts_that_work(tree):
     """All parts of Python in one tree."""
     texts = [text for text in sections().values() if BUILDS not in text]

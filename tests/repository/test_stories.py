@@ -77,8 +77,7 @@ MOST_COMMANDS, MOST_LINES = 5, 15
 
 
 def sources_of(path: Path) -> dict[str, str]:
-    """The source of each test of a file, with its decorators and the constants that it names, if a suite of every change
-    runs it."""
+    """The source of each test of a suite of every change, with its decorators and the constants that it names."""
     text = path.read_text()
     found, constants = {}, {}
     for node in ast.parse(text).body:

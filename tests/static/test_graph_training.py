@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
+from selection import long_but
 from static_runs import (
     APART,
     bare,
@@ -168,7 +169,12 @@ def test_a_graph_of_one_type_gives_one_answer(comm, plain_parts, mpi_tmp_path, c
 
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("kernels", ["host", pytest.param("emulated", marks=pytest.mark.long)], indirect=True)
-@pytest.mark.parametrize("case", ["gcn", "gat", "gatv2", "residual", "narrow copies", "sage", "rgcn", "rgat"])
+@pytest.mark.parametrize(
+    "case",
+    long_but(
+        ["gcn", "gat", "gatv2", "residual", "narrow copies", "sage", "rgcn", "rgat"], ("gat", "rgcn").__contains__
+    ),
+)
 def test_ranks_without_seeds_take_part(comm, mpi_tmp_path, case, kernels):
     """Batches of one seed: other ranks than its own have no row to compute."""
     parts = make_static_parts(comm, plain if case in PLAIN else typed, mpi_tmp_path)

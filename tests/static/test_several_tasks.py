@@ -13,6 +13,7 @@ import torch
 from link_graphs import SETS, pair_split
 from random_graphs import write_graph
 from run_commands import run_caught
+from selection import long_but
 from sklearn.metrics import accuracy_score
 from static_runs import make_static_parts, open_graph_session, open_graph_trainer, static_config, whole_and_stopped
 from test_graph_links import block_pairs, check_blocks, pairs_of, relation_rows, rows_to_hide
@@ -73,13 +74,15 @@ def tasks_config(more=MORE, **changes) -> StaticConfig:
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("changes", [{}, {"eval__exact": True, "train__accumulate_steps": 2, "sampling__prefetch": 0}])
+@pytest.mark.parametrize(
+    "changes", long_but([{"eval__exact": True, "train__accumulate_steps": 2, "sampling__prefetch": 0}, {}], bool)
+)
 def test_several_tasks_give_one_answer(comm, mpi_tmp_path, changes):
     config = tasks_config(**changes)
     run_both(comm, make_static_parts(comm, library, mpi_tmp_path), mpi_tmp_path, config)
 
 
-@pytest.mark.parametrize("topology", ["sharded", "replicated"])
+@pytest.mark.parametrize("topology", long_but(["sharded", "replicated"], "sharded".__eq__))
 def test_a_stopped_run_resumes_exactly(comm, mpi_tmp_path, topology):
     """In the middle of an epoch of each task."""
     parts = make_static_parts(comm, library, mpi_tmp_path)

@@ -144,7 +144,7 @@ def run_measured(arguments: list[str]) -> tuple[subprocess.CompletedProcess, int
 @pytest.mark.parametrize(
     ("name", "write", "allowed", "columns"),
     [
-        ("e.csv.gz", write_bomb, 400, EDGE | {"duplicates": "drop"}),
+        pytest.param("e.csv.gz", write_bomb, 400, EDGE | {"duplicates": "drop"}, marks=pytest.mark.long),
         ("e.ttl", write_book, 600, {"relation": "user.rates.item", "src": "subject", "dst": "object"}),
     ],
 )
