@@ -40,6 +40,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_pages_are_built_whole(site):
     """Lists, tables and blocks of code are such, also where Markdown is stricter than in a repository's browser."""
     pages = sorted(site.glob("*.html"))
@@ -50,12 +51,14 @@ def test_pages_are_built_whole(site):
         assert not odd, f"{page.name}: {odd}"
 
 
+@pytest.mark.long
 def test_every_page_is_in_the_menu(site):
     menu = (site / "first_run.html").read_text()
     pages = [path.stem for path in (REPOSITORY / "docs").glob("*.md")]
     assert [page for page in pages if page != "first_run" and f'href="{page}.html"' not in menu] == []
 
 
+@pytest.mark.long
 def test_pages_need_nothing_from_elsewhere(site):
     """Cluster log-in nodes often see no internet."""
     for page in site.glob("*.html"):
@@ -102,6 +105,7 @@ def test_all_messages_are_listed_by_area(tools):
     assert page.count("\n| ") == len({(m.text, messages.area(m.module)) for m in found}) + page.count("\n## ")
 
 
+@pytest.mark.long
 def test_interface_has_signatures_docstrings_and_source(site, tools):
     """Of every public class and function of its modules, with links between pages."""
     pages = {path.name: path.read_text() for path in (site / "api").glob("*.html")}
@@ -136,6 +140,7 @@ def test_pages_quote_files():
         hooks.on_page_markdown("<!-- file: examples/nowhere.py -->")
 
 
+@pytest.mark.long
 def test_quoted_files_are_shown(site):
     """All files of examples/ stand on some page, except the programs that make the data of tutorials."""
     pages = [path.read_text() for path in (REPOSITORY / "docs").rglob("*.md")]
