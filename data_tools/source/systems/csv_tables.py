@@ -70,13 +70,13 @@ def feature_columns(named: Any, there: list[str], is_assigned: bool) -> Referenc
 
 
 def label_column(table: FileSpec, name: Reference) -> dict[str, Any]:
-    """Describe a column of labels: words and integers are classes, -1 where missing; numbers of which one has a
-    fraction are to be predicted, NaN where missing."""
+    """Describe a column of labels: words are classes, -1 where missing; numbers of which one has a fraction are to be
+    predicted, NaN where missing; integers may be either, NaN where missing."""
     try:
         numbers = any(has_fractions(piece, name) for piece in table.pieces())
     except RowError:
         return {"column": name, "classes": True, "fill": -1}
-    return {"column": name, **({"dtype": "float64", "fill": np.nan} if numbers else {"fill": -1})}
+    return {"column": name, **({"dtype": "float64", "fill": np.nan} if numbers else {})}
 
 
 def has_fractions(file: FileSpec, reference: Reference | None) -> bool:

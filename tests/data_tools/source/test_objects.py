@@ -253,8 +253,8 @@ def test_a_list_of_edges_needs_no_spec(tmp_path):
 
 
 MEMBERS = {
-    "words": ("red", "", "blue", [1, -1, 0], "<i8"), "integers": ("7", "", "5", [7, -1, 5], "<i8"),
-    "numbers": ("7", "", "5.5", [7, np.nan, 5.5], "<f8"),
+    "words": ("red", "", "blue", [1, -1, 0], "<i8"), "integers": ("7", "", "5", [7, np.nan, 5], "<f8"),
+    "numbers": ("7", "", "5.5", [7, np.nan, 5.5], "<f8"), "classes": ("7", "0", "5", [7, 0, 5], "<i8"),
 }  # fmt: skip
 
 
