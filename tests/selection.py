@@ -4,7 +4,8 @@ A test that is skipped for a reason that skips.toml does not have, or for one th
 the run. Tests for other numbers of ranks are deselected, and counted; so are those marked nightly, unless ``-m`` or the
 name of their file asks for them. With ``--once`` every test that knows ranks runs on one of the numbers 1 to 4, which
 its file decides: sessions on all four numbers run each of them once. With ``--short``, of the tests that start ranks or
-need Slurm only those run that core.toml lists, and none that is marked long.
+need Slurm only those run that core.toml lists, none that is marked long, and of one that knows ranks at most MOST_CASES
+cases, which are spread over all its cases.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ else:
 
 # Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
-ONCE, SHORT, LONG, NIGHTLY = "once", "short", "long", "nightly"
+ONCE, SHORT, LONG, CASE, NIGHTLY = "once", "short", "long", "case", "nightly"
+MOST_CASES = 4
 JOBS = ("launcher", "slurm")
 HOMES = (1, 2, 3, 1, 2, 4)  # numbers of ranks, in turns: on two cores, few ranks are done sooner
 SALT = "273"  # of several hundred, this one gives the four numbers of ranks the most even shares of the time
 WHOLE_FILE = re.compile(rf"^pytestmark = .*mark\.({'|'.join(ONE_RANK)})\b", re.MULTILINE)
 ROOT = Path(__file__).resolve().parent
 CORE = ROOT / "core.toml"
+REASONS = {ONCE: "their turn is on another number", SHORT: "not in core.toml", CASE: "other cases of the same test run"}
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -43,6 +46,20 @@ def long_but(cases: Iterable[Any], is_short: Callable[[Any], bool]) -> list[Any]
     """Mark all cases of a test long but the ones for which ``is_short`` is true, which stand for them in the short
     suite."""
     return [case if is_short(case) else pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
+def further_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Cases of tests that know ranks beyond MOST_CASES of a test; those that stay are spread over all its cases."""
+    tests = defaultdict(list)
+    for item in items:
+        if not any(map(item.get_closest_marker, ONE_RANK)):
+            tests[name_of(item).partition("[")[0]].append(item)
+    return [
+        case
+        for cases in tests.values()
+        for place, case in enumerate(cases)
+        if place and place * MOST_CASES // len(cases) == (place - 1) * MOST_CASES // len(cases)
+    ]
 
 
 @dataclass(frozen=True)
@@ -188,6 +205,8 @@ class RankSelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         reasons = {item: self.why_not(item) for item in items}
+        if self.core is not None:
+            reasons |= dict.fromkeys(further_cases(item for item in items if not reasons[item]), CASE)
         whole = not any("::" in argument for argument in config.args)  # files, not single tests of them
         if gone := [name for name in self.unmet if whole and name.partition("::")[0] in self.files]:
             raise pytest.UsageError(f"{CORE.name} lists tests that are not there: {', '.join(sorted(gone))}")
@@ -207,7 +226,7 @@ class RankSelection:
     def pytest_terminal_summary(self, terminalreporter):
         where = "one rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
         for name, count in self.deselected.items():
-            reason = {ONCE: "their turn is on another number", SHORT: "not in core.toml"}.get(name, f"marked {name}")
+            reason = REASONS.get(name, f"marked {name}")
             line = f"{count} tests do not run on {where}: {reason}"
             if name == NIGHTLY:
                 line = f"{count} tests take long and do not run unasked: marked nightly, -m nightly runs them"

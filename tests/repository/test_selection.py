@@ -53,6 +53,15 @@ def test_a_long_test_is_none_of_the_short_suite(core, reason):
     assert selection.RankSelection(1, True, core, lambda _: True).why_not(item) == reason
 
 
+@pytest.mark.parametrize(("count", "kept"), [(1, [0]), (4, [0, 1, 2, 3]), (5, [0, 2, 3, 4]), (9, [0, 3, 5, 7])])
+def test_some_cases_of_a_test_that_knows_ranks_stand_for_all(count, kept):
+    cases = [item_of(f"test_a.py::test_b[{case}]", []) for case in range(count)]
+    alone = [item_of(f"test_a.py::test_c[{case}]", [pytest.mark.serial]) for case in range(count)]
+    left_out = selection.further_cases([*cases, *alone])
+    assert [place for place, case in enumerate(cases) if case not in left_out] == kept
+    assert not any(case in left_out for case in alone)
+
+
 def test_tests_for_more_ranks_than_a_suite_starts_are_left_to_others():
     assert numbers_of(item_of(TESTS / "test_any.py", [pytest.mark.ranks(8)])) == set()
 
