@@ -33,6 +33,7 @@ from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_n
 from data_tools.source.systems.content import FolderContent
 from data_tools.source.systems.csv_tables import read_csv
 from data_tools.source.systems.folders import read_folder
+from data_tools.source.systems.igbh import read_igbh
 from data_tools.source.systems.ogb import MAG, TASKS, read_ogb, with_numbers
 from data_tools.source.systems.ogb_links import negatives_path
 from data_tools.source.systems.relbench import read_relbench
@@ -169,6 +170,7 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
 READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] = {
     "csv-static": read_csv,
     **{task: partial(read_ogb, task) for task in TASKS},
+    "igbh": read_igbh,
     "pyg": read_pyg,
     "relbench": read_relbench,
 }

@@ -3,8 +3,8 @@
 The events look like the JODIE sets: few users and items make most of the events, and a user mostly repeats one of the
 items it touched last. New items come from the user's latent group, and both tastes and popularity drift. Memory is
 bounded by one block of events and the tables per node; the result depends on the arguments alone. With ``--static`` it
-is a static graph instead, see `data_tools.synthetic.static`, with ``--snapshots`` one of snapshots, see
-`data_tools.synthetic.snapshots`.
+is a static graph instead, see `data_tools.synthetic.static`, with ``--igbh`` one of several node types, see
+`data_tools.synthetic.igbh`, with ``--snapshots`` one of snapshots, see `data_tools.synthetic.snapshots`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone
 from data_tools.source.rewrite import create_table
+from data_tools.synthetic.igbh import CLASSES, TINY_NODES, WIDTH, synthesize_igbh
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
 from data_tools.synthetic.snapshots import synthesize_snapshots
 from data_tools.synthetic.static import synthesize_static
@@ -191,7 +192,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = ToolParser("synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
     add_overwrite(parser)
-    parser.add_argument("--features", type=int, help="width of the features (default: events none, nodes 100)")
+    parser.add_argument(
+        "--features", type=int, help="width of the features (default: events none, nodes 100, IGBH 1,024)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of random numbers (default: 1)")
     events = parser.add_argument_group("events")
     events.add_argument("--events", type=int, default=100_000, help="number of events (default: 100,000)")
@@ -205,12 +208,16 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"write a static graph of the R-MAT model instead (default: {','.join(map(str, QUARTERS))})",
     )  # fmt: skip
     static.add_argument(
+        "--igbh", type=int, nargs="?", const=TINY_NODES["paper"], metavar="PAPERS",
+        help="write a static graph with the types and relations of IGB-Heterogeneous instead (default: 100,000 papers)",
+    )  # fmt: skip
+    static.add_argument(
         "--num_nodes", type=int, help="number of nodes (default: 100,000; R-MAT 131,072; snapshots 1,000)"
     )
     static.add_argument(
         "--num_edges", type=int, help="number of edges, counting both directions (default: 20 for each node)"
     )
-    static.add_argument("--classes", type=int, default=47, help="number of classes of the nodes (default: 47)")
+    static.add_argument("--classes", type=int, help="number of classes of the nodes (default: 47, IGBH 2,983)")
     snapshots = parser.add_argument_group("snapshot graph")
     snapshots.add_argument(
         "--snapshots", type=int, help="write a graph with this number of snapshots instead of events"
@@ -234,28 +241,36 @@ def quarters(text: str) -> tuple[float, ...]:
 
 def run_static(args: argparse.Namespace) -> str:
     """Write a static graph with the options of the command line; returns a text about it."""
+    usual_width, usual_classes = (100, 47) if args.igbh is None else (WIDTH, CLASSES)
+    width = usual_width if args.features is None else args.features
+    classes = usual_classes if args.classes is None else args.classes
+    if args.igbh is not None:
+        return synthesize_igbh(args.output, args.igbh, args.seed, width, classes)
     num_nodes = (1 << 17 if args.rmat else 100_000) if args.num_nodes is None else args.num_nodes
     num_edges = 20 * num_nodes if args.num_edges is None else args.num_edges
-    width = 100 if args.features is None else args.features
     if args.rmat:
-        synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, args.classes, args.rmat)
+        synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, classes, args.rmat)
     else:
-        synthesize_static(args.output, num_nodes, num_edges, args.seed, width, args.classes)
-    return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {args.classes} classes"
+        synthesize_static(args.output, num_nodes, num_edges, args.seed, width, classes)
+    return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {classes} classes"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``hpcgnn synthesize --events 10000 out.h5``."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    if (args.static or args.rmat) and args.snapshots is not None:
-        parser.error("--snapshots excludes --static and --rmat")
+    is_static = args.static or args.rmat or args.igbh is not None
+    if is_static and args.snapshots is not None:
+        parser.error("--snapshots excludes --static, --rmat and --igbh")
+    if args.igbh is not None and (args.static or args.rmat or args.num_nodes is not None or args.num_edges is not None):
+        parser.error("--igbh has the number of papers, which decides the other sizes: leave out --static, --rmat, "
+                     "--num_nodes and --num_edges")  # fmt: skip
     refuse_existing(args.output, args.overwrite)
     if args.snapshots is not None:
         num_nodes = 1_000 if args.num_nodes is None else args.num_nodes
         print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))
     else:
-        print(run_static(args) if args.static or args.rmat else run_events(args))
+        print(run_static(args) if is_static else run_events(args))
     return 0
 
 

@@ -43,6 +43,8 @@ class FileSpec:
         comment: Characters; a line that starts with one of them is skipped.
         quote: none: quotes are part of values, which is the default with tabs; not with whitespace.
         encoding: Encoding of text, such as latin-1 or utf-16.
+        dtype: Type of the numbers of a file of format raw.
+        width: How many numbers a row of format raw has; 0: the rows are single numbers.
         source: Where the content comes from, such as a URL or a query, as the graph file and predictions keep it.
     """
 
@@ -58,9 +60,13 @@ class FileSpec:
     comment: str = ""
     quote: Literal[None, "none", '"'] = None
     encoding: str = UTF8
+    dtype: Dtype = "float32"
+    width: int = 0
     source: str = ""
 
     def __post_init__(self):
+        if self.width < 0 or (self.format != "raw" and (self.width or self.dtype != "float32")):
+            raise ValueError("dtype and width: of files of format raw, which have no header; a width is not negative")
         try:
             "".encode(self.encoding)
         except LookupError as error:

@@ -19,6 +19,8 @@ A spec is a YAML file; the presets are just such files::
         comment: "#%"             # lines that start with one of these characters are skipped
         quote: '"'                # none: quotes are part of values, as by default with tabs; not with whitespace
         encoding: latin-1         # of text that is not UTF-8
+        dtype: float32            # of the numbers of a file of format raw, and how many of them a row has; 0: the rows
+        width: 1024               # are single numbers
         source: https://host/e.gz # where the content comes from, as the graph file and predictions keep it
     nodes:                        # the order gives type_id
       - type: user

@@ -194,6 +194,21 @@ def _mag(path: Path) -> None:
         _text(split / f"{name}.csv.gz", [(row,)])
 
 
+def _igbh(path: Path) -> None:
+    """IGB-Heterogeneous without journals and conferences."""
+    counts = {"paper": 8, "author": 9, "institute": 3, "fos": 5}
+    relations = {"cites": ("paper", "paper"), "written_by": ("paper", "author"),
+                 "affiliated_to": ("author", "institute"), "topic": ("paper", "fos")}  # fmt: skip
+    rng = np.random.default_rng(11)
+    for name, count in counts.items():
+        (path / "processed" / name).mkdir(parents=True)
+        np.save(path / "processed" / name / "node_feat.npy", rng.random((count, 4), np.float32))
+    np.save(path / "processed" / "paper" / "node_label_2K.npy", rng.integers(0, 3, 8).astype(np.float32))
+    for name, ends in relations.items():
+        (folder := path / "processed" / f"{ends[0]}__{name}__{ends[1]}").mkdir()
+        np.save(folder / "edge_index.npy", np.stack([rng.integers(0, counts[end], 12) for end in ends], axis=1))
+
+
 def _collab(path: Path) -> None:
     raw, split = path / "raw", path / "split" / "time"
     raw.mkdir(parents=True)
@@ -242,6 +257,7 @@ BEHAVIOR = [(1, 2, 9, "pv", 1511539200), (1, 3, 8, "buy", 1511539300), (4, 2, 9,
 
 SOURCES = {
     "mag/": _mag,
+    "igbh/": _igbh,
     "collab/": _collab,
     "rel-f1/": _relational,
     "reddit_data.npz": _posts,

@@ -192,6 +192,28 @@ class NpyTable(ArraysTable):
         return {"array": open_npy(self.source.path)}
 
 
+class RawTable(ArraysTable):
+    """Numbers without a header, as np.memmap and ndarray.tofile write them: one array, named ``array``, mapped into
+    memory. The layout says the type of the numbers and, where rows are no single numbers, how many a row has."""
+
+    kind = "raw"
+
+    def load(self) -> Mapping[str, np.ndarray]:
+        """Map the array."""
+        dtype, width, size = (
+            np.dtype(self.spec.dtype).newbyteorder("<"),
+            self.spec.width,
+            self.source.path.stat().st_size,
+        )
+        num_rows, rest = divmod(size, dtype.itemsize * max(1, width))
+        if rest:
+            raise ValueError(
+                f"{size:,} bytes are no rows of {max(1, width)} {dtype.name}: it is cut short, or has others"
+            )
+        shape = (num_rows, width) if width else (num_rows,)
+        return {"array": np.memmap(self.source.path, dtype, "r", shape=shape) if size else np.empty(shape, dtype)}
+
+
 class MatlabTable(ArraysTable):
     """A MATLAB file; a sparse matrix X is the arrays X_data, X_row, X_col and X_shape."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from data_tools.source.formats.arrays import IdListsTable, MatlabTable, NpyTable, NpzTable, TensorsTable
+from data_tools.source.formats.arrays import IdListsTable, MatlabTable, NpyTable, NpzTable, RawTable, TensorsTable
 from data_tools.source.formats.arrow_tables import ArrowTable, ParquetTable
 from data_tools.source.formats.selection import pick, select_all
 from data_tools.source.formats.table import Size, Table
@@ -236,6 +236,7 @@ FORMATS: dict[str, Format] = {
     "text": Format(TextTable, "delimited text"),
     "npz": Format(NpzTable, "arrays by name", (".npz",), in_archives=False),
     "npy": Format(NpyTable, "one array with the name array", (".npy",), in_archives=False),
+    "raw": Format(RawTable, "numbers without a header, one array with the name array", in_archives=False),
     "parquet": Format(ParquetTable, "columns by name", (".parquet",), in_archives=False),
     "arrow": Format(ArrowTable, "Arrow IPC, Feather: columns by name", (".feather", ".arrow"), in_archives=False),
     "mat": Format(MatlabTable, "arrays of MATLAB files up to v7, by name", (".mat",), in_archives=False),

@@ -44,6 +44,10 @@ def write_npz(path):
     np.savez_compressed(path, edges=np.zeros((NUM_ROWS, 2), np.int64))
 
 
+def write_raw(path):
+    ends().tofile(path)
+
+
 def write_mat(path):
     scipy_io = pytest.importorskip("scipy.io")
     scipy_io.savemat(path, {"edges": ends()}, do_compression=True)
@@ -90,6 +94,7 @@ def write_folder(path):
 ARRAY = {"src": "edges[:,0]", "dst": "edges[:,1]"}
 SOURCES = {
     "e.npz": (write_npz, ARRAY, {}),
+    "e.raw": (write_raw, {"src": "array[:,0]", "dst": "array[:,1]"}, {"format": "raw", "dtype": "int64", "width": 2}),
     "e.mat": (write_mat, ARRAY, {}),
     "e.pt": (write_pt, ARRAY, {}),
     "e.csv.gz": (write_gz, {"src": "u", "dst": "i"}, {}),
