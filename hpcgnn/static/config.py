@@ -31,7 +31,7 @@ from hpcgnn.loop.settings import (
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, ConvolutionPart
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaselineConfig
 from hpcgnn.task.config import TaskConfig
@@ -239,6 +239,8 @@ class GraphModelConfig:
             one.
         linear_skip: Add a product of a node's own row to the output of each layer, before norm and activation. In place
             of residual.
+        linear_output: Compute the outputs by a linear layer from rows of the last layer, whose width is then hidden,
+            with heads side by side. Without it, the last layer computes the outputs itself.
         feed_forward: Width of a two-layer network in every block, in units of hidden; 0: none. Needs residual.
         initial_ratio: Share of a node's first row in the sums of every layer; gcn2 only.
         identity_decay: Weight of the matrices of the layers: beta is log(identity_decay / layer + 1), with layers
@@ -266,6 +268,7 @@ class GraphModelConfig:
     norm: Annotated[str, NORMS] = "none"
     residual: bool = False
     linear_skip: bool = False
+    linear_output: bool = False
     feed_forward: int = 0
     initial_ratio: float = 0.1
     identity_decay: float = 0.5
@@ -303,10 +306,13 @@ class GraphModelConfig:
                 raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
         if min(self.bases, self.feed_forward) < 0:
             raise ValueError("model.bases and model.feed_forward must be at least 0")
-        self._check_kind()
-
-    def _check_kind(self) -> None:
         part = CONVOLUTIONS[self.kind]
+        if self.linear_output and (self.residual or bare or part.keeps_first or part.averages or part.over_all):
+            what = "model.residual has a linear output" if self.residual else f"model.kind {self.kind} has an output"
+            raise ValueError(f"{what} of its own: leave out model.linear_output")
+        self._check_kind(part)
+
+    def _check_kind(self, part: ConvolutionPart) -> None:
         if part.attends and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
         between = {

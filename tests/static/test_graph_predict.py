@@ -145,6 +145,14 @@ def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
     np.testing.assert_allclose(found.columns["embedding"], rows, rtol=1e-9, atol=1e-12)
 
 
+def test_a_linear_output_takes_the_embeddings(comm, mpi_tmp_path):
+    config = static_config(model__kind="rgat", model__linear_output=True, model__dropout=0.0)
+    session = open_graph_session(comm, make_static_parts(comm, typed, mpi_tmp_path), config)
+    found, output = predict_nodes(session, True), session.model.output
+    logits = found.columns["embedding"] @ output.weight.detach().numpy().T + output.bias.detach().numpy()
+    assert np.array_equal(found.columns["class"], logits.argmax(1))
+
+
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_nodes_of_a_file(comm, mpi_tmp_path, embeddings):
     """The rows of all nodes' answers that the file names, in its order, repeated where it repeats them."""

@@ -647,6 +647,7 @@ NORMS = {"none": RowPart(nn.Identity, "no normalization"), "layer": RowPart(nn.L
 ACTIVATIONS = {
     "relu": RowPart(nn.ReLU, "max(x, 0)"),
     "gelu": RowPart(nn.GELU, "x times the normal distribution function of x"),
+    "leaky_relu": RowPart(nn.LeakyReLU, "x, or 0.01 x below 0"),
     "elu": RowPart(nn.ELU, "x, or exp(x) - 1 below 0"),
     "none": RowPart(nn.Identity, "no activation"),
 }

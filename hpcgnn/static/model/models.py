@@ -247,16 +247,16 @@ class AveragedModel(GraphModel):
 
 
 class LayeredModel(GraphModel):
-    """Convolutions with norm, activation and dropout between them; the last one gives the outputs. With linear skips, a
-    product of the own row, by node type, is added to the output of a convolution."""
+    """Convolutions with norm, activation and dropout between them; the last one gives the outputs, or rows for a linear
+    output. With linear skips, a product of the own row, by node type, is added to the output of a convolution."""
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
         self.input = InputRows(sizes, config.row_width, always=False)
-        widths = [self.input.width, *[config.hidden] * (config.layers - 1), sizes.outputs]
-        last = config.layers - 1
+        last, has_output = config.layers - 1, config.linear_output
+        widths = [self.input.width, *[config.hidden] * last, config.hidden if has_output else sizes.outputs]
         self.layers = nn.ModuleList(
-            make_convolution(config, sizes, before, after, concat=number < last, takes_inputs=number == 0)
+            make_convolution(config, sizes, before, after, number < last or has_output, takes_inputs=number == 0)
             for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
         self.skips = nn.ModuleList(
@@ -264,7 +264,8 @@ class LayeredModel(GraphModel):
             for before, after in itertools.pairwise(widths if config.linear_skip else [])
         )
         self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(last))
-        self.embedding_hops = last  # the last layer makes outputs of them
+        self.output = nn.Linear(config.hidden, sizes.outputs) if has_output else None
+        self.embedding_hops = config.layers if has_output else last  # else the last layer makes outputs of them
         self.rectify = config.activation == "relu" and config.norm == "none" and not config.linear_skip
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
@@ -282,6 +283,9 @@ class LayeredModel(GraphModel):
         if self.skips:
             out = out + self.skips[number](block, rows)
         return out if last or self.rectify else self.activation(self.norms[number](out))
+
+    def last(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self.output is None else linear(rows, self.output.weight, self.output.bias)
 
 
 class MixedModel(GraphModel):

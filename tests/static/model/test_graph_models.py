@@ -8,9 +8,10 @@ import torch
 from graph_batches import input_rows, random_graph, sample_batch
 from layer_checks import assert_alike, gradients
 
+from hpcgnn import native
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
-from hpcgnn.static.model.convolutions import SageConv, aggregate
+from hpcgnn.static.model.convolutions import ACTIVATIONS, SageConv, aggregate
 from hpcgnn.static.model.models import GraphSizes, make_model
 
 pytestmark = pytest.mark.serial
@@ -35,6 +36,8 @@ def configs():
     found = [(typed, config_of(kind=kind, **keys)) for typed, kind in kinds for keys in variants]
     found += [(typed, config_of(kind="sage", aggregator=how)) for typed in (False, True) for how in ("sum", "max")]
     found += [(True, config_of(kind="rgcn", bases=2)), (True, config_of(kind="rgcn", low_memory=True))]
+    found += [(typed, config_of(kind=kind, linear_output=True, activation="leaky_relu"))
+              for typed, kind in ((False, "gat"), (True, "rgat"))]  # fmt: skip
     found += [(True, config_of(kind="rgat", bases=3)), (True, config_of(kind="rgcn", aggregator="max"))]
     return found
 
@@ -286,6 +289,29 @@ def test_rgat_of_one_relation_is_gat():
     assert_alike(rgat(batch, [table]), gat(batch, [table]), 1e-10)
 
 
+def test_attention_of_products_is_that_of_sums(monkeypatch):
+    """Devices multiply the rows of sources, and the CPU weighed sums, where they are fewer."""
+    case = graph, model, _ = make_case(True, config_of(kind="rgat", bases=3))
+    found = run(case, seeds := seeds_of(graph, 9, np.random.default_rng(2)))
+    monkeypatch.setattr(native, "can_sum_first", lambda rows: False)
+    expected, parameters = run(case, seeds), list(model.parameters())
+    ours, theirs = (gradients(torch.cat(outputs), parameters) for outputs in (found, expected))
+    assert_alike([*found, *ours], [*expected, *theirs], 1e-10)
+
+
+def test_a_linear_output_follows_the_last_layer():
+    graph, model, tables = make_case(True, config_of(linear_output=True, activation="leaky_relu"))
+    batch = sample_batch(graph, seeds_of(graph, 6, np.random.default_rng(0)), [3, 2])
+    rows = model.first(batch, input_rows(graph, batch, tables))
+    for number, block in enumerate(batch.blocks):
+        rows = model.step(number, batch, block, rows)
+    assert (rows.shape[1], (rows < 0).any()) == (8, True)  # nothing is done to rows of the last layer
+    expected = rows @ model.output.weight.t() + model.output.bias
+    assert_alike([torch.cat(model(batch, input_rows(graph, batch, tables)))], [expected], 1e-12)
+    assert model.embedding_hops == 2
+    assert ACTIVATIONS["leaky_relu"].make()(torch.tensor([-1.0, 2.0])).tolist() == pytest.approx([-0.01, 2.0])
+
+
 def test_weighted_mean_and_sum():
     rows, weight = torch.randn(3, 4).double(), torch.tensor([1.0, 3.0, 2.0]).double()
     block = Block((Adjacency(0, 0, 0, torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), weight=weight),), (3,), (3,))
@@ -341,6 +367,8 @@ def test_dropout_follows_training_step_and_probability():
      ({"kind": "rgat", "bases": 2, "basis_rows": True}, "basis_rows"),
      ({"residual": True, "linear_skip": True}, "linear_skip does not go with model.residual"),
      ({"kind": "none", "layers": 0, "linear_skip": True}, "linear_skip does not go with model.kind none"),
+     ({"residual": True, "linear_output": True}, "model.residual has a linear output of its own"),
+     ({"kind": "gcn2", "linear_output": True}, "gcn2 has an output of its own: leave out model.linear_output"),
      ({"kind": "gcn2", "linear_skip": True}, "gcn2 has its own residual"),
      ({"kind": "lightgcn", "linear_skip": True}, "nothing between its layers: leave out model.linear_skip")],
 )  # fmt: skip
