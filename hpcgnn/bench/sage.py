@@ -4,7 +4,7 @@ Options are the options of `hpcgnn train --kind static`; without a data path it 
 first step warms up. The default is GraphSAGE with 3 layers, hidden width 256 and 1,024 seeds; any model works. Steps
 are planned one by one, so that stages are apart. With `--sampling.prefetch` above 0 they are planned ahead, as in
 training; the stage "plan" is then the time that a step waits. `--peer pyg` adds the time of PyTorch Geometric, on one
-rank.
+rank: of steps of GraphSAGE, or, with `--model.kind rgat`, of forward and backward passes on the same batches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from hpcgnn import config as configuration
 from hpcgnn.bench import command, peer_pyg_sage
 from hpcgnn.bench.command import TimingOptions
+from hpcgnn.bench.peers import pyg_rgat
 from hpcgnn.comm.world import World
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
@@ -30,6 +31,7 @@ from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
+RGAT = "rgat"  # the model.kind that is compared with layers of PyG itself
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 
 
@@ -63,7 +65,7 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
     if config.train.full_graph:
         raise ValueError("train.full_graph: the benchmark times steps of mini-batches; leave it out")
     if options.peer == "pyg":
-        peer_pyg_sage.check_installed()
+        (pyg_rgat if config.model.kind == RGAT else peer_pyg_sage).check_installed()
     return config, options
 
 
@@ -78,7 +80,9 @@ def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: W
         steps = list(itertools.islice(_steps(session, trainer), options.count + 1))[1:]
         held = command.proportional_memory(world) - before
     result = _summary(session, steps) | {"memory_of_all_ranks_mib": held}
-    if options.peer == "pyg":
+    if options.peer == "pyg" and config.model.kind == RGAT:
+        result |= pyg_rgat.compare(session, options.count)
+    elif options.peer == "pyg":
         result["pyg_step_seconds"] = peer_pyg_sage.step_seconds(session)
     return result
 
@@ -179,4 +183,11 @@ def table(result: dict) -> str:
     if "pyg_step_seconds" in result:
         seconds = result["pyg_step_seconds"]
         lines.append(f"PyG, such steps with as many threads: {seconds:.2f} s, {seconds / total:.1f} times as long")
+    if "pyg_compute_seconds" in result:
+        for name in ("compute_cpu_seconds", "compute_seconds"):
+            ours, theirs = result[name], result[f"pyg_{name}"]
+            what = "CPU time" if "cpu" in name else "seconds"
+            lines.append(
+                f"forward and backward, {what}: {ours:.2f}, PyG {theirs:.2f}, {theirs / ours:.1f} times as much"
+            )
     return "\n".join(lines)

@@ -6,12 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 import two_machines
 from faults import machine
 from run_commands import run
 from static_runs import APART, make_static_parts, open_graph_session, plain, static_config
 
+from data_tools.synthetic.igbh import synthesize_igbh
 from hpcgnn.bench import peer_pyg_sage
+from hpcgnn.bench.peers import pyg_rgat
 from hpcgnn.bench.sage import TimingOptions, measure, table
 from hpcgnn.comm.world import CommConfig, World
 
@@ -91,3 +94,34 @@ def test_a_peer_is_timed_on_graphs_of_fewer_batches_than_steps(comm, tmp_path, m
     seconds = peer_pyg_sage.step_seconds(session)
     session.close()
     assert (np.isfinite(seconds), seconds > 0, next(epochs)) == (True, True, peer_pyg_sage.STEPS + 1)
+
+
+RGAT = {"model__kind": "rgat", "train__precision": "float32", "model__hidden": 8, "model__heads": 2}
+
+
+def papers(path):
+    synthesize_igbh(path, 100, seed=1, width=6, num_classes=4)
+    return path
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "changes", [{"model__self_loop": False, "model__linear_output": True}, {"model__dropout": 0.5}]
+)
+def test_rgat_is_compared_with_layers_of_the_same_outputs(comm, tmp_path, changes):
+    pytest.importorskip("torch_geometric")
+    session = open_graph_session(comm, make_static_parts(comm, papers, tmp_path), static_config(**RGAT | changes))
+    seconds = pyg_rgat.compare(session, 2)
+    assert list(seconds) == [f"{who}compute_{what}seconds" for who in ("", "pyg_") for what in ("cpu_", "")]
+    assert min(seconds.values()) > 0
+    session.close()
+
+
+@pytest.mark.serial
+def test_other_outputs_are_noticed(comm, tmp_path, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    session = open_graph_session(comm, make_static_parts(comm, papers, tmp_path), static_config(**RGAT))
+    monkeypatch.setattr(session.model, "activation", torch.nn.Identity())
+    with pytest.raises(ValueError, match="outputs differ by"):
+        pyg_rgat.compare(session, 1)
+    session.close()

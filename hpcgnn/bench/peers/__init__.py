@@ -1,0 +1,1 @@
+"""Models of other systems, with the weights of ours, on the same batches."""
