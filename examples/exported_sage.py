@@ -24,6 +24,8 @@ COMPUTED = {
     "model.norm": "none",
     "model.residual": False,
     "model.linear_skip": False,
+    "model.input_layer": False,
+    "model.output_layer": "none",
     "model.edge_features": False,
     "model.edge_weights": False,
     "features.normalize": False,

@@ -18,9 +18,9 @@ from hpcgnn.graph.embeddings import SparseEmbedding
 from hpcgnn.graph.saved_rows import NodeRowStore, SavedRows
 from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
+from hpcgnn.nn.batch_norm import norms_of
 from hpcgnn.snapshots.config import SnapshotSamplingConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
-from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Neighbors, SequenceModel, Snapshot, State
 from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
@@ -121,7 +121,7 @@ class SnapshotTask(Task):
         self._stale = StaleRows(self._sampling.halo_staleness) if self._sampling.halo_staleness else None
         self._smoothed: dict[int, dict] = {}
         self._counts = tuple(channel.everyone(torch.tensor([len(rows.identity)])).tolist())
-        self._norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+        self._norms = norms_of(model)
 
     def train(self, plan: SnapshotPlan) -> torch.Tensor:
         """Collective. Form the gradients of one step; returns this rank's part of the loss."""
@@ -135,7 +135,7 @@ class SnapshotTask(Task):
             tied = sum((0 * token for token in tokens), chain.tie(loss))
             if tied.requires_grad:
                 tied.backward()
-        for norm in self._norms:  # in the order of the modules, the same in all groups: their sum is collective
+        for norm in self._norms:  # in one order in all groups: their sum is collective
             norm.settle(None if self._relay is None else self._relay.sum)
         if learned is not None:
             assert self._rows.learned is not None

@@ -31,7 +31,7 @@ from hpcgnn.loop.settings import (
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, ConvolutionPart
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaselineConfig
 from hpcgnn.task.config import TaskConfig
@@ -235,12 +235,14 @@ class GraphModelConfig:
             that a score is made of.
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
+        input_layer: Add a linear layer before the first layer, with dropout and without activation.
+        output_layer: Linear layer that makes the outputs from rows of the last layer: "none": the last layer makes the
+            outputs itself; "linear": the last layer has width hidden, with heads side by side; "activated": it has
+            norm, activation and dropout, too.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
             one.
         linear_skip: Add a product of a node's own row to the output of each layer, before norm and activation. In place
             of residual.
-        linear_output: Compute the outputs by a linear layer from rows of the last layer, whose width is then hidden,
-            with heads side by side. Without it, the last layer computes the outputs itself.
         feed_forward: Width of a two-layer network in every block, in units of hidden; 0: none. Needs residual.
         initial_ratio: Share of a node's first row in the sums of every layer; gcn2 only.
         identity_decay: Weight of the matrices of the layers: beta is log(identity_decay / layer + 1), with layers
@@ -266,9 +268,10 @@ class GraphModelConfig:
     edge_features: bool = False
     activation: Annotated[str, ACTIVATIONS] = "relu"
     norm: Annotated[str, NORMS] = "none"
+    input_layer: bool = False
+    output_layer: Literal["none", "linear", "activated"] = "none"
     residual: bool = False
     linear_skip: bool = False
-    linear_output: bool = False
     feed_forward: int = 0
     initial_ratio: float = 0.1
     identity_decay: float = 0.5
@@ -306,13 +309,23 @@ class GraphModelConfig:
                 raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
         if min(self.bases, self.feed_forward) < 0:
             raise ValueError("model.bases and model.feed_forward must be at least 0")
-        part = CONVOLUTIONS[self.kind]
-        if self.linear_output and (self.residual or bare or part.keeps_first or part.averages or part.over_all):
-            what = "model.residual has a linear output" if self.residual else f"model.kind {self.kind} has an output"
-            raise ValueError(f"{what} of its own: leave out model.linear_output")
-        self._check_kind(part)
+        self._check_kind()
+        self._check_chain()
 
-    def _check_kind(self, part: ConvolutionPart) -> None:
+    def _check_chain(self) -> None:
+        """Raise ValueError for parts around the layers of a model that has other ones there."""
+        part = CONVOLUTIONS[self.kind]
+        around = {
+            f"norm {self.norm}": NORMS[self.norm].over_all, "input_layer": self.input_layer,
+            "output_layer": self.output_layer != "none",
+        }  # fmt: skip
+        has_others = part.averages or part.keeps_first or part.over_all or part.make is None
+        if (self.residual or has_others) and (used := _used({f"model.{name}": on for name, on in around.items()})):
+            other = "model.residual" if self.residual else f"model.kind {self.kind}"
+            raise ValueError(f"{used} does not go with {other}, which has other parts there: leave one out")
+
+    def _check_kind(self) -> None:
+        part = CONVOLUTIONS[self.kind]
         if part.attends and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
         between = {
@@ -323,11 +336,13 @@ class GraphModelConfig:
             raise ValueError(f"model.kind {self.kind} has nothing between its layers: leave out {used}")
         if self.bases and not part.shares_bases:
             raise ValueError(f"model.bases shares the matrices of relations, model.kind is {self.kind}: use bases 0")
-        if self.basis_rows and (not part.make_basis or self.bases == 0 or self.residual or self.layers < 2):
+        own_ends = self.residual or self.input_layer
+        if self.basis_rows and (not part.make_basis or self.bases == 0 or own_ends or self.layers < 2):
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.make_basis)
             raise ValueError(
                 "model.basis_rows puts the bases of the first of several layers into the nodes' rows: it needs "
-                f"model.kind {kinds}, model.bases above 0, at least 2 model.layers and no model.residual"
+                f"model.kind {kinds}, model.bases above 0, at least 2 model.layers, no model.residual and no "
+                "model.input_layer"
             )
         if self.edge_weights and not (self.class_path or (part.weighs and self.aggregator != "max")):
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.weighs)
@@ -806,15 +821,8 @@ class StaticConfig(Sections):
             )
         if self.train.full_graph:
             _check_full_graph(self)
-        elif not self.model.class_path and self.model.layers != len(self.sampling.fanouts):
-            raise ValueError(
-                f"sampling.fanouts {self.sampling.fanouts} needs one number a layer, and model.layers is "
-                f"{self.model.layers}"
-            )
-        if CONVOLUTIONS[self.model.kind].over_all and not (self.train.full_graph or self.model.class_path):
-            raise ValueError(
-                f"model.kind {self.model.kind} weighs relations by means over all nodes: set train.full_graph true"
-            )
+        elif not self.model.class_path:
+            _check_mini_batches(self)
         if self.task.further:
             _check_tasks(self, tasks)
         if self.baseline.kind:
@@ -1037,6 +1045,17 @@ def _check_times(config: StaticConfig) -> None:
             f"sampling.time_column: every seed has its own time, at which its neighbors are drawn: leave out {used}, "
             "or sampling.time_column"
         )
+
+
+def _check_mini_batches(config: StaticConfig) -> None:
+    """Raise ValueError for built-in models that mini-batches do not train."""
+    model, fanouts = config.model, config.sampling.fanouts
+    if model.layers != len(fanouts):
+        raise ValueError(f"sampling.fanouts {fanouts} needs one number a layer, and model.layers is {model.layers}")
+    if CONVOLUTIONS[model.kind].over_all:
+        raise ValueError(f"model.kind {model.kind} weighs relations by means over all nodes: set train.full_graph true")
+    if NORMS[model.norm].over_all:
+        raise ValueError(f"model.norm {model.norm} takes means over all nodes: set train.full_graph true, or use layer")
 
 
 def _check_full_graph(config: StaticConfig) -> None:

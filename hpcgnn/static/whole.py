@@ -28,6 +28,7 @@ from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Task
 from hpcgnn.native.random import StepKey
+from hpcgnn.nn.batch_norm import norms_of
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import GraphPlan, block_on
@@ -212,6 +213,7 @@ class FullGraphPass:
     ):  # fmt: skip
         self.model, self.graph, self.features, self._embeddings = model, graph, features, embeddings
         self._seed, self._channel, self._timers, self._overlap = seed, channel, timers, overlap
+        self._norms = norms_of(model)
 
     def forward(self, plan: Any) -> tuple[torch.Tensor, HaloChain, dict[int, torch.Tensor]]:
         """Collective. Compute the stacked outputs [n, C] of the own nodes for a step. Returns the chain to tie the loss
@@ -224,7 +226,10 @@ class FullGraphPass:
         return self.model.last(self._run(learned, key, chain, self.model.num_hops)), chain, learned
 
     def move(self, learned: dict[int, torch.Tensor]) -> None:
-        """Move the learnable embeddings by the gradients that ``forward`` and the backward pass left."""
+        """Move the learnable embeddings by the gradients that ``forward`` and the backward pass left, and the running
+        statistics of batch normalization by what ``forward`` found."""
+        for norm in self._norms:
+            norm.settle()
         for kind, rows in learned.items():
             self._embeddings.tables[kind].move(torch.zeros_like(rows) if rows.grad is None else rows.grad)
 
@@ -264,16 +269,17 @@ class FullGraphPass:
                 remote = functional.pad(remote_nodes[0], (0, rows.shape[1] - remote_nodes[0].shape[1]))
                 pieces.append(step(number, outer, graph.outer.block, graph.outer_sources(rows, remote)))
             rows = graph.join(*pieces) if len(pieces) == 2 else pieces[0]
-            if getattr(self.model, "mixes", False):
-                rows = self._mix(number, rows, chain)
+            if isinstance(self.model, GraphModel) and self.model.mixes(number):
+                rows = self._mix(number, inner, rows, chain)
         return rows
 
-    def _mix(self, number: int, rows: torch.Tensor, chain: HaloChain) -> torch.Tensor:
-        """Collective. Complete the stacked rows of the own nodes that a layer made by the sums over all nodes."""
+    def _mix(self, number: int, inner: Batch, rows: torch.Tensor, chain: HaloChain) -> torch.Tensor:
+        """Collective. Complete the stacked rows of the own nodes that a layer made by the summaries of all ranks. All
+        own nodes are sources of the inner batch, in this order."""
         counts = [sum(of_type) for of_type in self.graph.counts]
-        sums = self.model.sums(number, rows, counts)
-        everyone = chain.finish(chain.start(Everyone(self._channel, len(sums), sums.device), sums))
-        return self.model.mixed(number, rows, counts, everyone.view(-1, *sums.shape).sum(0))
+        own = self.model.summary(number, rows, counts)
+        everyone = chain.finish(chain.start(Everyone(self._channel, len(own), own.device), own))
+        return self.model.mixed(number, inner, rows, counts, everyone.view(-1, *own.shape))
 
     def _inputs(self, batch: Batch, half: Half, learned: dict[int, torch.Tensor]) -> Rows:
         """Form the source rows of a half's first layer; learned: by type, embeddings of own nodes, and of remote nodes

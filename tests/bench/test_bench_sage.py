@@ -106,7 +106,7 @@ def papers(path):
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    "changes", [{"model__self_loop": False, "model__linear_output": True}, {"model__dropout": 0.5}]
+    "changes", [{"model__self_loop": False, "model__output_layer": "linear"}, {"model__dropout": 0.5}]
 )
 def test_rgat_is_compared_with_layers_of_the_same_outputs(comm, tmp_path, changes):
     pytest.importorskip("torch_geometric")

@@ -12,7 +12,8 @@ from hpcgnn.comm.halo import HaloChain, RankRows
 from hpcgnn.loop import checkpoint
 from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.session import split_metrics
-from hpcgnn.snapshots.model.batch_norm import MOMENTUM, BatchNorm
+from hpcgnn.nn.batch_norm import MOMENTUM
+from hpcgnn.snapshots.model.batch_norm import BatchNorm
 from hpcgnn.snapshots.model.frame import Frame, Snapshot
 
 NODES, WIDTH = 11, 3

@@ -98,7 +98,7 @@ TYPED = {
     "simple_hgn": {"model__kind": "simple_hgn", "model__activation": "elu"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "linear skips": {"model__linear_skip": True},
-    "linear output": {"model__kind": "rgat", "model__linear_output": True},
+    "linear output": {"model__kind": "rgat", "model__output_layer": "linear"},
     "residual rgat": {"model__kind": "rgat", "model__residual": True, "model__norm": "layer"},
     "embeddings of all": {"node_embedding__types": ["paper", "author"], "node_embedding__optimizer": "adagrad"},
 }

@@ -146,7 +146,7 @@ def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
 
 
 def test_a_linear_output_takes_the_embeddings(comm, mpi_tmp_path):
-    config = static_config(model__kind="rgat", model__linear_output=True, model__dropout=0.0)
+    config = static_config(model__kind="rgat", model__output_layer="linear", model__dropout=0.0)
     session = open_graph_session(comm, make_static_parts(comm, typed, mpi_tmp_path), config)
     found, output = predict_nodes(session, True), session.model.output
     logits = found.columns["embedding"] @ output.weight.detach().numpy().T + output.bias.detach().numpy()

@@ -24,6 +24,7 @@ from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
+from hpcgnn.nn.batch_norm import BatchNormBase, merged_moments, own_moments
 from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of, singles
 from hpcgnn.static.model.typed_attention import HanConv, HgtConv, SimpleHgnConv, gathered
 
@@ -694,12 +695,36 @@ CONVOLUTIONS = {
 
 @dataclass(frozen=True)
 class RowPart(Part):
-    """An operation on single rows. make: makes a norm from the rows' width, or an activation without arguments."""
+    """An operation on rows. make: makes a norm from the rows' width, or an activation without arguments. over_all: the
+    rows of all nodes take part in training."""
 
     make: Callable[..., nn.Module]
+    over_all: bool = False
 
 
-NORMS = {"none": RowPart(nn.Identity, "no normalization"), "layer": RowPart(nn.LayerNorm, "layer normalization")}
+class BatchNorm(BatchNormBase):
+    """Batch normalization by the mean and the variance of the rows of all nodes, of all types together."""
+
+    def forward(self, rows: torch.Tensor, summaries: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalize rows [n, H] of this rank's nodes. summaries [R, 3, H]: ``summary`` of every rank, in training."""
+        if summaries is None:
+            return self.scaled(rows)
+        counts = summaries[:, 0, 0].detach()
+        correction = counts.sum() / (counts.sum() - 1).clamp(min=1)
+        moments = merged_moments(summaries[:, 1:], counts)
+        return self.normalized(rows.unsqueeze(1), moments, correction, [1]).squeeze(1)
+
+    @staticmethod
+    def summary(rows: torch.Tensor) -> torch.Tensor:
+        """Compute the number, the mean and the variance of this rank's rows [n, H]: [3, H]."""
+        return torch.cat([rows.new_full((1, rows.shape[1]), len(rows)), own_moments(rows.unsqueeze(1))])
+
+
+NORMS = {
+    "none": RowPart(nn.Identity, "no normalization"),
+    "layer": RowPart(nn.LayerNorm, "layer normalization"),
+    "batch": RowPart(BatchNorm, "batch normalization over all nodes, with train.full_graph", over_all=True),
+}
 ACTIVATIONS = {
     "relu": RowPart(nn.ReLU, "max(x, 0)"),
     "gelu": RowPart(nn.GELU, "x times the normal distribution function of x"),

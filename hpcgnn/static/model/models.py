@@ -2,7 +2,7 @@
 
 A model takes a Batch and the input rows of its innermost nodes, by node type, and returns rows of the seeds, by type.
 The rows of a node depend on its neighborhood alone: dropout is keyed by layer, step, flat row id and column, norms are
-per row. config: the section ``model`` of the run file.
+per row. Batch normalization, in training, is of all nodes. config: the section ``model`` of the run file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.native.workspace import empty_rows
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, OwnRows
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, BatchNorm, LayerShape, OwnRows
 from hpcgnn.static.model.edge_index import joined_form
 
 
@@ -150,12 +150,11 @@ class GraphModel(nn.Module):
     training and exact inference call these one by one; a row of their results does not depend on the other rows
     present. A model of labels that has embeddings of nodes sets ``embedding_hops``, the number of steps after which its
     rows are the embeddings. sent_columns: number of columns, the first ones, that a step reads of rows of neighbors;
-    None: all. mixes: after each step, ``mixed`` completes the rows by the ``sums`` over all nodes."""
+    None: all. After a step that ``mixes``, ``mixed`` completes the rows by the ``summary`` of each rank's."""
 
     input: InputRows
     decoder: Any
     sent_columns: int | None = None
-    mixes = False
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__()
@@ -166,6 +165,10 @@ class GraphModel(nn.Module):
     def num_hops(self) -> int:
         """Blocks that a batch must have."""
         return self.config.layers
+
+    def mixes(self, number: int) -> bool:
+        """Whether the rows of step ``number`` depend on all nodes."""
+        return False
 
     def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
         """Compute outputs by type [num_dst of the last block, outputs] from inputs by type [num_src, F]."""
@@ -179,8 +182,8 @@ class GraphModel(nn.Module):
         rows: Any = self.first(batch, inputs)
         for number, block in enumerate(batch.blocks):
             rows = self.step(number, batch, block, rows)
-            if self.mixes:
-                rows = self.mixed(number, rows, block.num_dst, self.sums(number, rows, block.num_dst))
+            if self.mixes(number):
+                rows = self.mixed(number, batch, rows, block.num_dst, self.summary(number, rows, block.num_dst)[None])
         return list(self.last(rows).split(batch.blocks[-1].num_dst))
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
@@ -192,12 +195,15 @@ class GraphModel(nn.Module):
         sources."""
         raise NotImplementedError
 
-    def sums(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Sum over the rows [D, .] that step ``number`` made of nodes, ``counts`` of each type: [T, .]."""
+    def summary(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Summarize the rows [D, .] that step ``number`` made of this rank's nodes, ``counts`` of each type: [M, .]."""
         raise NotImplementedError
 
-    def mixed(self, number: int, rows: torch.Tensor, counts: Sequence[int], total: torch.Tensor) -> torch.Tensor:
-        """Complete the rows of step ``number`` by the sums over all nodes [T, .]."""
+    def mixed(
+        self, number: int, batch: Batch, rows: torch.Tensor, counts: Sequence[int], summaries: torch.Tensor
+    ) -> torch.Tensor:
+        """Complete the rows [D, .] of step ``number`` by the summaries of all ranks [R, M, .]. The nodes are the first
+        ones of each type in the batch."""
         raise NotImplementedError
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:
@@ -253,51 +259,87 @@ class AveragedModel(GraphModel):
 
 
 class LayeredModel(GraphModel):
-    """Convolutions with norm, activation and dropout between them; the last one gives the outputs, or rows for a linear
-    output. With linear skips, a product of the own row, by node type, is added to the output of a convolution."""
+    """Convolutions with norm, activation and dropout between them; the last one gives the outputs, unless an output
+    product follows. With linear skips, a product of the own row, by node type, is added to the output of a convolution.
+    Dropout sites are 0 for the input rows, the number of a layer for its sources, and then those of both products."""
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
-        self.input = InputRows(sizes, config.row_width, always=False)
-        last, has_output = config.layers - 1, config.linear_output
-        widths = [self.input.width, *[config.hidden] * last, config.hidden if has_output else sizes.outputs]
+        self.input = InputRows(sizes, config.hidden if config.input_layer else config.row_width, config.input_layer)
+        within = config.layers - (config.output_layer != "activated")  # layers with norm and activation
+        hidden = config.layers - (config.output_layer == "none")
+        widths = [self.input.width, *[config.hidden] * hidden, *[sizes.outputs] * (config.layers - hidden)]
         self.layers = nn.ModuleList(
-            make_convolution(config, sizes, before, after, number < last or has_output, takes_inputs=number == 0)
+            make_convolution(config, sizes, before, after, concat=number < hidden, takes_inputs=number == 0)
             for number, (before, after) in enumerate(itertools.pairwise(widths))
         )
         self.skips = nn.ModuleList(
             OwnRows(before, after, len(sizes.inputs))
             for before, after in itertools.pairwise(widths if config.linear_skip else [])
         )
-        self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(last))
-        self.output = nn.Linear(config.hidden, sizes.outputs) if has_output else None
-        self.embedding_hops = config.layers if has_output else last  # else the last layer makes outputs of them
+        self.norms = nn.ModuleList(NORMS[config.norm].make(config.hidden) for _ in range(within))
+        self.output = nn.Linear(config.hidden, sizes.outputs) if config.output_layer != "none" else None
+        self.embedding_hops = hidden  # outputs are made of them
         self.rectify = config.activation == "relu" and config.norm == "none" and not config.linear_skip
+
+    def mixes(self, number: int) -> bool:
+        """Whether the rows of step ``number`` depend on all nodes: in training with batch normalization."""
+        return self.training and number < len(self.norms) and NORMS[self.config.norm].over_all
+
+    def forward(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> list[torch.Tensor]:
+        """Compute outputs as ``GraphModel`` does. Raises ValueError for training with batch normalization, which is of
+        all nodes."""
+        if self.mixes(0):
+            raise ValueError(
+                f"model.norm {self.config.norm} is of all nodes, not of a mini-batch: use train.full_graph"
+            )
+        return super().forward(batch, inputs)
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Make rows for the first layer. Where nothing is done to them, rows of one type stay where they lie."""
         changed = self.input.changes_rows or (self.config.input_dropout and batch.training)
         if len(inputs) == 1 and not changed and not self.skips and has_kernel(self.layers[0], CONVOLUTIONS):
             return inputs[0]
-        return self._input(batch, inputs, self.config.input_dropout)
+        rows = self._input(batch, inputs, self.config.input_dropout)
+        if not self.config.input_layer:
+            return rows
+        return self._dropped(batch, batch.blocks[0].num_src, self.config.layers + 1, rows)
 
     def step(self, number: int, batch: Batch, block: Block, rows: Any) -> torch.Tensor:
-        last = number == len(self.norms)
+        plain = number == len(self.norms)  # the outputs
         if number:
-            rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
-        out = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not last)
+            rows = self._dropped(batch, block.num_src, number, rows)
+        out = self.layers[number](block, rows, stack_first(batch.degree, block.num_src), self.rectify and not plain)
         if self.skips:
             out = out + self.skips[number](block, rows)
-        return out if last or self.rectify else self.activation(self.norms[number](out))
+        if plain or self.mixes(number):
+            return out
+        out = out if self.rectify else self.activation(self.norms[number](out))
+        return self._before_output(number, batch, block.num_dst, out)
+
+    def summary(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        return BatchNorm.summary(rows)
+
+    def mixed(
+        self, number: int, batch: Batch, rows: torch.Tensor, counts: Sequence[int], summaries: torch.Tensor
+    ) -> torch.Tensor:
+        out = self.activation(self.norms[number](rows, summaries))
+        return self._before_output(number, batch, counts, out)
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:
         return rows if self.output is None else linear(rows, self.output.weight, self.output.bias)
 
+    def _before_output(self, number: int, batch: Batch, counts: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+        """Drop entries of the rows that the output product takes, of the last layer; other rows stay."""
+        return self._dropped(batch, counts, self.config.layers, rows) if number + 1 == self.config.layers else rows
+
+    def _dropped(self, batch: Batch, counts: Sequence[int], site: int, rows: torch.Tensor) -> torch.Tensor:
+        """Drop entries of rows of the first nodes of each type."""
+        return drop(rows, batch, stack_first(batch.identity, counts), site, self.config.dropout)
+
 
 class MixedModel(GraphModel):
     """Convolutions whose rows by relation are mixed with weights that depend on all nodes, and an output product."""
-
-    mixes = True
 
     def __init__(self, config: Any, sizes: GraphSizes):
         super().__init__(config, sizes)
@@ -318,13 +360,19 @@ class MixedModel(GraphModel):
             rows = drop(rows, batch, stack_first(batch.identity, block.num_src), number, self.config.dropout)
         return self.layers[number](block, rows, None)
 
-    def sums(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    def mixes(self, number: int) -> bool:
+        """Whether the rows of step ``number`` depend on all nodes: always."""
+        return True
+
+    def summary(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         layer: Any = self.layers[number]
         return layer.sums(rows, counts)
 
-    def mixed(self, number: int, rows: torch.Tensor, counts: Sequence[int], total: torch.Tensor) -> torch.Tensor:
+    def mixed(
+        self, number: int, batch: Batch, rows: torch.Tensor, counts: Sequence[int], summaries: torch.Tensor
+    ) -> torch.Tensor:
         layer: Any = self.layers[number]
-        rows = layer.mixed(rows, counts, total)
+        rows = layer.mixed(rows, counts, summaries.sum(0))
         return self.activation(self.norms[number](rows)) if number < len(self.norms) else rows
 
     def last(self, rows: torch.Tensor) -> torch.Tensor:

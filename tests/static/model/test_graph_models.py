@@ -36,7 +36,7 @@ def configs():
     found = [(typed, config_of(kind=kind, **keys)) for typed, kind in kinds for keys in variants]
     found += [(typed, config_of(kind="sage", aggregator=how)) for typed in (False, True) for how in ("sum", "max")]
     found += [(True, config_of(kind="rgcn", bases=2)), (True, config_of(kind="rgcn", low_memory=True))]
-    found += [(typed, config_of(kind=kind, linear_output=True, activation="leaky_relu"))
+    found += [(typed, config_of(kind=kind, output_layer="linear", activation="leaky_relu"))
               for typed, kind in ((False, "gat"), (True, "rgat"))]  # fmt: skip
     found += [(True, config_of(kind="rgat", bases=3)), (True, config_of(kind="rgcn", aggregator="max"))]
     return found
@@ -300,7 +300,7 @@ def test_attention_of_products_is_that_of_sums(monkeypatch):
 
 
 def test_a_linear_output_follows_the_last_layer():
-    graph, model, tables = make_case(True, config_of(linear_output=True, activation="leaky_relu"))
+    graph, model, tables = make_case(True, config_of(output_layer="linear", activation="leaky_relu"))
     batch = sample_batch(graph, seeds_of(graph, 6, np.random.default_rng(0)), [3, 2])
     rows = model.first(batch, input_rows(graph, batch, tables))
     for number, block in enumerate(batch.blocks):
@@ -367,8 +367,6 @@ def test_dropout_follows_training_step_and_probability():
      ({"kind": "rgat", "bases": 2, "basis_rows": True}, "basis_rows"),
      ({"residual": True, "linear_skip": True}, "linear_skip does not go with model.residual"),
      ({"kind": "none", "layers": 0, "linear_skip": True}, "linear_skip does not go with model.kind none"),
-     ({"residual": True, "linear_output": True}, "model.residual has a linear output of its own"),
-     ({"kind": "gcn2", "linear_output": True}, "gcn2 has an output of its own: leave out model.linear_output"),
      ({"kind": "gcn2", "linear_skip": True}, "gcn2 has its own residual"),
      ({"kind": "lightgcn", "linear_skip": True}, "nothing between its layers: leave out model.linear_skip")],
 )  # fmt: skip
