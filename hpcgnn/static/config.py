@@ -183,6 +183,13 @@ class GraphEvalConfig:
             train_accuracy. Labels only; labels of edges need task.message_splits all. Not together with
             train.train_metrics.
         nodes_per_pass: Number of nodes of a rank that one pass of exact scoring computes; bounds memory.
+        correct_and_smooth: Correct the outputs of nodes by the errors at training nodes, then smooth them with the
+            labels of training nodes, both along edges (Huang et al., 2020). No label of validation or test is read.
+            Classes of nodes, with exact or train.full_graph only.
+        correct_alpha: Share of the neighbors' errors in a step of correct_and_smooth.
+        smooth_alpha: Share of the neighbors' classes in a step of correct_and_smooth.
+        smooth_steps: Number of steps in which errors, and then classes, are sent.
+        smooth_relations: Relations (src.rel.dst) along which they are sent; empty: all.
     """
 
     batch_size: int = 0
@@ -194,9 +201,19 @@ class GraphEvalConfig:
     exact: bool = False
     train_split: bool = False
     nodes_per_pass: int = 10_000
+    correct_and_smooth: bool = False
+    correct_alpha: float = 0.8
+    smooth_alpha: float = 0.8
+    smooth_steps: int = 50
+    smooth_relations: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         check_choices("eval", self)
+        if self.smooth_steps < 1 or not (0 < self.correct_alpha < 1 and 0 < self.smooth_alpha < 1):
+            raise ValueError(
+                "eval.smooth_steps must be at least 1, and eval.correct_alpha and eval.smooth_alpha between 0 and 1, "
+                f"got {self.smooth_steps}, {self.correct_alpha} and {self.smooth_alpha}"
+            )
         if min(self.batch_size, self.negatives) < 0 or self.nodes_per_pass < 1:
             raise ValueError("eval.batch_size and eval.negatives must be at least 0 and eval.nodes_per_pass at least 1")
         if (self.ranking in GIVEN) != bool(self.negatives_file):
@@ -823,6 +840,8 @@ class StaticConfig(Sections):
             _check_full_graph(self)
         elif not self.model.class_path:
             _check_mini_batches(self)
+        if self.eval.correct_and_smooth:
+            _check_smoothing(self)
         if self.task.further:
             _check_tasks(self, tasks)
         if self.baseline.kind:
@@ -888,7 +907,8 @@ class StaticConfig(Sections):
         config = super().evaluated_by(protocol, "", "" if baseline in GRAPH_BASELINES else baseline, changes)
         if baseline in ("", self.baseline.kind):
             return config
-        return replace(config, baseline=GraphBaselineConfig(baseline), train=replace(config.train, callbacks=[]))
+        train, evaluation = replace(config.train, callbacks=[]), replace(config.eval, correct_and_smooth=False)
+        return replace(config, baseline=GraphBaselineConfig(baseline), train=train, eval=evaluation)
 
     def sampled_by(self, fanouts: list[int]) -> Sections:
         """Return the configuration with other fanouts of validation and test. Raises ValueError for fanouts that do not
@@ -946,6 +966,17 @@ def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
             config.of_task(name)
 
 
+def _check_smoothing(config: StaticConfig) -> None:
+    """Raise ValueError for settings that do not go with a correction of the outputs of all nodes."""
+    if config.task.kind != NODE:
+        raise ValueError(f"eval.correct_and_smooth is for task.kind {NODE}, not {config.task.kind}: leave it false")
+    if not (config.eval.exact or config.train.full_graph):
+        raise ValueError("eval.correct_and_smooth needs the outputs of all nodes: set eval.exact true")
+    settings = {"eval.train_split": config.eval.train_split, "task.more": bool(config.task.further)}
+    if used := _used(settings):
+        raise ValueError(f"eval.correct_and_smooth gives training nodes their labels, of one task: leave out {used}")
+
+
 def _check_baseline(config: StaticConfig) -> None:
     """Raise ValueError for settings that do not go with a rule in place of the model."""
     kind = config.baseline.kind
@@ -959,7 +990,7 @@ def _check_baseline(config: StaticConfig) -> None:
     settings = {
         "task.more": bool(config.task.further), "comm.sampling_servers": config.comm.sampling_servers > 0,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
-        "train.callbacks": bool(config.train.callbacks),
+        "train.callbacks": bool(config.train.callbacks), "eval.correct_and_smooth": config.eval.correct_and_smooth,
     }  # fmt: skip
     if used := _used(settings):
         raise ValueError(f"baseline.kind {kind} scores one task by its training data: leave out {used}")

@@ -39,12 +39,15 @@ from hpcgnn.static.config import (
     REGRESSION,
     SHARED,
     GraphBaselineConfig,
+    GraphEvalConfig,
     StaticConfig,
 )
 from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
+from hpcgnn.static.rows.correct_and_smooth import CorrectAndSmooth
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
+from hpcgnn.static.rows.propagate import Propagation
 from hpcgnn.static.sampling.negatives import End, LinkNegatives, edge_types
 from hpcgnn.static.sampling.neighbors import Exclusion
 from hpcgnn.static.sampling.queries import QUERY, make_queries
@@ -115,11 +118,13 @@ class StaticGoal(Goal):
     """A task on a static graph. Collective to create. Subclasses set these attributes. pools: the seeds of each split;
     roots: node types and columns that a seed needs. excluded: edges hidden from a step;
     complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
-    in training. head: module that scores seeds by the model's outputs, once the model was extended."""
+    in training. head: module that scores seeds by the model's outputs, once the model was extended. correct:
+    collective, corrects the outputs of all nodes; None: they stay as they are."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
     head: Any
+    correct: CorrectAndSmooth | None = None
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
     test_messages: GraphPartition | None = None
@@ -218,27 +223,52 @@ class NodeGoal(StaticGoal):
         """Collective. Score all local nodes [n, C] by a rule that reads the labels of the training nodes; also returns
         how many nodes of each split no label reaches. Raises DistributedError where labels are not one class a node, or
         where there are none."""
-        partition, world, pool = graph.partition, graph.world, self.pools[SPLITS[0]]
-        problem = "baseline.kind: there are no training nodes to score by" if pool.total == 0 else ""
-        if self.several:
-            problem = f"baseline.kind {config.kind} is for one class a node, and {self._type_name} has several"
-        if problem:
-            raise DistributedError(problem, user_error=True)
-        with together(world, "baseline"):
-            names = config.relations or [relation.name for relation in partition.relations]
-            relations = [partition.relation_of(name, "baseline.relations") for name in names]
-        shift = int(
-            partition.type_start[self.node_type] - partition.book.of_type(self.node_type).starts[partition.rank]
-        )
-        labels = torch.nn.functional.one_hot(torch.from_numpy(pool.columns["label"]), self.classes)
-        nodes = torch.from_numpy(pool.columns["id"] + shift)
-        make, dtype = NODE_BASELINES[config.kind].make, self._dtype
-        scores, reached = make(partition, graph.channel, relations, config, nodes, labels.to(dtype))
+        partition, world = graph.partition, graph.world
+        keys = f"baseline.kind {config.kind}", "baseline.relations"
+        relations, nodes, labels = self._training_labels(partition, world, config.relations, *keys)
+        scores, reached = NODE_BASELINES[config.kind].make(
+            partition, graph.channel, relations, config, nodes, labels
+        )  # fmt: skip
+        shift = self._shift(partition)
         unreached = {
             name: int(world.total(int((~reached[of_split.columns["id"] + shift]).sum())))
             for name, of_split in self.pools.items()
         }
         return scores, unreached
+
+    def correct_by_labels(
+        self, config: GraphEvalConfig, partition: GraphPartition, world: World, channel: Channel
+    ) -> None:  # fmt: skip
+        """Collective. Let outputs of all nodes be corrected by the labels of the training nodes, along edges. Raises
+        DistributedError as ``label_scores`` does."""
+        keys = "eval.correct_and_smooth", "eval.smooth_relations"
+        relations, nodes, labels = self._training_labels(partition, world, config.smooth_relations, *keys)
+        hop = Propagation(partition, channel, labels.dtype, relations, self_loop=False)
+        of_type = partition.of_type(self.node_type)
+        self.correct = CorrectAndSmooth(hop, of_type, nodes, labels, config, world.total)
+
+    def _training_labels(
+        self, partition: GraphPartition, world: World, names: list[str], asked_by: str, key: str
+    ) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+        """Collective. Return the numbers of the relations that labels follow, the ones in ``names`` or all, and the
+        local rows [k] of this rank's training nodes with their labels [k, C]: one 1 in each row. asked_by: the key that
+        needs them; key: of the names. Raises DistributedError."""
+        pool = self.pools[SPLITS[0]]
+        problem = f"{asked_by}: there are no training nodes to score by" if pool.total == 0 else ""
+        if self.several:
+            problem = f"{asked_by} is for one class a node, and {self._type_name} has several"
+        if problem:
+            raise DistributedError(problem, user_error=True)
+        with together(world, asked_by):
+            chosen = names or [relation.name for relation in partition.relations]
+            relations = [partition.relation_of(name, key) for name in chosen]
+        labels = torch.nn.functional.one_hot(torch.from_numpy(pool.columns["label"]), self.classes)
+        return relations, torch.from_numpy(pool.columns["id"] + self._shift(partition)), labels.to(self._dtype)
+
+    def _shift(self, partition: GraphPartition) -> int:
+        """Return what is added to a global id of the learned type for the local row."""
+        kind = self.node_type
+        return int(partition.type_start[kind] - partition.book.of_type(kind).starts[partition.rank])
 
     def collector(self) -> Collected:
         """Collect outputs and labels."""

@@ -39,9 +39,11 @@ def go_on() -> None:
 
 @torch.no_grad()
 def infer(session: Session, between: Callable[[], None] = go_on) -> torch.Tensor:
-    """Collective. Compute the outputs [n, C] of all local nodes, in order of local row; between: see ``last_rows``."""
+    """Collective. Compute the outputs [n, C] of all local nodes, in order of local row, corrected where the goal does;
+    between: see ``last_rows``."""
     rows = last_rows(session, between)  # first: it refuses models without ``last``
-    return session.model.last(rows)
+    outputs = session.model.last(rows)
+    return outputs if session.goal.correct is None else session.goal.correct(outputs)
 
 
 @torch.no_grad()

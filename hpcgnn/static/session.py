@@ -34,7 +34,7 @@ from hpcgnn.static.config import (
     message_columns,
 )
 from hpcgnn.static.features import FEATURE
-from hpcgnn.static.goals import StaticGoal, make_goal
+from hpcgnn.static.goals import NodeGoal, StaticGoal, make_goal
 from hpcgnn.static.graph import StaticGraph, open_partition
 from hpcgnn.static.inference import check_layers, infer, why_not_by_layers
 from hpcgnn.static.loader import SeedLoader, Seeds, options_of
@@ -84,6 +84,9 @@ def open_session(
         goal, partition = make_goal(config, partition, world, channel, edge_types[""])
     if config.eval.train_split:
         goal.pools[TRAIN_SPLIT] = replace(goal.pools[SPLITS[0]], name=TRAIN_SPLIT)
+    if config.eval.correct_and_smooth:
+        assert isinstance(goal, NodeGoal)
+        goal.correct_by_labels(config.eval, partition, world, channel)
     schema = trained or make_schema(config, partition, goal, needs)
     edge_widths = _edge_widths(config, partition)
     partition, tables = with_propagated(partition, config.features, channel, dtype)
