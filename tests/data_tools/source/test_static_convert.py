@@ -217,6 +217,15 @@ def test_heco_acm(convert, shared_data):
     assert split_counts(file["nodes/paper"]) == [120, 1000, 1000]
 
 
+def test_heco_freebase(convert, shared_data):
+    """Relations lead both ways, as the metapaths of the source do."""
+    file = convert("heco-freebase", folder=shared_data("heco-freebase"), labeled=60)
+    relations = {"movie.actor.movie": 254702, "movie.director.movie": 8404, "movie.writer.movie": 10706}
+    assert counts(file) == {"movie": 3492} | relations
+    assert split_counts(file["nodes/movie"]) == [180, 1000, 1000]
+    assert all(is_symmetric(file, name) for name in relations)
+
+
 def test_every_preset_is_documented():
     page = (REPOSITORY / "docs" / "data.md").read_text()
     assert [name for name in preset_names() if f"`{name}`" not in page] == []
