@@ -5,6 +5,7 @@ N entities, R facts.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import pathlib
@@ -27,9 +28,10 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
     """Read facts ``subject relation object time`` of a folder with train, valid and test (.txt, .txt.gz), numbered as
     in RE-Net's files: relations are the column ``rel``, the sets ranges of snapshots.
 
-    num_nodes: by default the first number of stat.txt, else the largest id + 1; step: time from one snapshot to the
-    next, by default the largest that fits all times. The names of relation2id.txt, where it is there, become attribute
-    ``names`` of the column. Raises FileFormatError.
+    num_nodes: by default the first number of stat.txt, else the number of names in entity2id.txt, else the largest
+    number + 1; step: time from one snapshot to the next, by default the largest that fits all times. The names of
+    entity2id.txt become the ids of nodes, and the names of relation2id.txt attribute ``names`` of the column, where
+    there are such files. Raises FileFormatError.
     """
     paths = {}
     for name, file in SETS.items():
@@ -41,6 +43,8 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
     stat = _text_in(folder, "stat.txt")
     if num_nodes is None and stat is not None:
         num_nodes = int(read_columns(text_layout(stat, ("entities",), range(1, 9))[0], [parse_ids])[0][0])
+    entities = _names(_text_in(folder, "entity2id.txt"), "entities")
+    num_nodes = len(entities) or None if num_nodes is None else num_nodes
     space = IntegerIds("entity") if num_nodes is None else RowIds("entity", num_nodes)
     parsers: list[Callable[..., np.ndarray]] = [space.column(), parse_ids, space.column(), parse_ids]
     sets = {name: read_columns(text_layout(path, FACT, range(4, 9))[0], parsers) for name, path in paths.items()}
@@ -60,23 +64,42 @@ def read_quadruples(folder: pathlib.Path, num_nodes: int | None = None, step: in
             )
     if num_nodes is None:
         num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
-    names = _relation_names(_text_in(folder, "relation2id.txt"))
+    names = _names(_text_in(folder, "relation2id.txt"), "relations")
     attributes = {"rel": {"names": json.dumps(names)}} if names else {}
+    ids, notes = _ids(entities, num_nodes, folder)
     return SnapshotGraph(
-        num_nodes, count, src, dst, first, edges={"rel": kind}, edge_attributes=attributes, splits=splits
-    )
+        num_nodes, count, src, dst, first, edges={"rel": kind}, id=ids, edge_attributes=attributes, splits=splits,
+        notes=notes,
+    )  # fmt: skip
 
 
-def _relation_names(path: pathlib.Path | None) -> list[str]:
-    """Read the names of relations 0, 1, ..., from lines ``name <tab> number``; empty without a file."""
+def _ids(names: list[str], num_nodes: int, folder: pathlib.Path) -> tuple[np.ndarray | None, list[str]]:
+    """Make the ids [N] of entities from their names; None, with a note for users, where two have the same. Raises
+    FileFormatError where the number of names is not N."""
+    if not names:
+        return None, []
+    if len(names) != num_nodes:
+        raise FileFormatError(
+            f"{folder}: entity2id.txt has {len(names)} names for {num_nodes} entities; mend it, or remove it to use "
+            "numbers"
+        )
+    name, count = collections.Counter(names).most_common(1)[0]
+    if count > 1:
+        return None, [f"entity2id.txt has the name {name!r} {count} times: the ids of nodes are their numbers"]
+    return np.char.encode(np.array(names), "utf-8"), []
+
+
+def _names(path: pathlib.Path | None, kind: str) -> list[str]:
+    """Read the names of things that are numbered 0, 1, ..., from lines ``name <tab> number``, after which further
+    columns are skipped; empty without a file. kind: the word for the things."""
     if path is None:
         return []
     with TextSource(path).open() as raw:
-        lines = raw.read().decode(errors="replace").splitlines()
-    pairs = [line.rsplit("\t", 1) for line in lines if "\t" in line]
+        lines = raw.read().decode(errors="replace").split("\n")
+    pairs = [line.split("\t")[:2] for line in lines if "\t" in line]
     numbered = {number.strip(): name for name, number in pairs}
-    if set(numbered) != {str(number) for number in range(len(numbered))}:
-        raise FileFormatError(f"{path}: relations are not numbered 0, 1, ... without gaps; mend or remove the file")
+    if len(numbered) != len(pairs) or set(numbered) != {str(number) for number in range(len(numbered))}:
+        raise FileFormatError(f"{path}: {kind} are not numbered 0, 1, ... without gaps; mend or remove the file")
     return [numbered[str(number)] for number in range(len(numbered))]
 
 

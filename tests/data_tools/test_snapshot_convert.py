@@ -124,6 +124,27 @@ def test_quadruples(tmp_path, capsys):
     assert "test.txt: no such file" in refused(capsys, "quadruples", late, tmp_path / "x.h5")
 
 
+def test_names_of_entities_are_the_ids_of_nodes(tmp_path, capsys):
+    """The second column of a line is the number; further columns, as YAGO's dates, are skipped."""
+    folder = write_facts(tmp_path / "facts", [(0, 1, 2, 0)], [(1, 0, 0, 1)], [])
+    names = folder / "entity2id.txt"
+    names.write_text("K\u00f6ln\t2\t1913-##-##\t####\nBonn\t0\t-\t-\nBerlin (city)\t1\t-\t-\n")
+    assert "3 nodes, 2 snapshots" in convert(capsys, "quadruples", folder, tmp_path / "g.h5")
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert [name.decode() for name in file["nodes/node/id"][:]] == ["Bonn", "Berlin (city)", "K\u00f6ln"]
+    (folder / "stat.txt").write_text("4 2")
+    error = refused(capsys, "quadruples", folder, tmp_path / "x.h5")
+    assert "entity2id.txt has 3 names for 4 entities; mend it, or remove it" in error
+    (folder / "stat.txt").unlink()
+    names.write_text("Bonn\t0\nBerlin\t1\nBonn\t2\n")
+    line = convert(capsys, "quadruples", folder, tmp_path / "n.h5")
+    assert "entity2id.txt has the name 'Bonn' 2 times: the ids of nodes are their numbers" in line
+    with h5py.File(tmp_path / "n.h5") as file:
+        assert "id" not in file["nodes/node"]
+    names.write_text("Bonn\t0\nBerlin\t1\nHof\t1\n")
+    assert "entity2id.txt: entities are not numbered" in refused(capsys, "quadruples", folder, tmp_path / "x.h5")
+
+
 def test_contacts(tmp_path, capsys):
     archive = tmp_path / "days.tgz"
     with tarfile.open(archive, "w:gz") as file:
