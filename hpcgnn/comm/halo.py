@@ -202,7 +202,7 @@ class Everyone:
 
     def sum_requests(self, received: torch.Tensor) -> torch.Tensor:
         """Sum the gradients [R m, D] of this rank's rows over ranks: [m, D]."""
-        return received.view(self.channel.size, self.num_rows, -1).sum(0)
+        return received.unflatten(0, (self.channel.size, self.num_rows)).sum(0)
 
     def _counts(self) -> np.ndarray:
         return np.full(self.channel.size, self.num_rows, np.int64)

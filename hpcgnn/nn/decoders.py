@@ -168,6 +168,53 @@ class ComplEx(RelationDecoder):
         return _complex_product(query, row, -1 if reverse else 1)
 
 
+class ConvTransE(RelationDecoder):
+    """Scores a pair by the dot product of the destination and a row that a convolution makes of the rows of source and
+    edge type (Shang et al., End-to-end structure-aware convolutional networks for knowledge base completion, 2019).
+    Rows are standardized each by itself, so that no score depends on the other queries of a step. Sources are always
+    asked for through second rows of the edge types."""
+
+    channels, kernel = 50, 3
+
+    def __init__(self, relations: int, width: int):
+        super().__init__(relations, width, reciprocal=True)
+        self.enter = nn.LayerNorm(width)
+        self.convolution = nn.Conv1d(2, self.channels, self.kernel, padding=self.kernel // 2)
+        self.product = nn.Linear(self.channels * width, width)
+        self.leave = nn.LayerNorm(width)
+
+    def turn(self, query, row, reverse: bool) -> torch.Tensor:
+        pair = self.enter(torch.stack(torch.broadcast_tensors(query, row), -2))
+        maps = torch.relu(self.convolution(pair.flatten(0, -3)))
+        return torch.relu(self.leave(self.product(maps.flatten(1)))).view(*pair.shape[:-2], pair.shape[-1])
+
+
+class EvolvedDecoder:
+    """A decoder with weights by edge type, whose rows of edge types are given, in place of weights: rows [2 T, Z], the
+    second T for queries of sources, or [T, Z]."""
+
+    def __init__(self, decoder: RelationDecoder, rows: torch.Tensor):
+        self._decoder, self._rows = decoder, rows
+
+    def ask(self, query, relation=None, reverse: bool = False) -> torch.Tensor:
+        """Make the rows [..., Z] that candidates are compared with."""
+        decoder = self._decoder
+        row = functional.embedding(decoder.place(relation, reverse), self._rows)
+        return decoder.turn(query, row, reverse and not decoder.reciprocal)
+
+    def match(self, asked, candidate) -> torch.Tensor:
+        """Score rows of queries [n, Z] with all candidates [m, Z]: [n, m]."""
+        return self._decoder.match(asked, candidate)
+
+    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
+        """Score queries with all candidates, [n, m]."""
+        return self.match(self.ask(query, relation, reverse), candidate)
+
+    def __call__(self, source, destination, relation=None) -> torch.Tensor:
+        """Score pairs [n] or [k, n], as answers to the queries of their sources."""
+        return self._decoder.compare(self.ask(source, relation), destination)
+
+
 DISTANCES = {"l1": 1.0, "l2": 2.0}  # names of norms
 
 
@@ -315,13 +362,15 @@ class DecoderSizes:
 
 @dataclass(frozen=True)
 class DecoderPart(Part):
-    """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type (RelationDecoder); options: the keys
-    of the section that it reads. compares_neighbors: scores the common nodes of neighborhoods, too, and has no
-    ``all_pairs``. shares_negatives: its ``all_pairs`` has gradients, so that the edges of a batch may have the same
-    negatives. kernel: the class, and no subclass, that a native kernel computes."""
+    """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type (RelationDecoder);
+    reciprocal: always asks for sources through second rows of the edge types; options: the keys of the section that it
+    reads. compares_neighbors: scores the common nodes of neighborhoods, too, and has no ``all_pairs``.
+    shares_negatives: its ``all_pairs`` has gradients, so that the edges of a batch may have the same negatives. kernel:
+    the class, and no subclass, that a native kernel computes."""
 
     make: Callable[[DecoderSizes], nn.Module]
     typed: bool = False
+    reciprocal: bool = False
     options: tuple[str, ...] = ()
     compares_neighbors: bool = False
     shares_negatives: bool = True
@@ -355,6 +404,10 @@ DECODERS = {
         lambda sizes: RotatE(sizes.relations, sizes.width, sizes.reciprocal, sizes.offset),
         "distance of the destination from the source turned by angles of the edge type, negative (RotatE)", typed=True,
         options=("offset",),
+    ),
+    "conv_transe": DecoderPart(
+        lambda sizes: ConvTransE(sizes.relations, sizes.width),
+        "product with a convolution over source and row of the edge type (ConvTransE)", typed=True, reciprocal=True,
     ),
     "pair": DecoderPart(
         lambda sizes: PairDecoder(sizes.width, sizes.slots),

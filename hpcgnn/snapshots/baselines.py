@@ -1,5 +1,5 @@
-"""Baselines of numbers of nodes: rules that forecast them without a model, and their table. One runs in the place of a
-model, with the same splits, targets and metrics: a model must beat it.
+"""Baselines: rules that forecast numbers of nodes, or rank the ends of links, without a model, and their table. One
+runs in the place of a model, with the same splits, targets and metrics: a model must beat it.
 
 n nodes of this rank, F inputs of a node, C output columns, T training snapshots.
 """
@@ -20,10 +20,13 @@ from hpcgnn.comm.together import together
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.snapshots.goals import REGRESSION
+from hpcgnn.snapshots.recurrency import Recurrency
+from hpcgnn.task.config import LINK
 
 COLLINEAR = 1e-10  # singular values below this times the largest are rounding
 
-Rule = Callable[[int], torch.Tensor]
+Rule = Callable[[int], Any]
 
 
 def _average(session: Session, of_lags: bool) -> Rule:
@@ -91,27 +94,43 @@ def _solve(rows: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class ForecastBaselinePart(Part):
-    """A baseline. make: of a session, collectively, a function that forecasts from a snapshot [n, C]; None: the model
-    is evaluated. of_lags: it reads ``inputs.lags``, which must be above 0."""
+class SnapshotBaselinePart(Part):
+    """A baseline. make: of a session, collectively, a function of a snapshot, whose result the goal compares with the
+    target: a forecast [n, C], or, for links, an object that scores queries with all nodes. None: the model is
+    evaluated. task: the ``task.kind`` that it is for. of_lags: it reads ``inputs.lags``, which must be above 0;
+    options: the keys of the section ``baseline`` that it reads."""
 
     make: Callable[[Session], Rule] | None
+    task: str = REGRESSION
     of_lags: bool = False
+    options: tuple[str, ...] = ()
 
 
 BASELINES = {
-    "": ForecastBaselinePart(None, "the model"),
-    "newest": ForecastBaselinePart(partial(_average, of_lags=False), "newest known value of the node again"),
-    "moving_average": ForecastBaselinePart(
+    "": SnapshotBaselinePart(None, "the model"),
+    "newest": SnapshotBaselinePart(partial(_average, of_lags=False), "newest known value of the node again"),
+    "moving_average": SnapshotBaselinePart(
         partial(_average, of_lags=True), "mean of the last inputs.lags values of the node", of_lags=True
     ),
-    "linear": ForecastBaselinePart(
+    "linear": SnapshotBaselinePart(
         partial(LinearRegression, by_node=False), "linear regression on the inputs of a node, the same for all nodes"
     ),
-    "linear_by_node": ForecastBaselinePart(
+    "linear_by_node": SnapshotBaselinePart(
         partial(LinearRegression, by_node=True), "linear regression on the inputs of a node, for each node separately"
     ),
-}
+    "recurrency_strict": SnapshotBaselinePart(
+        partial(Recurrency, strict_weight=1.0), "how recent the same edge is, by edge type (Gastinger et al., 2024)",
+        LINK, options=("decay",),
+    ),
+    "recurrency_relaxed": SnapshotBaselinePart(
+        partial(Recurrency, strict_weight=0.0),
+        "share of the earlier edges of the edge type that have the same answer (Gastinger et al., 2024)", LINK,
+    ),
+    "recurrency": SnapshotBaselinePart(
+        partial(Recurrency, strict_weight=None), "weighted sum of recurrency_strict and recurrency_relaxed", LINK,
+        options=("decay", "strict_weight"),
+    ),
+}  # fmt: skip
 
 
 def baseline_metrics(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from hpcgnn.choices import check_choices
+from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs, check_train_split
+from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.snapshots.baselines import BASELINES
 from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, GRAPH, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
@@ -17,6 +19,7 @@ from hpcgnn.snapshots.model.batch_norm import NORMS
 from hpcgnn.snapshots.model.roland import UPDATES
 from hpcgnn.snapshots.plan import REFUSE
 from hpcgnn.task.config import LINK, TaskConfig
+from hpcgnn.task.losses import LOSSES
 
 
 @dataclass
@@ -276,6 +279,8 @@ class SnapshotTaskConfig(TaskConfig):
         strict: Avoid negatives that are edges of the snapshot or self-loops; link prediction only.
     """
 
+    scores_all: ClassVar[bool] = True
+
     kind: Annotated[str, GOALS] = "regression"
     target: str = "target"
     horizon: int = 1
@@ -298,10 +303,22 @@ class SnapshotTaskConfig(TaskConfig):
         for name in ("target_difference", "standardize"):
             if getattr(self, name) and self.kind != REGRESSION:
                 raise ValueError(f"task.{name} is for task.kind {REGRESSION}, not {self.kind}: leave it false")
+        if self.kind == LINK and LOSSES[self.loss].over_all:
+            self._check_queries()
         if self.target_difference and not self.horizon:
             raise ValueError(
                 "task.target_difference: with task.horizon 0 the newest value is the target; set task.horizon above 0"
             )
+
+    def _check_queries(self) -> None:
+        """Raise ValueError for keys that do not go with queries against all nodes."""
+        if LOSSES[self.loss].several:
+            raise ValueError(f"task.loss {self.loss} is for static graphs: use one_vs_all")
+        if not DECODERS[self.decoder].shares_negatives:
+            raise ValueError(f"task.loss {self.loss} needs a task.decoder other than {self.decoder}")
+        for name in ("negatives", "negative_kind", "negative_ends", "strict"):
+            if self._is_set(name):
+                raise ValueError(f"task.{name}: task.loss {self.loss} draws no negatives: leave it out")
 
 
 @dataclass
@@ -343,13 +360,26 @@ class SnapshotBaselineConfig:
     """A baseline in the place of the model: nothing is trained, validation and test are scored.
 
     Attributes:
-        kind: Rule to evaluate in place of the model; regression only.
+        kind: Rule to evaluate in place of the model; regression, and link prediction with eval.ranking filtered
+            or raw.
+        decay: Decay of the score of an earlier edge: 2 to the power of minus this times the snapshots since it.
+            Baselines recurrency and recurrency_strict only.
+        strict_weight: Weight of recurrency_strict in the sum of baseline recurrency; recurrency_relaxed has the weight
+            1 minus this.
     """
 
     kind: Annotated[str, BASELINES] = ""
+    decay: float = 0.02
+    strict_weight: float = 0.99999
 
     def __post_init__(self):
         check_choices("baseline", self)
+        if not (0 <= self.decay < math.inf and 0 <= self.strict_weight <= 1):
+            raise ValueError("baseline.decay must be at least 0, and baseline.strict_weight 0 to 1")
+        for key in fields(self):
+            if key.name not in ("kind", *BASELINES[self.kind].options) and getattr(self, key.name) != key.default:
+                kind = self.kind or "empty"
+                raise ValueError(f"baseline.{key.name}: baseline.kind {kind} does not read it; leave it out")
 
 
 @dataclass
@@ -416,6 +446,18 @@ class SnapshotConfig(Sections):
     def _check_ranking(self) -> None:
         """Raise ValueError for a ranking that does not fit the task."""
         task, ranking = self.task, self.eval.ranking
+        over_all = task.kind == LINK and LOSSES[task.loss].over_all
+        if over_all and self.train.train_metrics:
+            raise ValueError(
+                f"train.train_metrics are of drawn negatives, and task.loss {task.loss} draws none: leave it false"
+            )
+        second = MODELS[self.model.kind].evolves and task.is_typed and not self.model.class_path
+        if task.kind == LINK and (second or DECODERS[task.decoder].reciprocal) and not over_all:
+            what = f"model.kind {self.model.kind}" if second else f"task.decoder {task.decoder}"
+            raise ValueError(
+                f"{what} has other rows of edge types for queries of sources, which drawn negatives do not train: use "
+                "task.loss one_vs_all"
+            )
         if ranking and task.kind != LINK:
             raise ValueError(f"eval.ranking needs task.kind link, not {task.kind}")
         if RANKINGS[ranking].whole and task.is_typed:
@@ -425,12 +467,15 @@ class SnapshotConfig(Sections):
 
     def _check_baseline(self) -> None:
         """Raise ValueError for settings that do not go with a rule in place of the model."""
-        kind = f"baseline.kind {self.baseline.kind}"
-        if self.task.kind != REGRESSION:
-            raise ValueError(f"{kind} forecasts numbers of nodes: use task.kind {REGRESSION}, or leave it empty")
+        kind, part = f"baseline.kind {self.baseline.kind}", BASELINES[self.baseline.kind]
+        if self.task.kind != part.task:
+            what = "forecasts numbers of nodes" if part.task == REGRESSION else "ranks the ends of links"
+            raise ValueError(f"{kind} {what}: use task.kind {part.task}, or leave it empty")
+        if part.task == LINK and not RANKINGS[self.eval.ranking].of_ends:
+            raise ValueError(f"{kind} ranks all nodes: use eval.ranking {names_with(RANKINGS, 'of_ends')}")
         if not self.task.horizon:
             raise ValueError(f"{kind} forecasts: set task.horizon above 0")
-        if BASELINES[self.baseline.kind].of_lags and not self.inputs.lags:
+        if part.of_lags and not self.inputs.lags:
             raise ValueError(f"{kind} is of the last inputs.lags values: set inputs.lags above 0")
         if self.train.callbacks:
             raise ValueError(f"train.callbacks follow training, and {kind} trains nothing: leave out train.callbacks")

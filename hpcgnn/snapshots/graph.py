@@ -22,6 +22,7 @@ from hpcgnn.graph.splits import SPLITS
 
 STAMPS = ("first", "last")
 DEGREE = "degree"
+TYPE = "rel"  # column of the edges that holds their types
 WEIGHT = "weight"  # column of the edges that messages are multiplied by
 UNWEIGHTED = "write others, or set model.edge_weights false"
 

@@ -9,31 +9,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel
-from hpcgnn.comm.halo import HaloChain
+from hpcgnn.comm.halo import HaloChain, RankRows
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.nn.decoders import DECODERS, DecoderSizes, score_at
+from hpcgnn.native.random import StepKey
+from hpcgnn.nn.decoders import DECODERS, DecoderSizes, EvolvedDecoder, score_at
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
-from hpcgnn.snapshots.graph import SnapshotPartition
-from hpcgnn.snapshots.pairs import TRAIN, TYPE, PairPlanner, TargetEdges, TargetPairs
+from hpcgnn.snapshots.graph import TYPE, SnapshotPartition
+from hpcgnn.snapshots.model.frame import EvolvedOutputs
+from hpcgnn.snapshots.pairs import TRAIN, PairPlanner, Queries, TargetEdges, TargetPairs
 from hpcgnn.task import metrics
+from hpcgnn.task.all_candidates import BlockAnswers
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
-from hpcgnn.task.losses import make_loss
+from hpcgnn.task.losses import LOSSES, make_loss
 from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_known, names_of
 from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
 BOTH = "both"
+FILTERED, RAW = "filtered", "raw"
+DECODER_SITE = 1 << 10  # of dropout: the sites of a model's layers are below
+QUERY_SCORES = 1 << 22  # scores of queries with the nodes of a rank at once, in training
 ELEMENTS = 1 << 24  # scores compared at once
 SCORES = 1 << 18  # pairs scored at once: they stay in a cache
 
@@ -60,6 +69,66 @@ class Ranked:
         return self.columns
 
 
+@dataclass(slots=True)
+class QueryScores:
+    """The loss of queries against all nodes, this rank's share of the sum. The scores themselves are not kept."""
+
+    value: torch.Tensor
+
+    @classmethod
+    def join(cls, scores: list[QueryScores]) -> QueryScores:
+        """Add up the losses of several targets."""
+        return cls(torch.stack([score.value for score in scores]).sum())
+
+    def loss(self, loss: object) -> torch.Tensor:
+        """Return the loss."""
+        return self.value
+
+    def detach(self) -> QueryScores:
+        """Return the loss without its gradient."""
+        return QueryScores(self.value.detach())
+
+
+def scorer_of(decoder: Any, outputs: torch.Tensor | EvolvedOutputs) -> tuple[Any, torch.Tensor]:
+    """Return what scores pairs of outputs, and the outputs [n, Z]: the decoder, with the rows of edge types where the
+    model evolves them."""
+    if isinstance(outputs, EvolvedOutputs):
+        return EvolvedDecoder(decoder, outputs.relation), outputs.rows
+    return decoder, outputs
+
+
+class _LossOverAll(torch.autograd.Function):
+    """Computes the loss of queries [Q, Z] of all ranks against this rank's nodes [n, Z], block by block, with its
+    gradients: no rank holds more scores than a block's with its nodes. Collective."""
+
+    @staticmethod
+    def forward(ctx, asked, candidate, queries: Queries, match, loss, total: int, reduce):
+        gradients, value = (torch.zeros_like(asked), torch.zeros_like(candidate)), asked.new_zeros(())
+        most = max(1, QUERY_SCORES // queries.most)
+        for first in range(0, len(asked), most):
+            part = slice(first, first + most)
+            bounds = torch.tensor([first, first + most], device=asked.device)
+            begin, end = torch.searchsorted(queries.query, bounds).tolist()
+            size = torch.ones(len(asked[part]), dtype=torch.int64, device=asked.device)
+            answers = BlockAnswers(queries.query[begin:end] - first, queries.place[begin:end], size, total, reduce)
+            with torch.enable_grad():
+                sides = asked[part].detach().requires_grad_(), candidate.detach().requires_grad_()
+                score = match(*sides)
+            share, slope = loss(score.detach(), answers)
+            of_queries, of_candidates = torch.autograd.grad(score, sides, slope)
+            gradients[0][part] = of_queries
+            gradients[1].add_(of_candidates)
+            value += share
+        ctx.save_for_backward(*gradients)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        of_queries, of_candidates = ctx.saved_tensors
+        return gradient * of_queries, gradient * of_candidates, None, None, None, None, None
+
+
 def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain, channel: Channel, world):
     """Collective. Score edges and the negatives that were drawn for them, from outputs [n, Z]."""
     assert pairs.reach is not None
@@ -74,14 +143,18 @@ def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: 
     return LinkScores(positive.squeeze(0), negative, number=torch.full_like(pairs.source, pairs.number))
 
 
-def rank_answers(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):
-    """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]."""
+def rank_answers(
+    decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World,
+    dtype: torch.dtype = torch.float32,
+):  # fmt: skip
+    """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]. Scores are
+    compared in ``dtype``."""
     most, ranks, answers = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), [], pairs.answers
     assert answers is not None
     types = answers.edges[:, 2]
     for asks, ((reached, place), known_edges) in enumerate(zip(answers.rows, answers.known, strict=True)):
         rows = reached.bring(outputs, HaloChain(), channel)[place]
-        candidates = Candidates(known_edges, most, reverse=asks == 1)
+        candidates = Candidates(known_edges, most, reverse=asks == 1, dtype=dtype)
         query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
         ranks.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
     return Ranked({"rank": np.concatenate(ranks)})
@@ -165,7 +238,7 @@ class RankingPart(Part):
     channel and the world; plan: collective, plans the pairs, as ``PairPlanner.drawn`` does. none: makes the scores of
     no target, for a number of negatives. names: of the metrics; measure: collective, computes them from all scores.
     against: the pairs or nodes that edges are compared with, in words, for the log; whole: it ranks all edges of a
-    snapshot at once, of all types together."""
+    snapshot at once, of all types together; of_ends: it ranks each end of an edge among all nodes."""
 
     make: Callable[..., Any]
     plan: Callable[[PairPlanner, str, int, int, int], TargetPairs]
@@ -174,6 +247,16 @@ class RankingPart(Part):
     measure: SplitMeasure
     against: str
     whole: bool = False
+    of_ends: bool = False
+
+
+def _ranking_of_ends(filtered: bool, description: str, against: str) -> RankingPart:
+    """Make the row of a ranking of both ends of an edge among all nodes."""
+    return RankingPart(
+        rank_answers, description, partial(PairPlanner.ends, filtered=filtered),
+        lambda count: Ranked({"rank": np.empty(0)}), lambda: names_of(RANKS),
+        lambda scores, batches, world: metrics.ranking_metrics(scores["rank"], world), against, of_ends=True,
+    )  # fmt: skip
 
 
 RANKINGS = {
@@ -187,10 +270,12 @@ RANKINGS = {
         lambda count: Ranked(dict.fromkeys(ALL_NAMES, np.empty(0))),
         lambda: ALL_NAMES, measure_all_pairs, "all pairs", whole=True,
     ),
-    "filtered": RankingPart(
-        rank_answers, "both ends of an edge among all nodes, without other edges of the snapshot", PairPlanner.ends,
-        lambda count: Ranked({"rank": np.empty(0)}), lambda: names_of(RANKS),
-        lambda scores, batches, world: metrics.ranking_metrics(scores["rank"], world), "all nodes at both ends",
+    FILTERED: _ranking_of_ends(
+        True, "both ends of an edge among all nodes, without other edges of the snapshot", "all nodes at both ends"
+    ),
+    RAW: _ranking_of_ends(
+        False, "both ends of an edge among all nodes, other edges of the snapshot too",
+        "all nodes at both ends, other edges too",
     ),
 }  # fmt: skip
 DRAWN = RANKINGS[""]
@@ -204,7 +289,8 @@ class SnapshotLinkGoal(SnapshotGoal):
         task, horizon, self._eval = config.task, config.task.horizon, config.eval
         self._task, self._horizon, self._world, self._channel = task, horizon, world, channel
         self.num_outputs, self._ranking = config.model.hidden, RANKINGS[config.eval.ranking]
-        self.sum = make_loss(task)
+        self.sum, self._global_ids, self._num_nodes = make_loss(task), partition.global_ids, partition.book.num_nodes
+        self._over_all, self._dropout, self._seed = LOSSES[task.loss].over_all, config.model.dropout, config.train.seed
         self.last = partition.num_snapshots - 1 - horizon
         self.num_edge_types = _count_types(partition, task.decoder, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
@@ -216,17 +302,67 @@ class SnapshotLinkGoal(SnapshotGoal):
         """Add the decoder that scores links to the model."""
         task = self._task
         distances = {"distance": task.distance, "offset": task.offset}
-        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature, **distances)
+        evolves = bool(model.evolves_relations)
+        sizes = DecoderSizes(self.num_outputs, self.num_edge_types, task.temperature, reciprocal=evolves, **distances)
         self._decoder = model.decoder = DECODERS[task.decoder].make(sizes)
+        if evolves:
+            del self._decoder.relation  # the model has the rows
         return model
 
     def want(self, split: str, epoch: int, number: int) -> TargetPairs:
+        if split == TRAIN and self._over_all:
+            return self._pairs.queries(split, epoch, number, 0)
         row, section = (DRAWN, self._task) if split == TRAIN else (self._ranking, self._eval)
         return row.plan(self._pairs, split, epoch, number, section.negatives)
 
-    def score(self, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain):
+    def score(self, outputs: torch.Tensor | EvolvedOutputs, pairs: TargetPairs, chain: HaloChain):
+        decoder, rows = scorer_of(self._decoder, outputs)
+        if pairs.queries is not None:
+            return self._score_queries(decoder, rows, pairs, pairs.queries, chain)
         row = self._ranking if pairs.negative is None else DRAWN
-        return row.make(self._decoder, outputs, pairs, chain, self._channel, self._world)
+        return row.make(decoder, rows, pairs, chain, self._channel, self._world)
+
+    def _score_queries(
+        self, decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, queries: Queries, chain: HaloChain
+    ) -> QueryScores:  # fmt: skip
+        """Collective. Compute the loss of both ends of every edge against all nodes, from outputs [n, Z]; the loss of
+        an edge is the mean of both."""
+        assert pairs.reach is not None
+        rows = pairs.reach.bring(outputs, chain, self._channel)
+        ends = ((pairs.source, False), (pairs.destination, True))
+        asked = [decoder.ask(functional.embedding(at, rows), pairs.relation, reverse) for at, reverse in ends]
+        everyone = self._ask_everyone(self._dropped(torch.cat(asked), pairs.number, queries), queries.counts, chain)
+        total = self._num_nodes
+        value = _LossOverAll.apply(everyone, outputs, queries, decoder.match, self.sum, total, self._reduce)
+        return QueryScores(value / len(ends))
+
+    def _dropped(self, asked: torch.Tensor, number: int, queries: Queries) -> torch.Tensor:
+        """Drop entries of the rows [2 s, Z] of queries, keyed by edge and end, in training."""
+        if not self._dropout:
+            return asked
+        key = StepKey(self._seed, queries.epoch, number, True)
+        return asked * key.dropout_mask(queries.identity, DECODER_SITE, self._dropout, asked.shape[1], asked.dtype)
+
+    def _ask_everyone(self, asked: torch.Tensor, counts: np.ndarray, chain: HaloChain) -> torch.Tensor:
+        """Collective. Bring the rows [., Z] of queries of all ranks, in rank order."""
+        if self._channel.size == 1:
+            return asked
+        most, ranks = int(counts.max()), RankRows(chain, self._channel)
+        padded = functional.pad(asked, (0, 0, 0, most - len(asked)))
+        received = ranks.finish(ranks.start(padded)).view(self._channel.size, most, asked.shape[1])
+        return torch.cat([of_rank[:count] for of_rank, count in zip(received, counts, strict=True)])
+
+    def _reduce(self, values: torch.Tensor, operation: str) -> torch.Tensor:
+        """Collective. Reduce values [b] over the ranks."""
+        if self._world.size == 1:
+            return values
+        return torch.from_numpy(self._world.reduce_array(values.cpu().numpy(), operation)).to(values.device)
+
+    def compare(self, rule: Any, pairs: TargetPairs) -> Ranked:
+        """Collective. Rank both ends of every edge by a rule, whose ``all_pairs`` reads the global ids [., 1] of
+        queries and returns float64."""
+        ids = torch.from_numpy(self._global_ids).unsqueeze(1).to(self._world.device)
+        return rank_answers(rule, ids, pairs, None, self._channel, self._world, torch.float64)
 
     def loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self.sum)
@@ -234,6 +370,8 @@ class SnapshotLinkGoal(SnapshotGoal):
     def join(self, scores: list, training: bool):
         if scores:
             return type(scores[0]).join(scores)
+        if training and self._over_all:
+            return QueryScores(torch.zeros(()))
         return DRAWN.none(self._task.negatives) if training else self._ranking.none(self._eval.negatives)
 
     def collector(self) -> Collected:
@@ -250,11 +388,11 @@ class SnapshotLinkGoal(SnapshotGoal):
     def describe(self) -> str:
         task = self._task
         kind = ("new " if task.new_links else "") + ("undirected " if task.undirected else "") + "links"
+        kind += f" of {self.num_edge_types} types" if self.num_edge_types else ""
         against = self._ranking.against.format(self._eval.negatives)
-        return (
-            f"{kind} {self._horizon} snapshots later, {'strict, ' if task.strict else ''}{task.negatives} negatives "
-            f"each, in evaluation {against}"
-        )
+        learned = f"{'strict, ' if task.strict else ''}{task.negatives} negatives each"
+        learned = "both ends against all nodes" if self._over_all else learned
+        return f"{kind} {self._horizon} snapshots later, {learned}, in evaluation {against}"
 
 
 GOALS = {

@@ -80,14 +80,15 @@ class SnapshotLoader:
         self, graph: SnapshotSequence, split: str, snapshots: range, batch_size: int,
         want: Callable[[str, int, int], Any], roots: np.ndarray | None = None, *,
         sampling: SnapshotSamplingConfig | None = None, edge_weights: bool = True, with_out: bool = False,
-        drop_last: bool = False, seed: int = 0, dtype: torch.dtype = torch.float32, channel: Channel | None = None,
-        timers: Timers | None = None,
+        edge_types: int = 0, drop_last: bool = False, seed: int = 0, dtype: torch.dtype = torch.float32,
+        channel: Channel | None = None, timers: Timers | None = None,
     ):  # fmt: skip
         """split: "train" for steps that may be shuffled, sampled and repeated as ``sampling`` says; batch_size:
         snapshots of a step, 0: all; want(split, epoch, number): plans the targets that are predicted from a snapshot,
         collective; roots [S]: number of predictions made from every snapshot on all ranks, by default one a node;
         edge_weights: messages are multiplied by the edges' column weight, where there is one; with_out: whether the
-            model sees out-neighbors too; channel: of planning. Raises DistributedError."""
+        model sees out-neighbors too; edge_types: number of edge types that the model sees, 0: none, 1: all edges are
+        alike; channel: of planning. Raises DistributedError."""
         world, partition = graph.world, graph.partition
         self._split, self.snapshots, self._size = split, snapshots, batch_size
         self._roots = np.full(partition.num_snapshots, partition.book.num_nodes) if roots is None else roots
@@ -100,7 +101,9 @@ class SnapshotLoader:
         weighted = edge_weights and WEIGHT in partition.edge_columns
         below = weighted and bool((partition.edge_column(WEIGHT) < 0).any())
         signed = world.reduce_array(np.array([below], np.int64), "max")[0] > 0
-        builder = Builder(partition, self._channel, dtype, world.device, weighted, self._sampling.by_part, bool(signed))
+        builder = Builder(
+            partition, self._channel, dtype, world.device, weighted, self._sampling.by_part, bool(signed), edge_types
+        )
         changed = world.reduce_array(partition.changes().astype(np.int64)) > 0
         groups = (world.group, world.num_groups)
         self.planner = SnapshotPlanner(self._sampling, builder, changed, with_out, want, groups, boundary)

@@ -13,6 +13,7 @@ without communication, on any number of ranks. Messages of the taken remote node
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.graph.book import find_remote_nodes, is_remote
 from hpcgnn.native import EdgeLists, Random, Stream, segment_sum
 from hpcgnn.nn.aggregation import edge_factors, with_loops
-from hpcgnn.snapshots.graph import WEIGHT, SnapshotEdges, SnapshotPartition
+from hpcgnn.snapshots.graph import TYPE, WEIGHT, SnapshotEdges, SnapshotPartition
 
 # Names of operators. gcn: Kipf and Welling, 2017; a node's own loop stays as it is. chebyshev: the scaled Laplacian
 # 2 L / 2 - I of Defferrard et al., 2016, for the largest eigenvalue 2. walk: the random walk of Li et al. (DCRNN),
@@ -74,7 +75,8 @@ class Neighborhood:
     """The in-neighbors of a rank's nodes. own: edges from own rows; remote: edges from remote nodes; degree [n] and
     remote_degree [g]: sums of the weights of the in-edges in the whole snapshot. looped [n] and remote_looped [g]:
     bool, nodes that have an edge to themselves. route: brings the remote nodes' rows, None on a single rank, unless
-    remote nodes are by part. remote_row [g]: flat row ids; signed: some weight is below 0, on any rank."""
+    remote nodes are by part. remote_row [g]: flat row ids; signed: some weight is below 0, on any rank; types: the
+    types of all in-edges of each node, None: not read."""
 
     num_nodes: int
     own: Edges
@@ -86,6 +88,8 @@ class Neighborhood:
     route: Route | None
     remote_row: np.ndarray
     signed: bool = False
+    types: EdgeLists | Any = None
+    _ends_by_type: EdgeLists | None = field(default=None, repr=False)
     _operators: dict[str, Operator] = field(default_factory=dict, repr=False)
     _merged: EdgeLists | None = field(default=None, repr=False)
 
@@ -101,6 +105,17 @@ class Neighborhood:
                 )
             self._operators[name] = make_operator(name, self)
         return self._operators[name]
+
+    def ends_by_type(self, out: Neighborhood) -> EdgeLists:
+        """List, for each edge type, the nodes of this rank that are an end of such an edge, each once; ``out``: the
+        out-neighbors of the same snapshot."""
+        if self._ends_by_type is None:
+            sides = (self.types, out.types)
+            key = torch.cat([lists.source * self.num_nodes + lists.destination for lists in sides]).unique()
+            bounds = torch.arange(self.types.num_sources + 1, device=key.device) * self.num_nodes
+            indptr = torch.searchsorted(key, bounds)
+            self._ends_by_type = EdgeLists(indptr, key % max(1, self.num_nodes), self.num_nodes)
+        return self._ends_by_type
 
     @property
     def merged(self) -> EdgeLists:
@@ -182,7 +197,8 @@ def _lists_on(device: torch.device, indptr: np.ndarray, source: np.ndarray, num_
 @dataclass(frozen=True, slots=True)
 class Builder:
     """Collective to build with. weighted: messages are multiplied by the edges' column weight, where there is one;
-    by_part: remote nodes are nodes of other parts; signed: some weight is below 0, on any rank."""
+    by_part: remote nodes are nodes of other parts; signed: some weight is below 0, on any rank; edge_types: number of
+    edge types, 0: neighborhoods have no types, 1: all edges have type 0."""
 
     partition: SnapshotPartition
     channel: Channel
@@ -191,15 +207,16 @@ class Builder:
     weighted: bool = True
     by_part: bool = False
     signed: bool = False
+    edge_types: int = 0
 
     def build(self, number: int, reverse: bool = False) -> Neighborhood:
         """Collective. Build the in-neighbors of all nodes in a snapshot; reverse: out-neighbors."""
         partition, device = self.partition, self.device
-        columns = (WEIGHT,) if self.weighted and WEIGHT in partition.edge_columns else ()
-        edges = partition.edges_at(number, columns)
+        is_weighted = self.weighted and WEIGHT in partition.edge_columns
+        edges = partition.edges_at(number, (WEIGHT,) * is_weighted + (TYPE,) * (self.edge_types > 1))
         if reverse:
             edges = reversed_edges(edges, partition, self.channel)
-        weight = torch.from_numpy(edges.columns[WEIGHT]).to(self.dtype) if columns else None
+        weight = torch.from_numpy(edges.columns[WEIGHT]).to(self.dtype) if is_weighted else None
         summed = None if weight is None else weight.double().numpy()
         degree = torch.from_numpy(np.bincount(edges.dst, summed, partition.num_nodes)).to(self.dtype)
         looped = torch.zeros(partition.num_nodes, dtype=torch.bool)
@@ -223,8 +240,14 @@ class Builder:
             partition.num_nodes, Edges(own_lists, weights[0]),
             Edges(remote_lists, weights[1], torch.from_numpy(rows).to(device)),
             degree.to(device), remote_degree.to(device), looped.to(device), remote_looped.to(device), route, remote_row,
-            self.signed,
+            self.signed, self._types(edges) if self.edge_types else None,
         )  # fmt: skip
+
+    def _types(self, edges: SnapshotEdges) -> EdgeLists:
+        """List the types of the edges of each node."""
+        indptr = np.searchsorted(edges.dst, np.arange(self.partition.num_nodes + 1))
+        types = edges.columns.get(TYPE, np.zeros_like(edges.dst))
+        return _lists_on(self.device, indptr, types, self.edge_types)
 
     def _are_from_remote_nodes(self, edges: SnapshotEdges) -> np.ndarray:
         """Return whether the source of each edge is a remote node, bool [e]."""

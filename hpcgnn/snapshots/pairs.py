@@ -21,7 +21,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
-from hpcgnn.snapshots.graph import SnapshotEdges, SnapshotPartition
+from hpcgnn.snapshots.graph import TYPE, SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.negatives import NEGATIVES, draw_negatives, list_ends
@@ -56,7 +56,6 @@ def reach(
 
 SOURCE, DESTINATION, ORIENTATION = 1, 0, 2  # part of the random key
 TRAIN = "train"
-TYPE = "rel"  # column of the edges that holds their types
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,29 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
+class Queries:
+    """The queries of a target: of each edge, which destinations its source has, and, behind the ones of all edges of a
+    rank, which sources its destination has. counts [R]: number of queries of every rank; query, place [x]: queries of
+    all ranks whose answer is a node of this rank, in order of query, and its local row; most: number of nodes of the
+    rank that has most; identity [2 s]: keys of this rank's queries; epoch."""
+
+    counts: np.ndarray
+    query: torch.Tensor
+    place: torch.Tensor
+    most: int
+    identity: torch.Tensor
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class TargetPairs:
     """Pairs to score for one target, as positions in the rows that ``reach`` brings. source, destination [s]: of edges;
     negative [k, s]: destinations of negatives; negative_source: their sources, None: the sources of the edges. relation
     [s]: types of the edges, None: they have none. number: the snapshot that predictions are made from.
 
     Where edges are ranked among all pairs of nodes, reach and negative are None, source [s] holds global ids and
-    destination [s] local rows. answers: the edges, where their ends are ranked among all nodes."""
+    destination [s] local rows. answers: the edges, where their ends are ranked among all nodes. queries: where training
+    scores queries with all nodes; negative is then None."""
 
     number: int
     reach: Reach | None
@@ -89,6 +104,7 @@ class TargetPairs:
     negative_source: torch.Tensor | None = None
     relation: torch.Tensor | None = None
     answers: Answers | None = None
+    queries: Queries | None = None
 
 
 class TargetEdges:
@@ -179,17 +195,38 @@ class PairPlanner:
         source, destination = (torch.from_numpy(ids).to(self._device) for ids in (edges.src, edges.dst))
         return TargetPairs(number, None, source, destination, None)
 
-    def ends(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
-        """Collective. Plan a target's edges, to rank each of their ends among all nodes."""
+    def queries(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
+        """Collective. Plan a target's edges, to score each of their ends with all nodes in training."""
+        partition, channel, device = self._partition, self._channel, self._device
+        edges = self._targets.at(number)
+        nodes = [edges.src, self._ids[edges.dst]]
+        to_nodes, (source, destination) = reach(nodes, partition.book, channel, device)
+        answers = torch.from_numpy(np.concatenate(nodes[::-1]))
+        counts = channel.counts(np.full(channel.size, len(answers)))
+        place = channel.everyone(answers.unsqueeze(1), counts)[:, 0] - partition.first_id
+        query = torch.nonzero((place >= 0) & (place < partition.num_nodes)).squeeze(1)
+        most = int(np.diff(partition.book.of_type(0).starts).max(initial=1))
+        identity = torch.from_numpy(np.concatenate([2 * edges.row, 2 * edges.row + 1])).to(device)
+        queries = Queries(counts, query.to(device), place[query].to(device), most, identity, epoch)
+        relation = torch.from_numpy(_types_of(edges)).to(device)
+        return TargetPairs(number, to_nodes, source, destination, None, relation=relation, queries=queries)
+
+    def ends(self, split: str, epoch: int, number: int, count: int, filtered: bool = True) -> TargetPairs:
+        """Collective. Plan a target's edges, to rank each of their ends among all nodes; filtered: without the nodes
+        that other edges of the snapshot join to the same end."""
         edges, every, channel = self._targets.at(number), self._targets.all_at(number), self._channel
         own = np.column_stack([edges.src, self._ids[edges.dst], _types_of(edges)])
         counts = channel.counts(np.full(channel.size, len(own)))
         everyone = channel.everyone(torch.from_numpy(own), counts).numpy()
         reached = [reach([ids], self._partition.book, channel, self._device) for ids in everyone.T[:2]]
         first = int(counts[: channel.rank].sum())
+        left_out = [every, reversed_edges(every, self._partition, channel)]
+        if not filtered:
+            nothing = SnapshotEdges(*[np.empty(0, np.int64)] * 3, {})
+            left_out = [nothing, nothing]
         answers = Answers(
             everyone, slice(first, first + len(own)), [(to_nodes, place) for to_nodes, (place,) in reached],
-            (self._answers_of(every), self._answers_of(reversed_edges(every, self._partition, channel))),
+            (self._answers_of(left_out[0]), self._answers_of(left_out[1])),
         )  # fmt: skip
         return replace(self.all_pairs(split, epoch, number, count), answers=answers)
 

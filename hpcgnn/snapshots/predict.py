@@ -25,8 +25,10 @@ from hpcgnn.loop.session import Session
 from hpcgnn.loop.source_times import DATES, NUMBERS, date_texts
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EDGE, NODE, REGRESSION
+from hpcgnn.snapshots.graph import TYPE
+from hpcgnn.snapshots.link_goal import scorer_of
 from hpcgnn.snapshots.neighborhood import reversed_edges
-from hpcgnn.snapshots.pairs import TYPE, answers_of
+from hpcgnn.snapshots.pairs import answers_of
 from hpcgnn.snapshots.schema import CLASSES, EDGE_CLASSES, EDGE_NAMES
 from hpcgnn.snapshots.session import follow
 from hpcgnn.task.config import LINK
@@ -81,7 +83,8 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     """Collective. Compute the outputs of all nodes at the last snapshot, as ends of links. given: the end of queries,
     "src" or "dst"; known: edges to leave out, of the last snapshot; empty: none."""
     partition, world, channel = session.partition, session.world, session.graph.channel
-    *_, (number, outputs) = forecast(session)
+    *_, (number, last) = forecast(session)
+    decoder, outputs = scorer_of(getattr(session.model, "decoder", None), last)
     ids = original_ids(partition)
     ends = [LinkEnd(column, 0, ids, partition.flat_row, outputs) for column in ("src", "dst")]
     query, answer = ends if given == "src" else ends[::-1]
@@ -90,7 +93,6 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
         edges = partition.edges_at(number, (TYPE,) if session.goal.num_edge_types else ())
         edges = edges if given == "src" else reversed_edges(edges, partition, channel)
         left_out = answers_of(edges, partition)
-    decoder = getattr(session.model, "decoder", None)
     return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types_of(session), left_out)
 
 
@@ -116,19 +118,19 @@ def original_ids(partition: Any) -> np.ndarray:
 def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
     """Collective. Answer each pair at the snapshot of the prediction: a score of a link, the class of an edge with its
     outputs, or its number."""
-    model, classes = session.model, session.schema.values[EDGE_CLASSES]
+    model, classes, ends = session.model, session.schema.values[EDGE_CLASSES], links_of(session)
 
     def columns_of(
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, _: torch.Tensor
     ) -> dict[str, np.ndarray]:
         if session.config.task.kind == LINK:
-            return links.score_column(model.decoder(source, destination, relation).cpu().numpy(), probabilities)
+            return links.score_column(ends.decoder(source, destination, relation).cpu().numpy(), probabilities)
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
         if session.config.task.kind == EDGE:
             return class_columns(output, classes, probabilities)
         return {"output": output[:, 0]}
 
-    return links.score_pairs(links_of(session), pairs, PAIRS, columns_of)
+    return links.score_pairs(ends, pairs, PAIRS, columns_of)
 
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:
@@ -174,7 +176,7 @@ def forecast_nodes(
             if number < partition.num_snapshots - last:
                 continue
             if embeddings:
-                columns[f"embedding_{name(number)}"] = rows.cpu().numpy()
+                columns[f"embedding_{name(number)}"] = scorer_of(None, rows)[1].cpu().numpy()
             else:
                 outputs = session.goal.in_units(rows, number).cpu().numpy()
                 columns |= _named(session, number, outputs, probabilities, name)

@@ -8,8 +8,7 @@ from hpcgnn.graph.names import renumber
 from hpcgnn.loop.schema import Schema
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import EDGE, NODE, SnapshotGoal
-from hpcgnn.snapshots.graph import WEIGHT, SnapshotPartition
-from hpcgnn.snapshots.pairs import TYPE
+from hpcgnn.snapshots.graph import TYPE, WEIGHT, SnapshotPartition
 
 SCALES, OUTPUTS, CLASSES, EDGE_TYPES, EDGE_NAMES = "scales", "outputs", "classes", "edge_types", "edge_type_names"
 EDGE_CLASSES, NUM_CLASSES = "edge_classes", "num_classes"

@@ -20,12 +20,11 @@ from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare
 from hpcgnn.snapshots.config import SnapshotConfig
 from hpcgnn.snapshots.goals import GRAPH
-from hpcgnn.snapshots.graph import DEGREE, WEIGHT
+from hpcgnn.snapshots.graph import DEGREE, TYPE, WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes, Standard
-from hpcgnn.snapshots.pairs import TYPE
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.schema import adapt, make_schema, needs_of
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
@@ -60,7 +59,8 @@ def open_session(
     model, memory = _build_model(config, graph, goal, inputs, splits["train"], dtype)
     loader = SnapshotLoader(
         graph, "train", splits["train"], train.batch_size, goal.want, goal.roots, sampling=sampling,
-        edge_weights=config.model.edge_weights, with_out=model.with_out, drop_last=train.drop_last,
+        edge_weights=config.model.edge_weights, with_out=model.with_out,
+        edge_types=max(1, goal.num_edge_types) if model.typed_edges else 0, drop_last=train.drop_last,
         seed=train.seed, dtype=dtype, channel=channel, timers=plan_timers,
     )  # fmt: skip
     if config.model.dropout > 0:
@@ -122,7 +122,7 @@ def _build_model(
     with together(world, "build the model"):
         if width + extra == 0:
             raise ValueError("nodes have no inputs: set inputs.degrees, inputs.lags or node_embedding.dim")
-        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size, extra)
+        sizes = SequenceSizes(width + extra, goal.num_outputs, config.sampling.window_size, extra, goal.num_edge_types)
         model = make_model(config.model, sizes)
         if model.weighs_edges and config.model.edge_weights and WEIGHT in partition.edge_columns:
             raise ValueError(f"{config.model_name} computes its edge weights: set model.edge_weights false")

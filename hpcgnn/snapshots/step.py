@@ -21,7 +21,7 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.nn.batch_norm import norms_of
 from hpcgnn.snapshots.config import SnapshotSamplingConfig
 from hpcgnn.snapshots.goals import SnapshotGoal
-from hpcgnn.snapshots.model.frame import Frame, Neighbors, SequenceModel, Snapshot, State
+from hpcgnn.snapshots.model.frame import RELATION, EvolvedOutputs, Frame, Neighbors, SequenceModel, Snapshot, State
 from hpcgnn.snapshots.neighborhood import Neighborhood
 from hpcgnn.snapshots.plan import SnapshotPlan
 
@@ -197,8 +197,17 @@ class SnapshotTask(Task):
             if plan.ends:
                 self._rows.remember(state)
         else:
-            outputs = list(self.model(frames, self.model.begin(frames[0].inputs))[0][-1].unbind(1)) if frames else []
+            outputs = self._follow_windows(frames) if frames else []
         return outputs, tokens
+
+    def _follow_windows(self, frames: list[Frame]) -> list:
+        """Collective. Compute outputs [n, C] at the ends of windows, with the rows of edge types where the model
+        evolves these."""
+        outputs, after = self.model(frames, self.model.begin(frames[0].inputs))
+        rows = list(outputs[-1].unbind(1))
+        if not self.model.evolves_relations:
+            return rows
+        return [EvolvedOutputs(*pair) for pair in zip(rows, after[RELATION], strict=True)]
 
     def _carry(self, frames: list[Frame], tokens: list) -> tuple[list[torch.Tensor], State]:
         """Collective. Compute outputs [n, C] of the frames, one sequence, and the state that the next step begins

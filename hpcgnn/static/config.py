@@ -557,6 +557,8 @@ class OneTaskConfig(TaskConfig):
             )
         if bool(self.penalty) != (self.node_penalty + self.relation_penalty > 0):
             raise ValueError("task.penalty needs task.node_penalty or task.relation_penalty above 0, and they need it")
+        if self.kind == LINK and DECODERS[self.decoder].reciprocal and not self.reciprocal:
+            raise ValueError(f"task.decoder {self.decoder} has rows for queries of both ends: set task.reciprocal true")
         is_drawn = self.negative_sharing == EDGE and not self.over_all
         if self.reciprocal and (is_drawn or self.negative_ends != BOTH_ENDS):
             raise ValueError(

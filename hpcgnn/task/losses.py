@@ -109,8 +109,8 @@ class LossPart(Part):
     """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
     links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS or ANYTHING; options: the keys of the
     section that it reads; of_cosines: scores must be cosines; kernel: the function that native training steps compute.
-    over_all: makes a loss of queries against all candidates, see ``all_candidates``, for static graphs alone; several:
-    edges with the same query make one query."""
+    over_all: makes a loss of queries against all candidates, see ``all_candidates``, not for temporal graphs;
+    several: edges with the same query make one query, for static graphs alone."""
 
     make: Callable[[Any], Callable[..., Any]]
     learns: str = LINKS
@@ -139,7 +139,7 @@ LOSSES = {
     "softmax": LossPart(lambda task: softmax_loss, "cross entropy of a pair among its negatives"),
     "one_vs_all": LossPart(
         lambda task: partial(softmax_over_all, smoothing=task.label_smoothing),
-        "cross entropy of an end of a pair among all nodes (static graphs only)", LINKS, SMOOTHED, over_all=True,
+        "cross entropy of an end of a pair among all nodes (not for temporal graphs)", LINKS, SMOOTHED, over_all=True,
     ),
     "k_vs_all": LossPart(
         lambda task: partial(softmax_over_all, smoothing=task.label_smoothing),

@@ -26,9 +26,10 @@ class Candidates:
     """Ranks answers among this rank's nodes of a type. Known edges do not count as wrong answers; reverse: answers are
     the sources of edges."""
 
-    def __init__(self, known: KnownAnswers, most: int, reverse: bool):
-        """most: number of such nodes at the rank that has most."""
-        self.known, self._reverse = known, reverse
+    def __init__(self, known: KnownAnswers, most: int, reverse: bool, dtype: torch.dtype = torch.float32):
+        """most: number of such nodes at the rank that has most; dtype: of the scores that ``ranks`` compares.
+        float32 hides the rounding of a model's sums; a rule without rounding needs float64."""
+        self.known, self._reverse, self._dtype = known, reverse, dtype
         self._chunk = max(1, SCORES // max(1, most))
 
     def ranks(
@@ -36,7 +37,7 @@ class Candidates:
     ) -> np.ndarray:  # fmt: skip
         """Collective. Rank every answer: [S] float64. A rank is 1 + the mean of two counts of other candidates, without
         known answers: the ones with a higher score, and the ones with at least the same score. NaN where a candidate's
-        score is not finite. Scores are compared in float32.
+        score is not finite.
 
         embeddings [c, Z] of the candidates; rows [S, Z] of the queries; query, edge_type, answer [S], on all ranks
         alike.
@@ -50,7 +51,9 @@ class Candidates:
             )
             relation, place = (torch.from_numpy(array).to(rows.device) for array in (keys[:, 1], part[first]))
             score = decoder.all_pairs(rows[place], embeddings, relation, self._reverse)
-            ranks[part] = self._count_better(score.float().cpu().numpy(), keys, number.ravel(), answer[part], world)
+            ranks[part] = self._count_better(
+                score.to(self._dtype).cpu().numpy(), keys, number.ravel(), answer[part], world
+            )
         return ranks
 
     def best(
@@ -106,7 +109,7 @@ class Candidates:
         and an edge type, ``keys`` [Q, 2]; number [S]: which of these an answer belongs to."""
         place = answer - self.known.first
         here = np.flatnonzero((place >= 0) & (place < self.known.count))
-        own_score = np.full(len(answer), -np.inf, np.float32)
+        own_score = np.full(len(answer), -np.inf, score.dtype)
         own_score[here] = score[number[here], place[here]]
         own_score = world.reduce_array(own_score, "max")
         is_finite = np.isfinite(score).all(axis=1)  # nothing ranks above NaN, which would be a perfect rank

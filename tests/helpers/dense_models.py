@@ -258,9 +258,34 @@ def evolvegcn(with_summary):
     return model
 
 
+def regcn(p, a, x, config):
+    """Of edges of one type: two rows of it, along edges and back."""
+    unit = torch.nn.functional.normalize
+    start = relation = p["relation"]
+    rows = unit(output(p, x[0], "enter"))
+    cell = torch.nn.GRUCell(2 * rows.shape[1], rows.shape[1], dtype=rows.dtype)
+    weights = {name: p[f"cell.{name}"] for name, _ in cell.named_parameters()}
+    for matrix in a:
+        both = matrix + matrix.T
+        ends = both.sum(1) > 0
+        mean = rows[ends].mean(0) if ends.any() else torch.zeros_like(rows[0])
+        inputs = torch.cat([start, mean.expand(2, -1)], 1)
+        relation = unit(torch.func.functional_call(cell, weights, (inputs, relation)))
+        degree, now = both.sum(1, keepdim=True), rows
+        for i in range(config.layers):
+            sums = both @ now + matrix.sum(1, keepdim=True) * relation[0] + matrix.sum(0)[:, None] * relation[1]
+            own = torch.where(degree > 0, now @ p[f"layers.{i}.loop"], now @ p[f"layers.{i}.alone"])
+            total = sums / degree.clamp(min=1) @ p[f"layers.{i}.around"] + own
+            now = torch.where(total > 0, total, 11 / 48 * total)
+        share = torch.sigmoid(output(p, rows, "gate"))
+        rows = share * unit(now) + (1 - share) * rows
+    return [output(p, rows)]
+
+
 DENSE = {
     "gcn": gcn, "sage": sage, "gat": gat, "tgcn": tgcn, "tgcn_joint": filtered_gru(convolved),
     "a3tgcn": a3tgcn, "gconv_gru": filtered_gru(chebyshev), "gconv_lstm": gconv_lstm, "dcrnn": filtered_gru(walks),
     "mpnn_lstm": mpnn_lstm, "evolvegcn_o": evolvegcn(False), "evolvegcn_h": evolvegcn(True), "roland": roland,
+    "regcn": regcn,
     "dysat": dysat, "graph_wavenet": graph_wavenet,
 }  # fmt: skip

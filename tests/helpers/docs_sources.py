@@ -78,6 +78,18 @@ def _facts(path: Path) -> None:
     _archive(path, texts)
 
 
+def _quadruples(path: Path) -> None:
+    """Facts of 16 days, with names, and questions beside them."""
+    path.mkdir()
+    rng = np.random.default_rng(11)
+    for name, days in {"train": range(10), "valid": range(10, 13), "test": range(13, 16)}.items():
+        rows = [(*(rng.integers(0, 30, 3) % [30, 3, 30]).tolist(), 24 * day, 0) for day in days for _ in range(20)]
+        _text(path / f"{name}.txt", rows, separator="\t")
+    _text(path / "entity2id.txt", [(f"Country {number}", number) for number in range(30)], separator="\t")
+    _text(path / "relation2id.txt", [(f"kind {number}", number) for number in range(3)], separator="\t")
+    _text(path.with_name("subjects.csv"), [("Country 3", "kind 1")], "src,rel")
+
+
 def _contacts(path: Path) -> None:
     lines = [f"{t // 20}\t{a}\t{b}\n" for a, b, t in _events()]
     _archive(path, {"listcontacts_2009_07_15.txt": "".join(lines)})
@@ -287,6 +299,7 @@ SOURCES = {
     "trainingSet.tsv.gz": lambda path: _labeled(path, 0),
     "testSet.tsv.gz": lambda path: _labeled(path, 8),
     "chickenpox.json.gz": _chickenpox,
+    "icews14/": _quadruples,
     "lists.csv": _snapshot_lists,
     "cases.csv": _series,
     "friends.csv": _friends,

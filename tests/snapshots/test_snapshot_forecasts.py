@@ -170,7 +170,7 @@ def ruled(graph, kind, training, lags, steps):
     return lambda t: np.einsum("nf,nfs->ns", inputs(t), weight)
 
 
-@pytest.mark.parametrize("kind", list(filter(None, BASELINES)))
+@pytest.mark.parametrize("kind", [kind for kind, row in BASELINES.items() if kind and row.task == "regression"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_rules_are_those_of_numpy(comm, mpi_tmp_path, kind, steps):
     """Missing targets, a constant feature beside the constant term, on any number of ranks."""

@@ -23,7 +23,7 @@ CASES = [(kind, {}) for kind in MODELS] + [
     ("gconv_gru", {"order": 4, "layers": 2}), ("gconv_gru", {"order": 1}), ("gconv_lstm", {"order": 3, "layers": 2}),
     ("sage", {"layers": 2}), ("gat", {"layers": 2}), ("dysat", {"layers": 2}), ("roland", {"layers": 2}),
     ("roland", {"update": "average", "layers": 2}), ("roland", {"update": "concat"}), ("evolvegcn_o", {"layers": 2}),
-    ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
+    ("regcn", {"layers": 2}), ("evolvegcn_h", {"layers": 2}), ("evolvegcn_h", {"layers": 3, "hidden": 24}),
 ] + [(kind, {"layers": 2, "norm": "batch"}) for kind, row in MODELS.items() if "norm" in row.options]  # fmt: skip
 
 

@@ -24,6 +24,11 @@ KINDS = {
     "learned adjacency": {
         "sampling__window_size": 3, "train__batch_size": 3, "model__kind": "graph_wavenet", "node_embedding__dim": 3,
     },
+    "queries against all nodes": {
+        "sampling__window_size": 3, "train__batch_size": 3, "sampling__shuffle": True, "model__kind": "regcn",
+        "model__dropout": 0.2, "node_embedding__dim": 3, "task__kind": "link", "task__loss": "one_vs_all",
+        "eval__ranking": "filtered",
+    },
     "standardized differences": {
         "train__batch_size": 2, "task__target_difference": True, "task__standardize": True, "inputs__standardize": True,
     },

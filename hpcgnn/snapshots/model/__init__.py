@@ -12,6 +12,7 @@ from hpcgnn.snapshots.model.evolving import EvolveGCNH, EvolveGCNO
 from hpcgnn.snapshots.model.filtered import DCRNN, GConvGRU, GConvLSTM, JointTGCN
 from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.model.recurrent import A3TGCN, MPNNLSTM, TGCN
+from hpcgnn.snapshots.model.regcn import REGCN
 from hpcgnn.snapshots.model.roland import ROLAND
 from hpcgnn.snapshots.model.stacks import DySAT, PlainGAT, PlainGCN, PlainSAGE
 from hpcgnn.snapshots.model.wavenet import GraphWaveNet
@@ -21,11 +22,12 @@ from hpcgnn.snapshots.model.wavenet import GraphWaveNet
 class ModelPart(Part):
     """A model. make: makes it from the section ``model`` and SequenceSizes; options: the keys of the section that this
     model reads and some other models do not. windowed: it looks back over a window, which ``sampling.window_size`` must
-    give."""
+    give; evolves: it has rows of edge types, with which a typed decoder scores links."""
 
     make: Callable[[Any, SequenceSizes], SequenceModel]
     options: tuple[str, ...] = ()
     windowed: bool = False
+    evolves: bool = False
 
 
 MODELS = {
@@ -46,6 +48,10 @@ MODELS = {
     "evolvegcn_o": ModelPart(EvolveGCNO, "GCN whose matrices a GRU updates (Pareja et al. 2020)"),
     "evolvegcn_h": ModelPart(EvolveGCNH, "evolvegcn_o whose GRU reads the best-scored rows (Pareja et al. 2020)"),
     "roland": ModelPart(ROLAND, "GraphSAGE with updates of its hidden rows (You et al. 2022)", ("update", "norm")),
+    "regcn": ModelPart(
+        REGCN, "graph convolutions by edge type, whose rows a GRU updates, and a gate over a window (Li et al. 2021)",
+        windowed=True, evolves=True,
+    ),
     "dysat": ModelPart(DySAT, "gat, then attention over a window (Sankar et al. 2020)", ("heads",), windowed=True),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 A *frame* is one place in k sequences of snapshots that a step follows at once. The sequences are k windows that end at
 different targets, or one (k = 1) where state is carried on. *State* is a model's memory from snapshot to snapshot: rows
 of nodes [n, k, W], kept at their owners, and tensors [k, ...] that all ranks share. n nodes of this rank, F or I input,
-D hidden, C output columns; rows are [n, k, D].
+D hidden, C output columns, T edge types; rows are [n, k, D].
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import torch
 from torch import nn
 
 from hpcgnn.comm.halo import RankHalo, RankRows
+from hpcgnn.native import segment_sum
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.aggregation import attend, product, score_columns
 from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term, propagate
+
+RELATION = "relation"  # name of the state that holds the rows of edge types
 
 
 @dataclass(slots=True)
@@ -44,6 +47,11 @@ class Neighbors:
         columns = score_columns(source, target)
         scores = product(rows.reshape(-1, len(columns)), columns).view(*rows.shape[:-1], columns.shape[1])
         return attend(rows, scores, self.into.merged)
+
+    def sum_types(self, relation: torch.Tensor) -> torch.Tensor:
+        """Sum the rows [2 T, D] of the types of all edges of a node, along in-edges the first T: [n, D]."""
+        along, back = relation.chunk(2)
+        return segment_sum(along, self.into.types) + segment_sum(back, self.out.types)
 
     def start(self, rows: torch.Tensor, out: bool = False):
         """Collective. Begin the exchange of rows [n, D] for a ``propagate`` to come."""
@@ -124,6 +132,27 @@ class Frame:
         pieces = zip(self.snapshots, rows.split(1, dim=1), exchanges, strict=True)
         return torch.cat([s.neighbors.attend(piece, ahead, source, target) for s, piece, ahead in pieces], dim=1)
 
+    def sum_types(self, relation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum the rows [k, 2 T, D] of the types of all edges of a node in every snapshot, [n, k, D]; also returns the
+        number of these edges, [n, k, 1]. Along in-edges the first T rows are read, along out-edges the others."""
+        pairs = [(snapshot.neighbors, rows) for snapshot, rows in zip(self.snapshots, relation, strict=True)]
+        total = side_by_side([neighbors.sum_types(rows) for neighbors, rows in pairs])
+        degree = side_by_side([neighbors.into.degree + neighbors.out.degree for neighbors, _ in pairs])
+        return total, degree.unsqueeze(2)
+
+    def average_by_type(self, rows: torch.Tensor) -> torch.Tensor:
+        """Collective. Average rows [n, k, D], in every snapshot, over the nodes of all ranks that are an end of an edge
+        of a type: [k, T, D]; 0 for a type without edges."""
+        ends = [snapshot.neighbors.into.ends_by_type(snapshot.neighbors.out) for snapshot in self.snapshots]
+        sums = [segment_sum(piece, lists) for piece, lists in zip(rows.unbind(1), ends, strict=True)]
+        counts = torch.cat([lists.degree for lists in ends]).to(rows.dtype)
+        total = torch.cat([torch.cat(sums), counts.unsqueeze(1)], dim=1)
+        if self.everyone is not None:
+            of_ranks = self.everyone.finish(self.everyone.start(total))
+            total = of_ranks.view(len(self.counts), *total.shape).sum(0)
+        mean = total[:, :-1] / total[:, -1:].clamp(min=1)
+        return mean.view(len(ends), -1, rows.shape[2])
+
     def smooth(self, name: str, out: bool = False, power: int = 1) -> torch.Tensor:
         """Collective. Return a term of the operator's series (``next_term``) of the inputs [n, k, F], the first of them
         operator @ inputs: formed once in a run where inputs are not learned."""
@@ -165,12 +194,22 @@ State = Mapping[str, torch.Tensor]
 @dataclass(frozen=True, slots=True)
 class SequenceSizes:
     """Columns of the inputs and of the outputs; history: snapshots of a window, 0: state is carried on; learned: number
-    of columns, the last ones of the inputs, that are learnable embeddings."""
+    of columns, the last ones of the inputs, that are learnable embeddings; edge_types: number T of edge types that the
+    decoder of links has weights for, 0: it has none."""
 
     inputs: int
     outputs: int
     history: int = 0
     learned: int = 0
+    edge_types: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvolvedOutputs:
+    """Outputs [n, C] of nodes, and the rows [2 T, C] of edge types that go with them."""
+
+    rows: torch.Tensor
+    relation: torch.Tensor
 
 
 class Standard(nn.Module):
@@ -198,8 +237,10 @@ class SequenceModel(nn.Module):
     methods.
 
     node_state: widths of the state of nodes by name; with_out: whether frames must have out-neighbors. weighs_edges:
-    whether the model weighs edges itself and cannot use their column weight; config: the section ``model``. output: the
-    last layer, a module, whose inputs are the embeddings of ``hpcgnn predict``; a model without it has none.
+    whether the model weighs edges itself and cannot use their column weight; typed_edges: whether neighborhoods must
+    have the types of edges; evolves_relations: whether the state after a window has the rows [k, 2 T, C] of edge types,
+    as ``relation``, that links are scored with; config: the section ``model``. output: the last layer, a module, whose
+    inputs are the embeddings of ``hpcgnn predict``; a model without it has none.
     standard_inputs, standard_target: how a run standardizes inputs that are not learned, before the model sees them,
     and the target, after the model's outputs; None: not.
     """
@@ -207,6 +248,8 @@ class SequenceModel(nn.Module):
     node_state: dict[str, int] = {}  # noqa: RUF012 - models set their own
     with_out = False
     weighs_edges = False
+    typed_edges = False
+    evolves_relations = False
     standard_inputs: Standard | None
     standard_target: Standard | None
 
