@@ -171,8 +171,8 @@ class ComplEx(RelationDecoder):
 class ConvTransE(RelationDecoder):
     """Scores a pair by the dot product of the destination and a row that a convolution makes of the rows of source and
     edge type (Shang et al., End-to-end structure-aware convolutional networks for knowledge base completion, 2019).
-    Rows are standardized each by itself, so that no score depends on the other queries of a step. Sources are always
-    asked for through second rows of the edge types."""
+    Layer normalization of each row takes the place of batch normalization, so that no score depends on the other
+    queries. Sources are always asked for through second rows of the edge types."""
 
     channels, kernel = 50, 3
 

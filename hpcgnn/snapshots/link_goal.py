@@ -28,7 +28,7 @@ from hpcgnn.nn.decoders import DECODERS, DecoderSizes, EvolvedDecoder, score_at
 from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal, SnapshotGoal
 from hpcgnn.snapshots.graph import TYPE, SnapshotPartition
 from hpcgnn.snapshots.model.frame import EvolvedOutputs
-from hpcgnn.snapshots.pairs import TRAIN, PairPlanner, Queries, TargetEdges, TargetPairs
+from hpcgnn.snapshots.pairs import TRAIN, EndQueries, PairPlanner, TargetEdges, TargetPairs
 from hpcgnn.task import metrics
 from hpcgnn.task.all_candidates import BlockAnswers
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
@@ -102,7 +102,7 @@ class _LossOverAll(torch.autograd.Function):
     gradients: no rank holds more scores than a block's with its nodes. Collective."""
 
     @staticmethod
-    def forward(ctx, asked, candidate, queries: Queries, match, loss, total: int, reduce):
+    def forward(ctx, asked, candidate, queries: EndQueries, match, loss, total: int, reduce):
         gradients, value = (torch.zeros_like(asked), torch.zeros_like(candidate)), asked.new_zeros(())
         most = max(1, QUERY_SCORES // queries.most)
         for first in range(0, len(asked), most):
@@ -323,7 +323,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         return row.make(decoder, rows, pairs, chain, self._channel, self._world)
 
     def _score_queries(
-        self, decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, queries: Queries, chain: HaloChain
+        self, decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, queries: EndQueries, chain: HaloChain
     ) -> QueryScores:  # fmt: skip
         """Collective. Compute the loss of both ends of every edge against all nodes, from outputs [n, Z]; the loss of
         an edge is the mean of both."""
@@ -336,7 +336,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         value = _LossOverAll.apply(everyone, outputs, queries, decoder.match, self.sum, total, self._reduce)
         return QueryScores(value / len(ends))
 
-    def _dropped(self, asked: torch.Tensor, number: int, queries: Queries) -> torch.Tensor:
+    def _dropped(self, asked: torch.Tensor, number: int, queries: EndQueries) -> torch.Tensor:
         """Drop entries of the rows [2 s, Z] of queries, keyed by edge and end, in training."""
         if not self._dropout:
             return asked

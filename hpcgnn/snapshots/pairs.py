@@ -72,7 +72,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
+class EndQueries:
     """The queries of a target: of each edge, which destinations its source has, and, behind the ones of all edges of a
     rank, which sources its destination has. counts [R]: number of queries of every rank; query, place [x]: queries of
     all ranks whose answer is a node of this rank, in order of query, and its local row; most: number of nodes of the
@@ -104,7 +104,7 @@ class TargetPairs:
     negative_source: torch.Tensor | None = None
     relation: torch.Tensor | None = None
     answers: Answers | None = None
-    queries: Queries | None = None
+    queries: EndQueries | None = None
 
 
 class TargetEdges:
@@ -207,7 +207,7 @@ class PairPlanner:
         query = torch.nonzero((place >= 0) & (place < partition.num_nodes)).squeeze(1)
         most = int(np.diff(partition.book.of_type(0).starts).max(initial=1))
         identity = torch.from_numpy(np.concatenate([2 * edges.row, 2 * edges.row + 1])).to(device)
-        queries = Queries(counts, query.to(device), place[query].to(device), most, identity, epoch)
+        queries = EndQueries(counts, query.to(device), place[query].to(device), most, identity, epoch)
         relation = torch.from_numpy(_types_of(edges)).to(device)
         return TargetPairs(number, to_nodes, source, destination, None, relation=relation, queries=queries)
 

@@ -1,13 +1,17 @@
 """Temporal knowledge graphs: rules of recurrency, and RE-GCN against plain torch, on any number of ranks."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from snapshot_runs import assert_like_one_rank, make_config, one_step, open_session, random_graph, write_parts
 from torch.nn import functional
 
+from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.snapshots.baselines import BASELINES, baseline_metrics
+from hpcgnn.snapshots.predict import links_of
 
 NODES, SNAPSHOTS, TYPES = 18, 12, 3
 FACTS = {"task__kind": "link", "task__decoder": "distmult", "eval__ranking": "filtered"}
@@ -204,16 +208,21 @@ def expected_loss(p, table, graph, targets, history, layers):
     return total / count
 
 
+def weights_of(comm, session):
+    """Copies of the model's weights by name, and the learnable embeddings of all nodes."""
+    p = {name: value.detach().clone().requires_grad_() for name, value in session.model.named_parameters()}
+    table = torch.zeros(NODES, 8, dtype=torch.float64)
+    for place, values in comm.allgather((session.partition.flat_row, session.memory.learned.weight.detach().numpy())):
+        table[place] = torch.from_numpy(values)
+    return p, table
+
+
 def test_regcn_is_that_of_plain_torch(comm, mpi_tmp_path):
     """Loss and gradients of the first step, and the ranks of validation."""
     graph = make_graph()
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**REGCN))
     named = dict(session.model.named_parameters())
-    p = {name: value.detach().clone().requires_grad_() for name, value in named.items()}
-    rows = comm.allgather((session.partition.flat_row, session.memory.learned.weight.detach().numpy()))
-    table = torch.zeros(NODES, 8, dtype=torch.float64)
-    for place, values in rows:
-        table[place] = torch.from_numpy(values)
+    p, table = weights_of(comm, session)
     with torch.no_grad():
         metrics = split_metrics(session, "val", session.scores("val"))
     plan = session.loaders["train"].planner.plan(session.batches["train"], 0, 0)
@@ -235,3 +244,28 @@ def test_regcn_is_that_of_plain_torch(comm, mpi_tmp_path):
 
     ranks = ranks_by_hand(facts_of(graph), snapshots, False, score_of)
     assert metrics["mrr"] == pytest.approx(np.mean(1 / ranks), rel=1e-9)
+
+
+@pytest.mark.parametrize("given", ["src", "dst"])
+def test_best_answers_after_the_last_snapshot_have_names(comm, mpi_tmp_path, given):
+    """Of all nodes, for a type by its name, against plain torch."""
+    graph, names = make_graph(), [f"Town {7 * row % NODES} (old)" for row in range(NODES)]
+    graph.id = np.array([name.encode() for name in names])
+    graph.edge_attributes["rel"] = {"names": json.dumps(["visits", "trades, often", "leaves"])}
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**REGCN))
+    p, table = weights_of(comm, session)
+    queries = mpi_tmp_path / "queries.csv"
+    if comm.rank == 0:
+        queries.write_text("\n".join([f"{given},rel", *(f'{name},"trades, often"' for name in names)]) + "\n")
+    comm.barrier()
+    found = best_answers(links_of(session, given), 3, str(queries))
+    answers = {name: found.slab(name, 0, session.world) for name in found.columns}
+    session.close()
+    if comm.rank == 0:
+        with torch.no_grad():
+            h, r = evolve(p, table, edges_of(graph), range(SNAPSHOTS - 3, SNAPSHOTS), 2)
+            kind = r[1 + TYPES * (given == "dst")]
+            score = (conv_transe(p, h, kind.expand_as(h)) @ h.T).fill_diagonal_(-torch.inf)
+        best = torch.topk(score, 3)
+        np.testing.assert_allclose(answers["score"], best.values.ravel(), rtol=1e-6)
+        assert answers["dst" if given == "src" else "src"].tolist() == [names[node] for node in best.indices.ravel()]
