@@ -222,8 +222,8 @@ class PairPlanner:
         first = int(counts[: channel.rank].sum())
         left_out = [every, reversed_edges(every, self._partition, channel)]
         if not filtered:
-            nothing = SnapshotEdges(*[np.empty(0, np.int64)] * 3, {})
-            left_out = [nothing, nothing]
+            none = np.empty(0, np.int64)
+            left_out = [SnapshotEdges(none, none, none, {})] * 2
         answers = Answers(
             everyone, slice(first, first + len(own)), [(to_nodes, place) for to_nodes, (place,) in reached],
             (self._answers_of(left_out[0]), self._answers_of(left_out[1])),

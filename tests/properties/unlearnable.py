@@ -60,7 +60,7 @@ FURTHER: dict[str, dict[str, tuple]] = {
         "model.edge_weights": SWITCH,
         "sampling.updates_per_batch": (1, 2), "inputs.lags": (0, 2), "task.strict": SWITCH,
         "task.new_links": SWITCH, "task.undirected": SWITCH,
-        "task.loss": ("", "softmax", "margin", "mae"), "task.forecast_steps": (1, 2),
+        "task.loss": ("", "softmax", "margin", "mae", "one_vs_all"), "task.forecast_steps": (1, 2),
     },
 }  # fmt: skip
 
@@ -165,7 +165,7 @@ def static_chance(row: Row) -> bool:
 
 def snapshot_chance(row: Row) -> bool:
     """What a graph of one type and no repeated edges decides: attention has no weights, edges have no lags."""
-    if row["model.kind"] in ("gat", "dysat") and row["model.edge_weights"]:
+    if row["model.kind"] in ("gat", "dysat", "regcn") and row["model.edge_weights"]:
         return False
     return row["task.kind"] in ("regression", "node") or not row["inputs.lags"]
 
