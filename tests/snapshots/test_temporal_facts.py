@@ -98,15 +98,15 @@ def test_rules_rank_as_one_loop_over_facts(comm, mpi_tmp_path, kind, ranking):
 
 
 def test_small_differences_of_scores_decide(comm, mpi_tmp_path):
-    """Of two facts that were there in the same snapshot, the share decides, though it is 1e-5 of the score."""
+    """Of two facts that were there in the same snapshot, the share decides, though it is 1e-9 of the score."""
     graph = make_graph(empty=())
     graph.src, graph.dst = np.array([0, 0, 1, 2, 0]), np.array([5, 6, 6, 6, 6])
     graph.first, graph.edges = np.array([9, 9, 8, 7, 10]), {"rel": np.zeros(5, np.int8)}
-    config = make_config(**FACTS, baseline__kind="recurrency", baseline__decay=1e-3, data__val_snapshots=1)
+    rule = {"baseline__kind": "recurrency", "baseline__decay": 1e-3, "baseline__strict_weight": 1 - 1e-9}
+    config = make_config(**FACTS, **rule, data__val_snapshots=1)
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     pairs = session.goal.want("val", 0, 9)
-    rule = BASELINES["recurrency"].make(session)
-    ranks = session.goal.compare(rule(9), pairs).columns["rank"]
+    ranks = session.goal.compare(BASELINES["recurrency"].make(session)(9), pairs).columns["rank"]
     found = np.concatenate(comm.allgather(ranks))
     session.close()
     assert sorted(found) == [1, 1]
