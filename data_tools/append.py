@@ -77,6 +77,9 @@ def append(
     book = open_book(folder)
     if book.kind != "temporal":
         raise FileFormatError(f"{folder}: append takes a temporal partition set, this one is {book.kind}: {ANEW}")
+    if len(book.relations) > 1:
+        listed = ", ".join(relation.name for relation in book.relations)
+        raise FileFormatError(f"{folder}: append takes a set of one relation, this one has {listed}: {ANEW}")
     with files.reading(book.path, files.BOOK, REMEDY) as file:
         attributes = {name: str(file.attrs.get(name, "")) for name in ("spec", "sources", "source_name")}
     remove_leftovers(book)

@@ -20,7 +20,7 @@ from data_tools.export.tables import Column, ExportTable, Tables
 from data_tools.source.file_spec import FINITE_COLUMNS, Dtype
 from hpcgnn.choices import Part
 from hpcgnn.graph.durable import OutputFile
-from hpcgnn.graph.files import row_bytes, slabs, split_relation
+from hpcgnn.graph.files import EVENT, row_bytes, slabs, split_relation
 
 SLAB_ROWS = 1 << 18
 PYG_NAMES = {"feat": "x", "label": "y"}
@@ -77,6 +77,7 @@ def metadata(tables: Tables) -> dict[str, object]:
             ids = {"ids": "string" if by_id[table.name] == "S" else "int", "id": "id"}
         columns = described(table, ("row", "id"))
         nodes[table.name] = {"files": f"nodes-{table.name}.parquet", **ids, "columns": columns}
+    numbered = (EVENT,) if tables.kind == "temporal" and len(tables.edges) > 1 else ()  # convert numbers them anew
     for table in tables.edges:
         source, _, destination = split_relation(table.name)
         ends = {
@@ -85,7 +86,7 @@ def metadata(tables: Tables) -> dict[str, object]:
         }
         if "time" in table.columns:
             ends["time"] = "time"
-        skipped = ("src", "dst", "src_id", "dst_id", "time")
+        skipped = ("src", "dst", "src_id", "dst_id", "time", *numbered)
         edges[table.name] = {"files": f"edges-{table.name}.parquet", **ends, "columns": described(table, skipped)}
     return {"kind": tables.kind, "nodes": nodes, "edges": edges}
 

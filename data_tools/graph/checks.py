@@ -9,6 +9,7 @@ import numpy as np
 
 from data_tools.graph import source as graph_source
 from data_tools.graph.source import NodeType, Source
+from data_tools.source.event_rows import event_rows
 from data_tools.source.file_spec import FINITE_COLUMNS
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
@@ -32,6 +33,8 @@ def validate(source: Source, share: tuple[int, int] = (0, 1)) -> None:
             check_stamps(group, source.facts["num_snapshots"], share)
         for column in relation.columns:
             check_finite(group[column], share)
+    if source.kind == "temporal" and len(source.relations) > 1:
+        check_event_rows(source, share)
 
 
 def check_ids(dataset: h5py.Dataset, node_type: NodeType, share: tuple[int, int] = (0, 1)) -> None:
@@ -53,6 +56,20 @@ def check_times(dataset: h5py.Dataset, share: tuple[int, int] = (0, 1)) -> None:
         if bad.any():
             row = int(np.argmax(bad))
             refuse(dataset, start + row, f"time {times[row]} comes after {previous[row]}; sort the events by time")
+
+
+def check_event_rows(source: Source, share: tuple[int, int] = (0, 1)) -> None:
+    """Refuse columns ``event`` that do not number the events of all relations in order."""
+    groups = [source.edges(relation) for relation in source.relations]
+    times = [group["time"] for group in groups]
+    for number, group in enumerate(groups):
+        for start, rows in column_slabs(group[files.EVENT], share) if files.EVENT in group else ():
+            expected = event_rows(times, number, start, start + len(rows))
+            bad = rows != expected
+            if bad.any():
+                row = int(np.argmax(bad))
+                what = f"event row {rows[row]}, expected {expected[row]}, the place among the events of all relations"
+                refuse(group[files.EVENT], start + row, f"{what}; write the file anew with hpcgnn convert")
 
 
 def check_stamps(group: h5py.Group, num_snapshots: int, share: tuple[int, int] = (0, 1)) -> None:

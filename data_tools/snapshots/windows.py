@@ -148,7 +148,8 @@ def _read_events(file: h5py.File) -> WindowEvents:
     for number, name in enumerate(names):
         group = file["edges"][name]
         src_type, _, dst_type = files.split_relation(name)
-        columns = {key: group[key][:] for key in group if key not in ("src", "dst", "time")}
+        fixed = {"src", "dst", "time"} | ({files.EVENT} if len(names) > 1 else set())
+        columns = {key: group[key][:] for key in group if key not in fixed}
         attributes = {key: {"names": group[key].attrs["names"]} for key in columns if "names" in group[key].attrs}
         layouts.append({key: _layout_of(group[key]) for key in columns})
         if len(names) > 1:

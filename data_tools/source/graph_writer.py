@@ -15,6 +15,7 @@ import numpy as np
 
 from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
+from data_tools.source.event_rows import write_event_rows
 from data_tools.source.file_spec import ColumnSpec, FileSpec
 from data_tools.source.formats.dates import UTC, common_zone, zones_note
 from data_tools.source.id_spaces import MISSING
@@ -81,6 +82,8 @@ def write_graph(
             chosen = choose_rows(edge, folder, num_buckets)
             summary.notes.extend(f"{edge.spec.relation}: {note}" for note in chosen.notes)
             write_relation(file, edge, chosen, summary)
+        if spec.graph_kind == "temporal" and len(edges) > 1:
+            write_event_rows(file)
     summary.notes.extend(note_zones([*nodes.values(), *edges]))
     return summary
 

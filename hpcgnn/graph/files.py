@@ -16,6 +16,8 @@ has any, and ``clock`` (JSON: first and step in seconds, zone) where snapshots a
                                     time_scale are seconds since 1970), zone? (of these dates)
         src, dst                    [E] row ids within their node type
         time?                       [E] non-decreasing in a temporal graph; attribute time_scale: stored / source
+        event?                      [E] of a temporal graph of several relations: places in the merge of all of them, in
+                                    order of (time, relation_id, row)
         feat?, label?, weight?, split?, ...  [E, ...]
         columns whose numbers 0, 1, ... stand for words have attribute names: these, as a JSON list, of any length;
         columns of seconds since 1970 that come from dates have attribute zone
@@ -97,6 +99,7 @@ from hpcgnn.graph.decode import decode_json
 VERSION = 1
 
 GRAPH, BOOK, PART, NEGATIVES = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part", "hpcgnn-negatives"
+EVENT = "event"  # column of events in a graph of several relations
 CLOCK = "clock"  # attribute of a graph of snapshots at dates, and of its partition sets
 ORIGIN = ("sources", "spec")  # attributes of a graph file that its partition sets keep
 KINDS = ("temporal", "static", "snapshots")
