@@ -49,6 +49,11 @@ class NegativeDraw(ABC):
     def draw(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
         """Collective. Draw places [n, count] int64 in [0, N) for edges by row id [n]: a function of key and rows."""
 
+    def draw_others(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
+        """Draw places [n, count] int64 that are evenly distributed over all nodes but one, numbered without that one,
+        for edges by row id [n]."""
+        return native.random_integers(random, rows, count, max(1, self.pool.size - 1))
+
 
 def draw_negatives(
     draws: Sequence[NegativeDraw], keys: Sequence[Random], rows: np.ndarray, count: int, own: np.ndarray, again: Random,
@@ -80,7 +85,7 @@ def draw_negatives(
         place = places(slice(None), TRIES - 1)  # an own end that is left is of the last try
     row, slot = np.nonzero((drawn == own[:, :, None]).all(axis=0))
     unique, number = np.unique(row, return_inverse=True)
-    other = native.random_integers(again, rows[unique], count, max(1, pool.size - 1))[number, slot]
+    other = draws[0].draw_others(again, rows[unique], count)[number, slot]
     # Numbered without the own end, so that every other node is as likely as if that had not been there.
     drawn[0, row, slot] = pool.lookup(other + (other >= place[0, row, slot]))
     return drawn

@@ -25,7 +25,15 @@ from hpcgnn.graph.directory import places_of, spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
-from hpcgnn.temporal.graph import FEATURE, KEPT, Events, History, TemporalPartition, open_partition
+from hpcgnn.temporal.graph import (
+    FEATURE,
+    KEPT,
+    Events,
+    History,
+    TemporalPartition,
+    agree_on_edge_types,
+    open_partition,
+)
 
 ASKED_AT_ONCE = 1 << 22  # nodes that flags are asked for
 
@@ -57,8 +65,11 @@ def open_splits(
     """
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
-        partition = open_partition(path, world.rank, world.size, config.check_hash, world.working, columns)
+        partition = open_partition(
+            path, world.rank, world.size, config.check_hash, world.working, columns, config.type_column
+        )  # fmt: skip
     check_same_set(path, world)
+    partition = agree_on_edge_types(partition, world)
     num_events = world.total(len(partition.events))
     with together(world, "open the partition set"):
         if num_events != partition.num_events:

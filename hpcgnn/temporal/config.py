@@ -263,6 +263,8 @@ class TemporalDataConfig:
             none. Environment variables in it, such as '$TMPDIR', get their values in each job that starts or resumes
             the run.
         synthetic_events: Number of events of the built-in graph.
+        type_column: Column of the events of a graph of one relation that holds the edge type of each, numbers from 0
+            on; empty: none. In a graph of several relations these are the edge types.
     """
 
     path: str = ""
@@ -272,6 +274,7 @@ class TemporalDataConfig:
     check_hash: bool = True
     stage_to: str = ""
     synthetic_events: int = 20_000
+    type_column: str = ""
 
     def __post_init__(self):
         val, test = self.fractions

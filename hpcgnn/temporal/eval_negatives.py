@@ -25,14 +25,23 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import directory, files
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
+from hpcgnn.graph.directory import Directory, check_drawn
 from hpcgnn.graph.negative_file import NegativeFile, file_of, is_none, open_negatives
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.negatives import UniformDraw
 from hpcgnn.temporal.batches import Batches, Splits
 from hpcgnn.temporal.graph import TemporalPartition
-from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, PairHistory, RandomNegatives, random_negatives
+from hpcgnn.temporal.negatives import (
+    AllOthers,
+    AnyNegatives,
+    NegativePool,
+    Negatives,
+    PairHistory,
+    RandomNegatives,
+    edge_types_of,
+    random_negatives,
+    uniform_draw,
+)
 
 REMEDY = "set eval.negative_kind random, or file"
 
@@ -46,7 +55,7 @@ class NegativeSource:
 
     partition: TemporalPartition
     splits: Splits
-    pool: NodeDirectory
+    pool: NegativePool
     world: World
     channel: Channel
     seed: int
@@ -61,7 +70,19 @@ class NegativeSource:
 
 def draw_random(batches: Batches, source: NegativeSource) -> RandomNegatives | Negatives:
     """Draw nodes of the pool, with the event's own source."""
-    return random_negatives(batches, UniformDraw(source.pool), source.per_event, source.seed)
+    return random_negatives(batches, uniform_draw(source.pool), source.per_event, source.seed)
+
+
+def _only_types(partition: TemporalPartition, key: str) -> tuple[str, str]:
+    """Return the node types of sources and of destinations. Raises DistributedError, on all ranks alike, where edge
+    types have several: negatives of ``key`` do not keep to them."""
+    names = [{partition.book.node_types[t] for t in partition.type_of_ends(end)} for end in ("src", "dst")]
+    if any(len(types) > 1 for types in names):
+        listed = ", ".join(relation.name for relation in partition.relations)
+        message = f"{key} takes relations between the same two node types, not {listed}: use eval.negative_kind random"
+        raise DistributedError(f"{message} or all", user_error=True)
+    (source,), (destination,) = names
+    return source, destination
 
 
 def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
@@ -73,6 +94,7 @@ def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
     not listed. The error names file, row and remedy.
     """
     partition, world, channel = source.partition, source.world, source.channel
+    _only_types(partition, "eval.negatives_file")
     path, (begin, end) = file_of(source.path, batches.name), source.rows_of(batches.name)
     file: NegativeFile | None = None
     with together(world, STAGE):
@@ -93,7 +115,7 @@ def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, 
     event's last one."""
     listed, per_event = world.broadcast(file and (file.num_listed, file.per_event))
     table = np.full((int(homes.starts[world.rank + 1] - homes.starts[world.rank]), per_event), -1, np.int64)
-    ids = partition.original_ids(files.split_relation(partition.relation)[2], world)
+    ids = partition.original_ids(_only_types(partition, STAGE)[1], world)
     with together(world, STAGE):
         if file and listed and not 0 <= file.row.min() <= file.row.max() < partition.num_events:
             wrong = file.row[(file.row < 0) | (file.row >= partition.num_events)][0]
@@ -145,7 +167,7 @@ def _check_complete(path: str, table: np.ndarray, first_row: int, split: str, wo
 def _listed_by_row(file: NegativeFile | None, begin: int, end: int, partition, world, channel) -> NegativeFile | None:
     """Collective. List a file's negatives by event row, for a file that lists events by (source, destination, time);
     equal events share a line."""
-    source, _, destination = files.split_relation(partition.relation)
+    source, destination = _only_types(partition, STAGE)
     columns: Any = file.keys if file else (None, None, None)
     src = partition.original_ids(source, world).find_for_first(columns[0])
     dst = partition.original_ids(destination, world).find_for_first(columns[1])
@@ -200,47 +222,54 @@ def check_historical(source: NegativeSource) -> None:
 
 
 def all_others(batches: Batches, source: NegativeSource) -> AllOthers:
-    """Collective. Take as negatives of an event all nodes of the pool, except the nodes that its source meets at the
-    same time, in events of the same split. The pool must have these nodes. This is one-vs-many of TGB (Huang et al.,
-    Temporal graph benchmark, NeurIPS 2023), with the filter of its ``NegativeEdgeGenerator``.
+    """Collective. Take as negatives of an event all nodes of the pool (where that is typed, of the destination's type),
+    except the nodes that its source meets at the same time, in events of the same split. The pool must have these
+    nodes. This is one-vs-many of TGB (Huang et al., Temporal graph benchmark, NeurIPS 2023), with the filter of its
+    ``NegativeEdgeGenerator``.
 
     Raises DistributedError where no event has a negative.
     """
     world, pool, events = source.world, source.pool, batches.events
-    meetings, true_of = np.unique(np.column_stack([events.src, events.time]), axis=0, return_inverse=True)
+    first, size = pool.ranges(edge_types_of(events))
+    meetings, one, true_of = np.unique(
+        np.column_stack([events.src, events.time, first]), axis=0, return_index=True, return_inverse=True
+    )
     number, place = _true_places(meetings, batches.name, source).T
     sizes = np.bincount(number, minlength=len(meetings)).astype(np.int64)
-    fewest = int(world.reduce_array(np.array([sizes.min(initial=pool.size)]), "min")[0])
-    if fewest == pool.size and world.total(len(meetings)):
+    first, size = meetings[:, 2], size[one]
+    most = int(world.reduce_array(np.array([(size - sizes).max(initial=0)]), "max")[0])
+    if most == 0 and world.total(len(meetings)):
         message = (
             f"eval.negative_kind all: no event of {batches.name} has a negative, as its source has events with all "
-            f"{pool.size} nodes of the pool at the same time: set task.negative_pool all, or eval.negative_kind random"
+            f"{pool.nodes.size} nodes of the pool at the same time: set task.negative_pool all, or eval.negative_kind "
+            "random"
         )
         raise DistributedError(message, user_error=True)
-    return AllOthers.but(pool, true_of.ravel(), sizes, place, pool.size - min(fewest, max(0, pool.size - 1)))
+    return AllOthers.but(pool.nodes, true_of.ravel(), sizes, place, max(most, min(1, pool.nodes.size)), first, size)
 
 
 def _true_places(meetings: np.ndarray, split: str, source: NegativeSource) -> np.ndarray:
-    """Collective. Find whom sources (global ids) meet at times, [l, 2] of this rank, each once: number of the meeting
-    and place in the pool, [p, 2] in that order. The owner of a source has all of its events."""
+    """Collective. Find whom sources (global ids) meet at times, among the nodes of a type, which begin at a place of
+    the pool, [l, 3] of this rank, each once: number of the meeting and place in the pool, [p, 2] in that order. The
+    owner of a source has all of its events."""
     partition, channel = source.partition, source.channel
     begin, end = source.rows_of(split)
     events = partition.events
     events = events.take(np.flatnonzero((events.row >= begin) & (events.row < end)))
     nodes, number = np.unique(events.dst, return_inverse=True)
     (flat_row,) = Route.plan(partition.book, nodes, channel).pull(torch.from_numpy(partition.flat_row))
-    place = source.pool.find(flat_row.numpy())[number]
+    place = source.pool.nodes.find(flat_row.numpy())[number]
     wanted = np.column_stack([meetings, np.arange(len(meetings)), np.full(len(meetings), channel.rank)])
     (asked,) = exchange_columns([wanted], partition.book.locate(meetings[:, 0])[0], channel)
-    own = np.column_stack([events.src, events.time])
-    _, of = np.unique(np.concatenate([own, asked[:, :2]]), axis=0, return_inverse=True)
+    own = np.column_stack([events.src, events.time, source.pool.ranges(edge_types_of(events))[0]])
+    _, of = np.unique(np.concatenate([own, asked[:, :3]]), axis=0, return_inverse=True)
     own_of, asked_of = np.split(of.ravel(), [len(own)])
     met = np.unique(np.column_stack([own_of, place]), axis=0)
     first, last = (np.searchsorted(met[:, 0], asked_of, side=side) for side in ("left", "right"))
     answered = np.repeat(np.arange(len(asked)), last - first)
     at = np.arange(len(answered)) - np.repeat(np.cumsum(last - first) - last, last - first)
-    answers = np.column_stack([asked[answered, 2], met[at, 1]])
-    (found,) = exchange_columns([answers], asked[answered, 3], channel)
+    answers = np.column_stack([asked[answered, 3], met[at, 1]])
+    (found,) = exchange_columns([answers], asked[answered, 4], channel)
     return found[np.lexsort((found[:, 1], found[:, 0]))]
 
 
@@ -272,7 +301,8 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    dst = random_negatives(batches, UniformDraw(source.pool), source.per_event, source.seed).whole().dst
+    _only_types(source.partition, f"eval.negative_kind {kind.name}")
+    dst = draw_random(batches, source).whole().dst
     src, met = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1), 0
     event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
     for number in range(ROUNDS):

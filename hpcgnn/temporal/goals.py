@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
 from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known
 from hpcgnn.task.losses import make_loss
@@ -22,12 +22,13 @@ from hpcgnn.task.metrics import (
     RANKS,
     class_metric_names,
     names_of,
+    ranking_metrics,
     regression_metric_names,
     regression_metrics,
 )
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
-from hpcgnn.temporal.graph import Events, TemporalPartition
+from hpcgnn.temporal.graph import EDGE_TYPE, Events, TemporalPartition
 from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
 
@@ -51,8 +52,9 @@ class TemporalGoal(Goal):
 class EventLinkGoal(TemporalGoal):
     """Predicts whether an event happens, against negatives."""
 
-    def __init__(self, config: TemporalConfig):
-        self._eval, self.sum = config.eval, make_loss(config.task)
+    def __init__(self, config: TemporalConfig, edge_types: tuple[str, ...] = ()):
+        """edge_types: their names, none where all events are of one; metrics are also of the events of each."""
+        self._eval, self.sum, self._types = config.eval, make_loss(config.task), edge_types
 
     def task(self, batches: Batches, *shared) -> TemporalLinkTask:
         """Make what scores events and negatives."""
@@ -60,12 +62,23 @@ class EventLinkGoal(TemporalGoal):
 
     def collector(self) -> Collected:
         """Collect scores of events and negatives, or, among many negatives, ranks of events."""
-        return Collected(measure_events, self._eval.ranking)
+        return Collected(self._measure, self._eval.ranking)
+
+    def _measure(self, scores: dict[str, np.ndarray], batches: Batches, world: World) -> dict[str, float]:
+        """Collective. Measure all events, the inductive ones, and the events of each edge type."""
+        metrics = measure_events(scores, batches, world)
+        for number, name in enumerate(self._types):
+            is_of_type = batches.events.columns[EDGE_TYPE] == number
+            own = {key: values[is_of_type] for key, values in scores.items()}
+            found = ranking_metrics(own["rank"], world) if "rank" in own else measure_links(own, world)
+            metrics |= {f"{metric}/{name}": value for metric, value in found.items()}
+        return metrics
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of average precision and ROC AUC, or, among many negatives, of MRR and hits@10."""
         names = names_of(RANKS if self._eval.ranking else PAIRS)
-        return names + tuple(INDUCTIVE + name for name in names)
+        of_types = tuple(f"{name}/{kind}" for kind in self._types for name in names)
+        return names + tuple(INDUCTIVE + name for name in names) + of_types
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure average precision and ROC AUC of training."""
@@ -158,8 +171,17 @@ class EventLabelGoal(TemporalGoal):
 
 
 def make_goal(config: TemporalConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
-    """Collective. Make the goal that ``task.kind`` names."""
-    return EventLabelGoal(config, partition, world) if config.task.has_labels else EventLinkGoal(config)
+    """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events of several
+    types."""
+    if not config.task.has_labels:
+        return EventLinkGoal(config, partition.edge_types)
+    if partition.edge_types:
+        listed = ", ".join(partition.edge_types)
+        raise DistributedError(
+            f"task.kind {config.task.kind} takes events of one type, these have the types {listed}: use task.kind link",
+            user_error=True,
+        )
+    return EventLabelGoal(config, partition, world)
 
 
 def read_labels(events: Events, config: TemporalTaskConfig, relation: str) -> np.ndarray:

@@ -1,14 +1,17 @@
 """A rank's share of a temporal graph: its nodes, their histories as one T-CSR, and the events whose source it owns.
 
 A rank reads the parts that the book gives it. *Flat row id*: first flat id of the node's type + row id in the graph
-file; it identifies a node on any partition set. n local nodes, m history entries, e own events.
+file; it identifies a node on any partition set. The row id of an event in a graph of several relations is its place
+among the events of all of them, in order of time (column ``event``); a node has one history over all relations.
+*Edge type*: number of the relation of an event, or the value of a column of numbers. n local nodes, m history entries,
+e own events, k events with an end in a rank's parts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +22,13 @@ from hpcgnn.comm.group import unwatched
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, Relation, open_parts
-from hpcgnn.graph.columns import REMEDY, Piece, StoredColumn
+from hpcgnn.graph.columns import REMEDY, HeldColumn, Piece, StoredColumn
 from hpcgnn.graph.original_ids import OriginalIds
 
 FIXED = ("row", "src", "dst", "time")
 FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of events that runs have a use for
+EDGE_TYPE = "rel"  # column of events in memory, where there are edge types
+MOST_EDGE_TYPES = 1024  # each is a column of the events' features
 OF_NODES = ("row", "id", "feat")  # columns of nodes that runs have a use for
 
 
@@ -86,28 +91,49 @@ class Events:
         return Events(self.row[index], self.src[index], self.dst[index], self.time[index], columns)
 
 
+def places_of_features(widths: Sequence[int]) -> tuple[list[int], int]:
+    """Place the features of several tables side by side: the first column of each, and the width of all together.
+    Tables of one width share their columns; of different widths, each has columns of its own."""
+    if len({width for width in widths if width}) <= 1:
+        return [0] * len(widths), max(widths, default=0)
+    *starts, width = np.cumsum([0, *widths]).tolist()
+    return starts, width
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """Features of events that are left in the part files until their place in memory is decided. column [k, F]: the
-    events of a rank's parts, one part after the other; row [k] int64: their row ids; source_rank [k] int64: the owners
-    of their sources. An event that two parts have is there twice."""
+    """Features of events that are left in the part files until their place in memory is decided. columns: of each
+    relation the features of the events of a rank's parts, one part after the other; row [k] int64: their row ids, one
+    relation after the other; source_rank [k] int64: the owners of their sources. An event that two parts have is there
+    twice. edge_type [k] int64, or None: behind the features follow num_edge_types columns, 1 for the event's type and
+    0 for others, so that each layer that reads events has a learned row for every edge type."""
 
-    column: StoredColumn
+    columns: tuple[StoredColumn, ...]
     row: np.ndarray
     source_rank: np.ndarray
+    edge_type: np.ndarray | None = None
+    num_edge_types: int = 0
 
     @property
     def width(self) -> int:
-        """Width F of the features."""
-        return self.column.shape[1]
+        """Width F of the features, edge types included."""
+        return places_of_features([column.shape[1] for column in self.columns])[1] + self.num_edge_types
 
     def read(self, table: np.ndarray, places: np.ndarray) -> None:
         """Read the rows into ``table`` [., F] at ``places`` [k] int64, in slabs; rows with negative places are skipped.
         Raises FileFormatError."""
-        for first, rows in self.column.slabs():
-            place = places[first : first + len(rows)]
-            is_wanted = place >= 0
-            table[place[is_wanted]] = rows[is_wanted]
+        starts, width = places_of_features([column.shape[1] for column in self.columns])
+        if self.edge_type is not None:
+            is_wanted = places >= 0
+            table[places[is_wanted]] = 0
+            table[places[is_wanted], width + self.edge_type[is_wanted]] = 1
+        before = 0
+        for column, start in zip(self.columns, starts, strict=True):
+            for first, rows in column.slabs():
+                place = places[before + first : before + first + len(rows)]
+                is_wanted = place >= 0
+                table[place[is_wanted], start : start + rows.shape[1]] = rows[is_wanted]
+            before += column.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +143,12 @@ class TemporalPartition:
     flat_row [n]: of every local node; graph_hash: of the graph file, the same for all its partition sets; node_feature:
     None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
     features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
-    unread_of_nodes: names of columns that were left in the files; time_scale: times of the graph / times of its
-    source; classes: words that the events' labels were made from; zone: of dates, as in ``Relation``."""
+    unread_of_nodes: names of columns that were left in the files; classes: words that the events' labels were made
+    from; edge_types: names of the types of events, none where all events are of one relation."""
 
     book: Book
     graph_hash: str
-    relation: str
+    relations: tuple[Relation, ...]
     num_events: int
     flat_row: np.ndarray
     node_feature: np.ndarray | None
@@ -132,10 +158,30 @@ class TemporalPartition:
     stored: StoredFeatures | None
     unread: tuple[str, ...] = ()
     unread_of_nodes: tuple[str, ...] = ()
-    time_scale: float = 1
     classes: tuple[str, ...] = ()
     features: Any = None
-    zone: str = ""
+    edge_types: tuple[str, ...] = ()
+
+    @property
+    def relation(self) -> str:
+        """Full name of the relation, or of all relations."""
+        return ", ".join(relation.name for relation in self.relations)
+
+    @property
+    def time_scale(self) -> float:
+        """Times of the graph / times of its source."""
+        return self.relations[0].time_scale
+
+    @property
+    def zone(self) -> str:
+        """Zone of dates, as in ``Relation``; UTC where relations have several."""
+        zones = {relation.zone for relation in self.relations}
+        return zones.pop() if len(zones) == 1 else "UTC"
+
+    def type_of_ends(self, end: str) -> np.ndarray:
+        """Return the node type of an end, "src" or "dst", of every edge type, or of the only relation, int64."""
+        kinds = np.array([getattr(relation, f"{end}_type") for relation in self.relations], np.int64)
+        return kinds if len(kinds) > 1 else np.repeat(kinds, max(1, len(self.edge_types)))
 
     @property
     def num_nodes(self) -> int:
@@ -159,110 +205,223 @@ class TemporalPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The contents of one part file that a rank keeps. rows, node_columns: of its nodes by type; degree [n]; entries
-    [m] of the history by name; own: the events whose source is a node of the part; feature: where the features of its k
-    events are stored, None without; event, source_rank [k]: row ids of these events and the owners of their sources."""
+class _PartEvents:
+    """The events of a relation in one part file that a rank keeps. degree [n], entries [m]: of the history, by name;
+    own: the events whose source is a node of the part; feature: where the features of its k events are stored, None
+    without; event, source_rank [k]: row ids of these events and the owners of their sources; edge_type [k]: their
+    types, None without."""
 
-    rows: list[np.ndarray]
-    node_columns: list[dict[str, np.ndarray]]
     degree: np.ndarray
     entries: dict[str, np.ndarray]
     own: Events
     feature: Piece | None
     event: np.ndarray
     source_rank: np.ndarray
+    edge_type: np.ndarray | None
     unread: tuple[str, ...]
-    unread_of_nodes: tuple[str, ...]
     classes: tuple[str, ...]
+    type_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The contents of one part file that a rank keeps. rows, node_columns: of its nodes by type; events: by
+    relation."""
+
+    rows: list[np.ndarray]
+    node_columns: list[dict[str, np.ndarray]]
+    events: list[_PartEvents]
+    unread_of_nodes: tuple[str, ...]
 
 
 def open_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
-    columns: Collection[str] = KEPT,
+    columns: Collection[str] = KEPT, type_column: str = "",
 ) -> TemporalPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a temporal partition set. columns: of KEPT, columns of events to read
-    in addition to FIXED. Features are only found, not read. Raises as ``open_parts``, and FileFormatError for a graph
-    of several relations."""
-    read_part = partial(_read_part, wanted=columns)
-    with open_parts(path, rank, size, "temporal", read_part, _check_book, check_hash, working) as opened:
-        book, parts, (relation,) = opened.book, opened.contents, opened.relations
-        types = book.node_types
+    in addition to FIXED; type_column: column of numbers with the edge types of a graph of one relation, empty: none.
+    Features are only found, not read. Raises as ``open_parts``, and FileFormatError for several relations whose events
+    are in no common order."""
+    read_part = partial(_read_part, wanted=columns, type_column=type_column)
+    check_book = partial(_check_book, columns=columns, type_column=type_column)
+    with open_parts(path, rank, size, "temporal", read_part, check_book, check_hash, working) as opened:
+        book, parts, relations = opened.book, opened.contents, opened.relations
+        types, first = book.node_types, opened.contents[0].events
         node_ids = {}
         for node_type, name in enumerate(types):  # row ids where the graph has no original ones
             ids = [p.node_columns[node_type].get("id", p.rows[node_type]) for p in parts]
             node_ids[name] = np.concatenate(ids)
+        by_relation = [[part.events[number] for part in parts] for number in range(len(relations))]
+        histories = [_merge_history(parts, number, len(types)) for number in range(len(relations))]
+        unread = dict.fromkeys(name for events in first for name in events.unread)
         return TemporalPartition(
-            book, opened.graph_hash, relation.name, relation.num_edges, opened.flat_row,
-            _node_feature(path, parts, types), node_ids, _merge_history(parts, len(types)),
-            _merge_events([p.own for p in parts]), _join_features(path, parts), parts[0].unread,
-            parts[0].unread_of_nodes, relation.time_scale, parts[0].classes, zone=relation.zone,
+            book, opened.graph_hash, relations, sum(relation.num_edges for relation in relations), opened.flat_row,
+            _node_feature(parts, types), node_ids, _interleave(histories),
+            _merge_events([events.own for pieces in by_relation for events in pieces]),
+            _join_features(path, by_relation) if FEATURE in columns else None, tuple(unread),
+            parts[0].unread_of_nodes, first[0].classes, edge_types=_name_edge_types(relations, first[0].type_names),
         )  # fmt: skip
 
 
-def _check_book(book: h5py.File) -> None:
+def _check_book(book: h5py.File, columns: Collection[str], type_column: str) -> None:
     names = files.relations(book)
-    if len(names) != 1:
+    if len(names) == 1:
+        return
+    if type_column:
         raise files.FileFormatError(
-            f"{book.filename}: temporal training takes one relation, this set has {', '.join(names)}"
+            f"{book.filename}: data.type_column {type_column} is for one relation, and these are the types of events "
+            f"here: {', '.join(names)}; leave it out"
         )
+    stored = {name: [column.decode() for column in book["edges"][name]["columns"][()]] for name in names}
+    for name, present in stored.items():
+        if files.EVENT not in present:
+            raise files.FileFormatError(
+                f"{book.filename}: events of {name} lack the column {files.EVENT}, their order among all relations: "
+                "convert and partition the source again"
+            )
+        if SPLIT in columns and (SPLIT in present) != (SPLIT in stored[names[0]]):
+            raise files.FileFormatError(
+                f"{book.filename}: some relations have a column split and some have none: convert the source again "
+                "with a split of all events, or of none"
+            )
+
+
+def _name_edge_types(relations: Sequence[Relation], words: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the edge types: relations by their short names, if these differ."""
+    if len(relations) == 1:
+        return words
+    names = tuple(relation.name for relation in relations)
+    short = tuple(files.split_relation(name)[1] for name in names)
+    return short if len(set(short)) == len(short) else names
 
 
 def _read_part(
-    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str]
+    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str], type_column: str
 ) -> _Part:  # fmt: skip
     """Read one part, and keep what ``_Part`` says: of the events of others with its nodes no more than the history."""
-    relation = relations[0].name
     of_types = [file["nodes"][name] for name in book.node_types]
     nodes = [{key: of_type[key][()] for key in OF_NODES if key in of_type} for of_type in of_types]
-    group = file["edges"][relation]
+    unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in OF_NODES)
+    several = len(relations) > 1
+    events = [
+        _read_events(file, part, book, relation.name, wanted, number if several else type_column)
+        for number, relation in enumerate(relations)
+    ]
+    return _Part([of_type.pop("row") for of_type in nodes], nodes, events, tuple(unread_of_nodes))
+
+
+def _read_events(
+    file: h5py.File, part: int, book: Book, relation: str, wanted: Collection[str], edge_type: int | str
+) -> _PartEvents:  # fmt: skip
+    """Read the events of a relation. edge_type: number of their type, where there are several relations; else the name
+    of the column of types, empty for none."""
+    group, several = file["edges"][relation], isinstance(edge_type, int)
     files.refuse_split_words(group)
-    missing = [column for column in FIXED if column not in group]
+    needed = [*FIXED, files.EVENT if several else edge_type]
+    missing = [column for column in needed if column and column not in group]
     if missing:
         raise KeyError(f"/edges/{relation} has no column {missing[0]}")
-    row, src, dst, time = (group[key][()].astype(np.int64, copy=False) for key in FIXED)
+    row, src, dst, time = (
+        group[files.EVENT if several and key == "row" else key][()].astype(np.int64, copy=False) for key in FIXED
+    )
     indptr, entry = (file["history"][relation][key][()].astype(np.int64) for key in ("indptr", "event"))
     node = np.repeat(np.concatenate([np.arange(ids[part], ids[part + 1]) for ids in book.offsets]), np.diff(indptr))
     entries = {"other": np.where(src[entry] == node, dst[entry], src[entry]), "time": time[entry], "event": row[entry]}
     block = np.searchsorted(book.offsets[:, 0], src, side="right") - 1
     own = (src >= book.offsets[block, part]) & (src < book.offsets[block, part + 1])
+    wanted = {*wanted} - ({LABEL} if several else set())  # labels are learned of one relation alone
     columns = {key: group[key][()][own] for key in (LABEL, SPLIT) if key in group and key in wanted}
+    kinds = None
+    if several:
+        kinds = np.full(len(row), edge_type, np.int64)
+    elif edge_type:
+        kinds = _read_edge_types(group[edge_type])
+    columns |= {} if kinds is None else {EDGE_TYPE: kinds[own]}
     feature, event, source_rank = None, row[:0], row[:0]
-    if FEATURE in group and FEATURE in wanted:
-        feature, event, source_rank = Piece.of(group[FEATURE]), row, book.locate(src)[0]
+    has_features = FEATURE in group and FEATURE in wanted
+    if has_features or (kinds is not None and FEATURE in wanted):
+        event, source_rank = row, book.locate(src)[0]
+    if has_features:
+        feature = Piece.of(group[FEATURE])
         if feature.rows != len(row):
             raise ValueError(f"{feature.name} has {feature.rows} rows, {len(row)} events")
-    unread = tuple(name for name in group if name not in FIXED and not (name in KEPT and name in wanted))
-    unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in OF_NODES)
-    return _Part(
-        [of_type.pop("row") for of_type in nodes], nodes, np.diff(indptr), entries,
-        Events(row[own], src[own], dst[own], time[own], columns), feature, event, source_rank, unread,
-        tuple(unread_of_nodes), tuple(files.class_names(group[LABEL])) if LABEL in columns else (),
+    known = {*FIXED, *wanted, files.EVENT if several else edge_type}
+    return _PartEvents(
+        np.diff(indptr), entries, Events(row[own], src[own], dst[own], time[own], columns), feature, event,
+        source_rank, kinds, tuple(name for name in group if name not in known),
+        tuple(files.class_names(group[LABEL])) if LABEL in columns else (),
+        tuple(files.class_names(group[edge_type])) if kinds is not None and not several else (),
     )  # fmt: skip
 
 
-def _join_features(path, parts: list[_Part]) -> StoredFeatures | None:
-    """Join the features of the parts. Raises FileFormatError where only some of the parts have any."""
-    pieces = [part.feature for part in parts if part.feature is not None]
-    if not pieces:
-        return None
-    if len(pieces) < len(parts):
-        raise files.FileFormatError(f"{path}: some parts have features of events and some have none; {REMEDY}")
+def _read_edge_types(column: h5py.Dataset) -> np.ndarray:
+    """Read a column of edge types, int64. Raises ValueError for values that are no small numbers from 0 on."""
+    values = column[()]
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{column.name} holds {values.dtype} {values.shape[1:]}, edge types are an integer an event")
+    wrong = np.flatnonzero((values < 0) | (values >= MOST_EDGE_TYPES))
+    if len(wrong):
+        raise ValueError(
+            f"{column.name}: {values[wrong[0]]} is no edge type; they are numbered from 0 on, at most {MOST_EDGE_TYPES}"
+        )
+    return values.astype(np.int64)
+
+
+def agree_on_edge_types(partition: TemporalPartition, world: World) -> TemporalPartition:
+    """Collective. Give the types of a column of numbers their names on all ranks, words or numbers, and their columns
+    among the features."""
+    kinds = partition.events.columns.get(EDGE_TYPE)
+    if kinds is None:
+        return partition
+    own = max(len(partition.edge_types), int(kinds.max(initial=0)) + 1)
+    count = int(world.reduce_array(np.array([own]), "max")[0])
+    names = (*partition.edge_types, *map(str, range(len(partition.edge_types), count)))
+    stored = partition.stored and replace(partition.stored, num_edge_types=count)
+    return replace(partition, edge_types=names, stored=stored)
+
+
+def _join_features(path, by_relation: list[list[_PartEvents]]) -> StoredFeatures | None:
+    """Join the features of the parts, relation by relation. Raises FileFormatError where only some of the parts have
+    any of a relation."""
+    columns = []
+    for parts in by_relation:
+        pieces = [part.feature for part in parts if part.feature is not None]
+        if 0 < len(pieces) < len(parts):
+            raise files.FileFormatError(f"{path}: some parts have features of events and some have none; {REMEDY}")
+        none = np.empty((sum(len(part.event) for part in parts), 0), np.float32)
+        columns.append(StoredColumn(pieces) if pieces else HeldColumn(none))
+    parts = [part for of_relation in by_relation for part in of_relation]
     event, source_rank = (np.concatenate([getattr(p, name) for p in parts]) for name in ("event", "source_rank"))
-    return StoredFeatures(StoredColumn(pieces), event, source_rank)
+    kinds = [part.edge_type for part in parts if part.edge_type is not None]
+    if not kinds and not columns[0].shape[1]:
+        return None
+    num_types = len(by_relation) if len(by_relation) > 1 else 0
+    return StoredFeatures(tuple(columns), event, source_rank, np.concatenate(kinds) if kinds else None, num_types)
 
 
-def _merge_history(parts: list[_Part], num_types: int) -> History:
-    """Concatenate the parts' histories in local order: type by type, part by part."""
+def _merge_history(parts: list[_Part], relation: int, num_types: int) -> History:
+    """Concatenate the parts' histories over a relation in local order: type by type, part by part."""
     pieces, degrees = [], []
     for node_type in range(num_types):
         for part in parts:
+            events = part.events[relation]
             begin = sum(len(rows) for rows in part.rows[:node_type])
-            end, indptr = begin + len(part.rows[node_type]), np.concatenate(([0], np.cumsum(part.degree)))
-            degrees.append(part.degree[begin:end])
-            pieces.append({key: values[indptr[begin] : indptr[end]] for key, values in part.entries.items()})
+            end, indptr = begin + len(part.rows[node_type]), np.concatenate(([0], np.cumsum(events.degree)))
+            degrees.append(events.degree[begin:end])
+            pieces.append({key: values[indptr[begin] : indptr[end]] for key, values in events.entries.items()})
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(degrees)))).astype(np.int64)
     return History(indptr, *(np.concatenate([piece[key] for piece in pieces]) for key in ("other", "time", "event")))
+
+
+def _interleave(histories: list[History]) -> History:
+    """Make one history of the histories over each relation."""
+    if len(histories) == 1:
+        return histories[0]
+    node = np.concatenate([np.repeat(np.arange(len(h.indptr) - 1), np.diff(h.indptr)) for h in histories])
+    columns = [np.concatenate([getattr(h, name) for h in histories]) for name in ("other", "time", "event")]
+    order = np.lexsort((columns[2], node))
+    indptr = np.sum([h.indptr for h in histories], axis=0)
+    return History(indptr, *(column[order] for column in columns))
 
 
 def _merge_events(pieces: list[Events]) -> Events:
@@ -273,13 +432,17 @@ def _merge_events(pieces: list[Events]) -> Events:
     return events if is_sorted else events.take(np.argsort(row, kind="stable"))
 
 
-def _node_feature(path, parts: list[_Part], types) -> np.ndarray | None:
-    """Join the node features of all types in local order, float32; all types must have the same width, or none."""
+def _node_feature(parts: list[_Part], types: Sequence[str]) -> np.ndarray | None:
+    """Join the node features of all types in local order, float32, side by side as ``places_of_features`` does."""
     widths = [files.as_matrix(p["feat"]).shape[1] if "feat" in p else 0 for p in parts[0].node_columns]
-    if not any(widths):
+    starts, width = places_of_features(widths)
+    if width == 0:
         return None
-    if len(set(widths)) > 1:
-        listed = ", ".join(f"{t}: {w}" for t, w in zip(types, widths, strict=True))
-        raise files.FileFormatError(f"{path}: node features must have one width for all node types, found {listed}")
-    pieces = [files.as_matrix(p.node_columns[t]["feat"]) for t in range(len(types)) for p in parts]
-    return np.concatenate(pieces).astype(np.float32)
+    pieces = []
+    for t in range(len(types)):
+        for part in parts:
+            rows = np.zeros((len(part.rows[t]), width), np.float32)
+            if widths[t]:
+                rows[:, starts[t] : starts[t] + widths[t]] = files.as_matrix(part.node_columns[t]["feat"])
+            pieces.append(rows)
+    return np.concatenate(pieces)

@@ -57,7 +57,10 @@ class TemporalGraph:
         """Make a model of this graph on the rank's device. Weights are drawn from ``seed``, the same on all ranks.
         slots: number of neighbors per node, as the loader samples. Raises ValueError."""
         torch.manual_seed(seed)
-        sizes = TemporalSizes(self.partition.node_width, self.partition.edge_width, slots)
+        partition = self.partition
+        sizes = TemporalSizes(
+            partition.node_width, partition.edge_width, slots, edge_types=len(partition.edge_types)
+        )  # fmt: skip
         model: Any = resolve_model(config.class_path)
         return model(config, memory, sizes).to(self.world.device, dtype)
 

@@ -10,15 +10,17 @@ from functools import partial
 
 import numpy as np
 
+from hpcgnn import native
 from hpcgnn.comm.exchange import Channel, ask, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.directory import NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
-from hpcgnn.task.negatives import NEGATIVES, NegativeDraw, draw_negatives, list_ends
+from hpcgnn.task.negatives import NEGATIVES, NegativeDraw, UniformDraw, draw_negatives, list_ends
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.graph import Events, TemporalPartition
+from hpcgnn.temporal.graph import EDGE_TYPE, Events, TemporalPartition
 
+UNIFORM = "uniform"
 DRAWN_AT_ONCE = 1 << 22  # negatives, about, of a rank
 
 
@@ -63,33 +65,40 @@ def no_negatives(batches: Batches) -> Negatives:
 
 @dataclass(frozen=True, slots=True)
 class AllOthers:
-    """Negatives that are every node of a pool of N nodes except true destinations, in order of flat row id. Each step
-    makes its negatives when it is planned, as [n, k] may be large.
+    """Negatives that are every node of the destination's type in a pool of N nodes, except true destinations, in order
+    of flat row id. Each step makes its negatives when it is planned, as [n, k] may be large.
 
     true_of [n]: for each event the number of its list of true nodes; indptr [l + 1]: the lists, of which events may
-    share one. key [p]: for every true node its list times N + 1, plus the negatives before it, increasing. per_event:
-    k, the largest number of negatives of any event of the split, the same on all ranks.
+    share one; first, size [l]: place in the pool and number of the nodes of the list's type. key [p]: for every true
+    node its list times N + 1, plus the negatives before it, increasing. per_event: k, the largest number of negatives
+    of any event of the split, the same on all ranks.
     """
 
     pool: NodeDirectory
     true_of: np.ndarray
     indptr: np.ndarray
+    first: np.ndarray
+    size: np.ndarray
     key: np.ndarray
     per_event: int
 
     @classmethod
-    def but(cls, pool: NodeDirectory, true_of: np.ndarray, sizes: np.ndarray, place: np.ndarray, per_event: int):
+    def but(
+        cls, pool: NodeDirectory, true_of: np.ndarray, sizes: np.ndarray, place: np.ndarray, per_event: int,
+        first: np.ndarray | int = 0, size: np.ndarray | int | None = None,
+    ) -> AllOthers:  # fmt: skip
         """Make the negatives from the lists' ``sizes`` [l] and the true nodes' places [p] in the pool, list by list and
-        increasing."""
+        increasing. first, size [l]: the range of places of each list; default: the whole pool."""
         indptr = np.concatenate(([0], np.cumsum(sizes)))
         number = np.repeat(np.arange(len(sizes)), sizes)
-        before = place - (np.arange(len(place)) - indptr[number])
-        return cls(pool, true_of, indptr, number * (pool.size + 1) + before, per_event)
+        first, size = (np.broadcast_to(v, len(sizes)) for v in (first, pool.size if size is None else size))
+        before = place - first[number] - (np.arange(len(place)) - indptr[number])
+        return cls(pool, true_of, indptr, first, size, number * (pool.size + 1) + before, per_event)
 
     def counts(self, events: slice) -> np.ndarray:
         """Count the negatives of some of the events, int64."""
         lists = self.true_of[events]
-        return self.pool.size - (self.indptr[lists + 1] - self.indptr[lists])
+        return self.size[lists] - (self.indptr[lists + 1] - self.indptr[lists])
 
     def at(self, events: slice, columns: slice, channel: Channel) -> Negatives:
         """Collective. Return the negatives of some of the events; columns: some of each event's, on all ranks alike,
@@ -98,42 +107,115 @@ class AllOthers:
         lists, column = self.true_of[events, None], np.arange(first, last)
         # Negative c comes behind the true nodes that have at most c negatives before them.
         true = np.searchsorted(self.key, lists * (self.pool.size + 1) + column, side="right") - self.indptr[lists]
-        place = np.minimum(column + true, self.pool.size - 1)
-        nodes = self.pool.over(channel).lookup(np.arange(first, place.max(initial=first - 1) + 1))
-        return Negatives(nodes[place - first], count=self.counts(events))
+        place = self.first[lists] + np.minimum(column + true, self.size[lists] - 1)
+        low, high = (place.min(), place.max() + 1) if place.size else (0, 0)
+        nodes = self.pool.over(channel).lookup(np.arange(low, high))
+        return Negatives(nodes[place - low], count=self.counts(events))
+
+
+@dataclass(frozen=True, slots=True)
+class NegativePool:
+    """The nodes that negatives are drawn from, in order of flat row id, and so type by type: the nodes of type t are at
+    places starts[t] .. starts[t + 1] - 1. types [r]: node types of destinations by edge type, of which a negative has
+    that of its event's destination; None: all nodes of the pool stand in for any destination."""
+
+    nodes: NodeDirectory
+    starts: np.ndarray
+    types: np.ndarray | None
+
+    def ranges(self, edge_types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first place and the number of the nodes that stand in for destinations of edge types [e]."""
+        if self.types is None:
+            return np.zeros(len(edge_types), np.int64), np.full(len(edge_types), self.nodes.size)
+        kinds = self.types[edge_types]
+        return self.starts[kinds], self.starts[kinds + 1] - self.starts[kinds]
+
+
+def edge_types_of(events: Events) -> np.ndarray:
+    """Return the edge types of events [e], 0 where there is one."""
+    return events.columns.get(EDGE_TYPE, np.zeros(len(events), np.int64))
 
 
 def negative_pool(
     kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
-) -> NodeDirectory:
+) -> NegativePool:
     """Collective. Collect the nodes that negatives are drawn from: unique ``destinations`` (global ids, any rank), or
-    all nodes. Raises DistributedError for a single node: no event would have a negative."""
+    all nodes. Raises DistributedError for a single node, of all or of a type of destinations: no event would have a
+    negative."""
     if kind == "all":
         local = np.arange(partition.num_nodes)
     else:
         local = Route.plan(partition.book, np.unique(destinations), channel).served.numpy()
-    ids = partition.book.local_to_global(channel.rank)
-    pool = NodeDirectory(world, channel, partition.flat_row[local], ids[local], partition.book.num_nodes)
-    check_drawn("nodes that negatives are drawn from", pool.size, "set task.negative_pool destinations")
-    if pool.size == 1:
-        nodes, remedy = "destinations of events", "set task.negative_pool all"
+    ids, book = partition.book.local_to_global(channel.rank), partition.book
+    nodes = NodeDirectory(world, channel, partition.flat_row[local], ids[local], book.num_nodes)
+    check_drawn("nodes that negatives are drawn from", nodes.size, "set task.negative_pool destinations")
+    kinds = np.searchsorted(book.type_base()[1:], partition.flat_row[local], side="right")
+    counts = world.reduce_array(np.bincount(kinds, minlength=len(book.node_types)).astype(np.int64))
+    is_typed = len(partition.relations) > 1 and np.count_nonzero(counts) > 1
+    types = partition.type_of_ends("dst") if is_typed else None
+    single = [f" of type {book.node_types[t]}" for t in np.unique(types) if counts[t] == 1] if types is not None else []
+    if single or nodes.size == 1:
+        what, remedy = "destinations of events", "set task.negative_pool all"
         if kind == "all":
-            nodes, remedy = "nodes of the graph", "link prediction needs at least two nodes"
-        message = f"no negatives: they are drawn from the {nodes}, and there is only one: {remedy}"
+            what, remedy = "nodes of the graph", "link prediction needs at least two nodes"
+        of = single[0] if single else ""
+        message = f"no negatives: they are drawn from the {what}{of}, and there is only one: {remedy}"
         raise DistributedError(message, user_error=True)
-    return pool
+    return NegativePool(nodes, np.concatenate(([0], np.cumsum(counts))), types)
+
+
+class TypedDraw(NegativeDraw):
+    """All nodes of the destination's type alike."""
+
+    redraws = False
+
+    def __init__(self, pool: NegativePool, rows: np.ndarray | None = None, edge_types: np.ndarray | None = None):
+        """rows, edge_types [n]: of the events that it draws for, in order of row; None: see ``of``."""
+        super().__init__(pool.nodes)
+        none = np.empty(0, np.int64)
+        self._typed, self._rows = pool, none if rows is None else rows
+        self._first, self._size = pool.ranges(none if edge_types is None else edge_types)
+
+    def of(self, events: Events) -> TypedDraw:
+        """Return what draws for events in order of row."""
+        return TypedDraw(self._typed, events.row, edge_types_of(events))
+
+    def draw(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
+        return self._draw(random, rows, count, 0)
+
+    def draw_others(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
+        return self._draw(random, rows, count, 1)
+
+    def _draw(self, random: Random, rows: np.ndarray, count: int, left_out: int) -> np.ndarray:
+        place, places = np.searchsorted(self._rows, rows), np.empty((len(rows), count), np.int64)
+        first, size = self._first[place], self._size[place]
+        for begin in np.unique(first):
+            chosen = np.flatnonzero(first == begin)
+            choices = max(1, int(size[chosen[0]]) - left_out)
+            places[chosen] = begin + native.random_integers(random, rows[chosen], count, choices)
+        return places
+
+
+def uniform_draw(pool: NegativePool) -> NegativeDraw:
+    """Draw nodes alike, of the destination's type where the pool has several."""
+    return UniformDraw(pool.nodes) if pool.types is None else TypedDraw(pool)
 
 
 def split_draws(
     pool_kind: str, kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
 ) -> NegativeDraw:
     """Collective. Choose how the negatives of a split are drawn: in training by ``kind``, from destinations of training
-    events if the pool is one of destinations."""
+    events if the pool is one of destinations. Raises DistributedError for a kind that does not keep to node types."""
     training, events = batches.name == "train", batches.events
     shown = events if training else partition.events
     pool, book, own = negative_pool(pool_kind, shown.dst, partition, world, channel), partition.book, partition.flat_row
-    ends = partial(list_ends, pool, events.row, events.dst, partition.num_events, book, own, world, channel)
-    return NEGATIVES[kind if training else "uniform"].make(pool, ends)
+    if not training or kind == UNIFORM:
+        return uniform_draw(pool)
+    if pool.types is not None:
+        message = f"task.negative_kind {kind}: destinations of events have several node types: use {UNIFORM}"
+        raise DistributedError(message, user_error=True)
+    ends = partial(list_ends, pool.nodes, events.row, events.dst, partition.num_events, book, own, world, channel)
+    return NEGATIVES[kind].make(pool.nodes, ends)
 
 
 class RandomNegatives:
@@ -177,6 +259,8 @@ def random_negatives(
     epoch."""
     if per_event == 0 or draws.pool.size == 0:
         return no_negatives(batches)
+    if isinstance(draws, TypedDraw):
+        draws = draws.of(batches.events)
     key = Random(seed, Stream.NEGATIVE, epoch=epoch) if batches.name == "train" else Random(seed, Stream.EVAL_NEGATIVE)
     return RandomNegatives(batches, draws, per_event, key)
 

@@ -20,6 +20,9 @@ from hpcgnn.comm.route import Route
 from hpcgnn.loop.step_graphs import padded_length
 from hpcgnn.native import AttentionPlan
 from hpcgnn.native.dispatch import upload
+from hpcgnn.temporal.graph import EDGE_TYPE, LABEL
+
+PLANNED = (LABEL, EDGE_TYPE)  # columns of events that steps read
 
 
 @dataclass(slots=True)
@@ -134,9 +137,10 @@ def on_device(part: Part, device: torch.device) -> Part:
 class StepPlan:
     """One step. num_events: b; num_negatives: k; paired: negatives have separate sources. nearby: global ids of the
     roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None. columns: the events'
-    label, and count, the number of negatives of each that count, if not all. write, hot, delivery: None without memory;
-    hot: of the hot nodes, where there are any; delivery: None when only the winners get mails. final: no further plan
-    of this step scores more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none."""
+    label, their edge type ("rel"), and count, the number of negatives of each that count, if not all. write, hot,
+    delivery: None without memory; hot: of the hot nodes, where there are any; delivery: None when only the winners get
+    mails. final: no further plan of this step scores more negatives; node_feature [U, .]: of the unique nodes, None
+    where nodes have none."""
 
     step: int
     epoch: int

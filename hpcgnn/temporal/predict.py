@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import exchange_columns
-from hpcgnn.comm.world import World
+from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, logistic, refuse_probabilities, text
 from hpcgnn.loop.links import TRAIN, LinkEnd, LinkEnds, answer_best, check_queries
@@ -38,7 +38,7 @@ from hpcgnn.task.metrics import check_finite
 from hpcgnn.task.ranking import BEST
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import TemporalConfig
-from hpcgnn.temporal.graph import FEATURE, Events, TemporalPartition
+from hpcgnn.temporal.graph import EDGE_TYPE, FEATURE, Events, TemporalPartition
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.schema import CLASSES
@@ -71,25 +71,36 @@ def read_nodes(session: Session, path: str) -> Questions:
 
 
 def read_pairs(session: Session, path: str) -> Questions:
-    """Collective. Read this rank's share of a file with columns src, dst, feat_0, feat_1 and so on in runs on labels of
-    events with features, and, optionally, time; without it pairs are looked at after the last event. Values are time
-    [m] and feature [m, F] float32.
+    """Collective. Read this rank's share of a file with columns src, dst, rel where there are edge types, feat_0,
+    feat_1 and so on in runs on labels of events with features, and, optionally, time; without it pairs are looked at
+    after the last event. Values are time [m], rel [m] int64 and feature [m, F] float32.
 
-    Raises DistributedError naming file and row for a missing column, an unknown node, or a bad time or number.
+    Raises DistributedError naming file and row for a missing column, an unknown node or edge type, or a bad time or
+    number.
     """
     partition, after, world = session.partition, _last_time(session), session.world
     width = partition.edge_width if session.config.task.has_labels else 0
     features = [f"feat_{place}" for place in range(width)]
+    types, typed = partition.edge_types, [EDGE_TYPE] if partition.edge_types else []
+    number_of = {relation.name: number for number, relation in enumerate(partition.relations) if typed}
+    number_of |= {name: number for number, name in enumerate(types)}
+    node_types = {end: partition.type_of_ends(end) for end in ("src", "dst")}
+
+    def refuse(kind: str) -> str:
+        return f"{EDGE_TYPE} {kind!r} is none of this graph's edge types: {', '.join(types)}"
 
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
         numbers = [finite_numbers(path, first, name, text[name]).astype(np.float32) for name in features]
-        feature = {"feature": np.column_stack(numbers)} if numbers else {}
-        return {"time": _times_of(path, first, text, "src", after, partition), **feature}
+        values = {"feature": np.column_stack(numbers)} if numbers else {}
+        kind = np.zeros(len(text["src"]), np.int64)
+        if typed:
+            values[EDGE_TYPE] = kind = numbers_of(path, first, text[EDGE_TYPE], number_of, refuse)
+        values |= {f"type of {end}": node_types[end][kind] for end in node_types}
+        return {"time": _times_of(path, first, text, "src", after, partition), **values}
 
-    source, _, destination = files.split_relation(partition.relation)
     ids_of = partial(partition.original_ids, world=world)
-    named = {"src": Named([source], ids_of), "dst": Named([destination], ids_of)}
-    return read_questions(path, named, world, features, ["time"], parse)
+    named = {end: Named(partition.book.node_types, ids_of, f"type of {end}") for end in node_types}
+    return read_questions(path, named, world, [*typed, *features], ["time"], parse, typed)
 
 
 def _times_of(
@@ -108,13 +119,15 @@ def time_unit(partition: TemporalPartition) -> TimeUnit:
 
 def queries_at(
     session: Session, row: np.ndarray, src: np.ndarray, dst: np.ndarray, time: np.ndarray,
-    feature: np.ndarray | None = None,
+    feature: np.ndarray | None = None, edge_type: np.ndarray | None = None,
 ) -> Events:  # fmt: skip
     """Make events of this rank's queries [m], numbered by ``row``. feature [m, F]: of the possible events, zeros where
-    no feature is predicted from."""
+    no feature is predicted from; edge_type [m]: their types, where the graph has several, None: the first one."""
     width, classifies = session.partition.edge_width, session.config.task.classifies
     feature = np.zeros((len(row), width), np.float32) if feature is None else feature
     columns = {"label": np.full(len(row), MISSING if classifies else np.nan)} | ({FEATURE: feature} if width else {})
+    if session.partition.edge_types:
+        columns[EDGE_TYPE] = np.zeros(len(row), np.int64) if edge_type is None else edge_type
     return Events(row.astype(np.int64), src, dst, time, columns)
 
 
@@ -205,7 +218,8 @@ def score_pairs(
         return torch.sigmoid(scores.positive.double()) if goal.draws_negatives else scores.output
 
     time, feature = pairs.value["time"], pairs.value.get("feature")
-    queries = queries_at(session, pairs.row, pairs.node["src"], pairs.node["dst"], time, feature)
+    ends = pairs.node["src"], pairs.node["dst"]
+    queries = queries_at(session, pairs.row, *ends, time, feature, pairs.value.get(EDGE_TYPE))
     answers = compute(session, queries, answers_of)
     unit = time_unit(session.partition)
     columns = pairs.shown | {"time": unit.shown(time, times)}
@@ -262,6 +276,9 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     known: pairs to leave out, of all events or of training events; empty: none. Answers are nodes that have been at
     their end of an event; with ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
+    if partition.edge_types:
+        message = f"--top_k takes events of one type, these have the types {', '.join(partition.edge_types)}"
+        raise DistributedError(f"{message}: score pairs with --pairs", user_error=True)
     source, _, destination = files.split_relation(partition.relation)
     types, time = partition.book.node_types, _last_time(session) + 1
     by_pair, pool = not hasattr(decoder, "all_pairs"), session.config.task.negative_pool == "destinations"

@@ -22,7 +22,7 @@ from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.graph import History, TemporalPartition
 from hpcgnn.temporal.negatives import AnyNegatives
 from hpcgnn.temporal.neighbors import Answer, Array, Queries, neighbor_queries, root_identity
-from hpcgnn.temporal.plan import Level, Query, StepPlan, pad_plan
+from hpcgnn.temporal.plan import PLANNED, Level, Query, StepPlan, pad_plan
 from hpcgnn.temporal.sides import DeviceSide, HostSide, Needs, Placement, graph_bytes
 
 # Plans made in a row wait in memory: bounded by their number, the neighbors in them, and the bytes of features.
@@ -92,8 +92,8 @@ class TemporalSampler:
         # Four kinds of exchanges in one order on all ranks, also on those without an event: negatives, neighbors hop by
         # hop, the route, writes.
         events, candidates = side.events(batches, negatives, step, columns)
-        labels = {name: values for name, values in events.columns.items() if name == "label"}
-        labels |= {} if candidates.count is None else {"count": candidates.count}
+        planned = {name: values for name, values in events.columns.items() if name in PLANNED}
+        planned |= {} if candidates.count is None else {"count": candidates.count}
         ids = [values for values in (candidates.dst, candidates.src) if values is not None]
         roots = side.lib.concatenate([events.src, events.dst, *(values.T.reshape(-1) for values in ids)])
         first, last, _ = columns.indices(negatives.per_event)
@@ -119,7 +119,7 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
             nearby, side.event_feature(events),
-            *writes, {name: self._move(values) for name, values in labels.items()}, write, node_feature,
+            *writes, {name: self._move(values) for name, values in planned.items()}, write, node_feature,
         )  # fmt: skip
         return pad_plan(plan) if self._padded else plan
 

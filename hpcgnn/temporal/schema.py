@@ -21,8 +21,9 @@ def needs_of(partition: TemporalPartition) -> dict[str, str]:
     def numbers(width: int, of: str) -> str:
         return f"{width} numbers {of}" if width else "none"
 
+    types = {"edge types": ", ".join(partition.edge_types)} if partition.edge_types else {}
     return {
-        "node types": ", ".join(partition.book.node_types), "relation": partition.relation,
+        "node types": ", ".join(partition.book.node_types), "relation": partition.relation, **types,
         "features of events": numbers(partition.edge_width, "an event"),
         "features of nodes": numbers(partition.node_width, "a node"),
         "times of the graph in a unit of its source": f"{partition.time_scale:g}",

@@ -119,7 +119,7 @@ def _build_model(
     torch.manual_seed(config.train.seed % (1 << 63))
     sizes = TemporalSizes(
         partition.node_width, partition.edge_width, sampling.fanout(0), sampling.num_windows, time_scale,
-        config.task.decoder, config.task.temperature,
+        config.task.decoder, config.task.temperature, len(partition.edge_types),
     )  # fmt: skip
     with together(graph.world, "build the model"):
         model_class = resolve_model(config.model.class_path)
@@ -262,6 +262,8 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
         if names:
             readers = READERS if kind == "events" else {}
             lines.append(f"columns of {kind} that are not read: {_list_unread(names, readers)}")
+    if partition.edge_types:
+        lines.append(f"{len(partition.edge_types)} edge types: {', '.join(partition.edge_types)}")
     if count > 1:
         own = len(range(world.group, count, world.num_groups))
         lines.append(f"{count} epochs at once, {own} by each of {world.num_groups} groups of {world.size} ranks")

@@ -27,7 +27,7 @@ from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan
 from hpcgnn.temporal.memory import HotNodes
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, of_step
 from hpcgnn.temporal.neighbors import Answer, Array, Histories, NeighborSource, Queries
-from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan, on_device
+from hpcgnn.temporal.plan import PLANNED, Announcement, Delivery, WritePlan, on_device
 
 # Who writes memory: all nodes or the cold ones, the hot ones, and mails that are more than the winners' own.
 Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | None]
@@ -192,8 +192,8 @@ class DeviceSide:
         brought to the device once, events for a split, negatives for a stretch of steps."""
         if batches.name not in self._events or self._events[batches.name][0] is not batches:
             events, put = batches.events, self._put
-            labels = {name: put(values) for name, values in events.columns.items() if name == "label"}
-            resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), labels)
+            planned = {name: put(values) for name, values in events.columns.items() if name in PLANNED}
+            resident = Events(put(events.row), put(events.src), put(events.dst), put(events.time), planned)
             self._events[batches.name] = batches, resident
         rows = batches.at(step)
         own = self._events[batches.name][1].take(rows)

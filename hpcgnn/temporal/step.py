@@ -29,6 +29,7 @@ from hpcgnn.task.labels import Head, LabelScores
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
 from hpcgnn.temporal.config import TemporalModelConfig
+from hpcgnn.temporal.graph import EDGE_TYPE
 from hpcgnn.temporal.memory import NEVER, NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
@@ -320,13 +321,14 @@ class TemporalLinkTask(TemporalTask):
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LinkScores:
         rows, k = by_role(plan, embedding), plan.num_negatives
         nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
+        kind = {"edge_type": plan.columns[EDGE_TYPE]} if EDGE_TYPE in plan.columns else {}
         if not plan.paired:
-            logits = self.model.decode(rows, nearby)
+            logits = self.model.decode(rows, nearby, **kind)
             return LinkScores(logits[0], logits[1:], count=plan.columns.get("count"))
         source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
-        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby))
+        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby), **kind)
         between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
-        return LinkScores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between))
+        return LinkScores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between, **kind))
 
     def _loss(self, scores: LinkScores, batch_size: int) -> torch.Tensor:
         return scores.loss(self._sum) / max(1, batch_size)

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from partition_sets import changing_book, replace
-from random_graphs import random_graph, write_graph
+from random_graphs import random_graph
 from static_runs import plain
 from training_runs import bipartite
 
@@ -128,18 +128,13 @@ def test_events_that_the_parts_do_not_hold(damaged):
         open_splits(folder, TemporalDataConfig(), 1, world, world.channel())
 
 
-def test_graphs_that_temporal_training_does_not_take(tmp_path):
-    """Of several relations, or of node types whose features differ in width."""
+def test_relations_without_an_order_of_their_events(tmp_path):
+    """As files of several relations had none before they could be trained on."""
     partition(random_graph(tmp_path / "g.h5", 1), tmp_path / "several", 2, "random")
-    with pytest.raises(files.FileFormatError, match="temporal training takes one relation, this set has a"):
+    with pytest.raises(
+        files.FileFormatError, match=r"events of a.meets.a lack the column event, .*convert and partition"
+    ):
         open_partition(tmp_path / "several", 0, 1)
-    nodes = {"user": {"feat": np.ones((5, 2), np.float32)}, "item": {"feat": np.ones((5, 3), np.float32)}}
-    events = {"src": np.arange(5), "dst": np.arange(5), "time": np.arange(5)}
-    partition(
-        write_graph(tmp_path / "w.h5", nodes, {("user", "takes", "item"): events}), tmp_path / "wide", 2, "random"
-    )
-    with pytest.raises(files.FileFormatError, match="must have one width for all node types, found user: 2, item: 3"):
-        open_partition(tmp_path / "wide", 0, 1)
 
 
 def test_a_file_of_another_format(tmp_path):

@@ -61,6 +61,9 @@ class TemporalModel(nn.Module):
         attention = READOUTS["attention"]
         self.attention = attention.make(model, feature_width, time, sizes) if from_embedding else None
         self.decoder = decoder.make(DecoderSizes(model.hidden, 1, sizes.temperature, sizes.slots))
+        self.edge_type = nn.Embedding(sizes.edge_types, model.hidden) if sizes.edge_types else None
+        if self.edge_type is not None:
+            nn.init.zeros_(self.edge_type.weight)  # training starts from scores that are the same for all edge types
 
     def update(self, state, mail, updated, mailed, delivered, index=None) -> torch.Tensor:
         """Work pending mails into the memory; returns it, [r, D].
@@ -91,19 +94,29 @@ class TemporalModel(nn.Module):
         """Compute what the other endpoints put into the mails, [N, .]: embeddings of the roots (``message_from``)."""
         return embedding if self.attention is None else self.attention(node, query)
 
-    def decode(self, rows, nearby=None) -> torch.Tensor:
+    def decode(self, rows, nearby=None, edge_type=None) -> torch.Tensor:
         """Compute logits [R - 1, b] of the sources (role 0) with each other role. rows [R, b, Z]: embeddings; nearby:
-        for a decoder that needs them, global ids of the roots [R, b] and of their neighbors [R, b, K]."""
-        if nearby is None:
+        for a decoder that needs them, global ids of the roots [R, b] and of their neighbors [R, b, K]; edge_type [b]
+        int64, where events have several."""
+        if nearby is None and edge_type is None:
             return score_roles(self.decoder, rows)
+        if nearby is None:
+            return score_roles(self.decoder, torch.cat([self.of_type(rows[:1], edge_type), rows[1:]]))
         node, slot = nearby
         others = len(rows) - 1
         source = node[:1].expand(others, -1), slot[:1].expand(others, -1, -1)
-        return self.decode_pairs(rows[0], rows[1:], (*source, node[1:], slot[1:]))
+        return self.decode_pairs(rows[0], rows[1:], (*source, node[1:], slot[1:]), edge_type)
 
-    def decode_pairs(self, source, destination, nearby=None) -> torch.Tensor:
+    def of_type(self, source, edge_type=None) -> torch.Tensor:
+        """Add to the rows [..., b, Z] of sources a learned row of the type [b] of their events, where there are
+        several."""
+        return source if edge_type is None or self.edge_type is None else source + self.edge_type(edge_type)
+
+    def decode_pairs(self, source, destination, nearby=None, edge_type=None) -> torch.Tensor:
         """Compute logits [k, b] of pairs of source [b, Z] or [k, b, Z] and destination [k, b, Z]. nearby: global ids of
-        the sources [k, b], their neighbors [k, b, K], the destinations, their neighbors."""
+        the sources [k, b], their neighbors [k, b, K], the destinations, their neighbors; edge_type [b] int64, where
+        events have several."""
+        source = self.of_type(source, edge_type)
         if nearby is None:
             return self.decoder(source, destination)
         met = meeting(*(ids.flatten(0, 1) for ids in nearby))

@@ -30,7 +30,7 @@ def make_link_step(model: Any, loss: Loss) -> LinkStep | None:
     subclass, for learned time encodings, for frozen weights, and where the layers are not native."""
     if type(model) is not TemporalModel or not has_kernel(loss, LOSSES):
         return None
-    if any(part is not None for part in (model.message, model.feature, model.attention)):
+    if any(part is not None for part in (model.message, model.feature, model.attention, model.edge_type)):
         return None
     # Each table registers one class for its kernel, so that a subclass keeps its own arithmetic.
     is_native = model.updater is not None and updaters.has_kernel(model.updater)

@@ -33,7 +33,8 @@ from hpcgnn.temporal.plan import Query
 @dataclass(frozen=True, slots=True)
 class TemporalSizes:
     """Sizes that data, sampler and task set: widths of node and edge features, neighbors per root, windows, and the
-    decoder with its temperature. time_scale: root mean square of the times between consecutive events of a node."""
+    decoder with its temperature. time_scale: root mean square of the times between consecutive events of a node;
+    edge_types: their number, 0 where all events are of one."""
 
     node_width: int = 0
     edge_width: int = 0
@@ -42,6 +43,7 @@ class TemporalSizes:
     time_scale: float = 1.0
     decoder: str = "mlp"
     temperature: float = 1.0
+    edge_types: int = 0
 
 
 class TemporalAttentionLayer(nn.Module):
