@@ -36,7 +36,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.graph import open_partition, places_of_features
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
-from hpcgnn.temporal.predict import links_of, read_pairs, replay, score_pairs
+from hpcgnn.temporal.predict import answer_nodes, links_of, read_nodes, read_pairs, replay, score_pairs
 
 USERS, ITEMS = 24, 11
 RELATIONS = (("user", "buys", "item"), ("item", "recalls", "user"), ("user", "asks", "user"))
@@ -272,10 +272,11 @@ def test_all_other_nodes_of_the_type(comm, parts):
 
 
 def test_pairs_are_scored_by_the_names_of_relations(comm, parts):
-    """A pair's score follows its edge type, and equals that of the step that a run plans for it."""
-    session = open_session(comm, parts, make_config())
+    """By hand from the embeddings of both ends and the row of the edge type."""
+    session = open_session(comm, parts, make_config(task__decoder="dot"))
     with torch.no_grad():
-        session.model.edge_type.weight.copy_(torch.randn(3, 8, generator=torch.Generator().manual_seed(1)))
+        rows = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        session.model.edge_type.weight.copy_(rows)
     replay(session)
     columns = {
         "src": [103, 103, 14, 100],
@@ -283,21 +284,30 @@ def test_pairs_are_scored_by_the_names_of_relations(comm, parts):
         "rel": ["buys", "asks", "recalls", "user.asks.user"],
     }
     answers = score_pairs(session, asked(partial(read_pairs, session), **columns))
-    score = answers.slab("score", 0, session.world)
-    shown = answers.slab("rel", 0, session.world)
-    wrong = columns | {"rel": ["buys", "asks", "sells", "asks"]}
-    with pytest.raises(
-        DistributedError, match="row 3: rel 'sells' is none of this graph's edge types: buys, recalls, asks"
+    score, shown = (answers.slab(name, 0, session.world) for name in ("score", "rel"))
+    nodes = {
+        "node": [103, 103, 14, 100, 14, 105, 103, 101],
+        "type": ["user"] * 2 + ["item", "user", "item"] + ["user"] * 3,
+    }
+    embedding = answer_nodes(session, asked(partial(read_nodes, session), **nodes), embeddings=True)
+    embedding = embedding.slab("embedding", 0, session.world)
+    for changes, message in (
+        (
+            {"rel": ["buys", "asks", "sells", "asks"]},
+            "row 3: rel 'sells' is none of this graph's edge types: buys, rec",
+        ),
+        ({"dst": [103, 105, 103, 101]}, "row 1: dst '103' is no item"),
     ):
-        asked(partial(read_pairs, session), **wrong)
-    with pytest.raises(DistributedError, match="row 1: dst '103' is no item"):
-        asked(partial(read_pairs, session), **(columns | {"dst": [103, 105, 103, 101]}))
+        with pytest.raises(DistributedError, match=message):
+            asked(partial(read_pairs, session), **(columns | changes))
     with pytest.raises(DistributedError, match=r"--top_k takes events of one type, .*buys, recalls, asks: .*--pairs"):
         links_of(session)
     session.close()
     if comm.rank == 0:
         assert [str(word) for word in shown] == columns["rel"]
-        assert len(np.unique(score)) == 4
+        source, destination = torch.from_numpy(embedding).split(4)
+        logit = ((source + rows[[0, 2, 1, 2]]) * destination).sum(1)
+        np.testing.assert_allclose(score, torch.sigmoid(logit), rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------------- graph and file
