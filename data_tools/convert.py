@@ -30,13 +30,13 @@ from data_tools.source.object_spec import save_tables
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
-from data_tools.source.systems.content import FolderContent
+from data_tools.source.systems.content import FolderContent, path_beside
 from data_tools.source.systems.csv_tables import read_csv
 from data_tools.source.systems.folders import read_folder
 from data_tools.source.systems.igbh import read_igbh
 from data_tools.source.systems.ogb import MAG, TASKS, read_ogb, with_numbers
-from data_tools.source.systems.ogb_links import negatives_path
 from data_tools.source.systems.relbench import read_relbench
+from data_tools.source.systems.tgb import read_tgb
 from hpcgnn.choices import describe_choices
 from hpcgnn.graph.durable import naming_disk
 
@@ -173,6 +173,7 @@ READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] =
     "igbh": read_igbh,
     "pyg": read_pyg,
     "relbench": read_relbench,
+    "tgb": read_tgb,
 }
 
 
@@ -186,8 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with naming_disk(arguments.output.parent):
             content, num_buckets = read_source(arguments, pathlib.Path(unpacked)), 0
         spec = content.spec
-        if content.negatives:
-            refuse_existing(negatives_path(arguments.output), arguments.overwrite)
+        if content.beside:
+            refuse_existing(path_beside(arguments.output, content.beside_what), arguments.overwrite)
         for note in content.notes:
             print(note)
         if arguments.memory:
@@ -202,8 +203,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
                 print(f"{file}: columns that are not read: {', '.join(names[:NAMED])}{more}")
         print(describe(arguments.output, summary))
-        if content.negatives and (line := content.negatives(arguments.output)):
-            print(line)
+        if content.beside:
+            try:
+                line = content.beside(arguments.output)
+            except BaseException:
+                arguments.output.unlink()  # alone, it is not what was asked for
+                raise
+            print(line, end="\n" if line else "")
     return 0
 
 

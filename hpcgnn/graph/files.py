@@ -36,6 +36,15 @@ negatives of links, beside the graph file of a source that gives any, ``format="
         source_negatives?           [m, k] nodes of type src, to rank against its source
         pairs?                      [n, 2] source and destination of negative links of the set, of no edge in particular
 
+labels of nodes at times, beside the graph file of a source that gives any, ``format="hpcgnn-labels"``; attribute
+``source_name``. A label is a vector of weights of classes, of which the file has the ones that it lists::
+
+    /nodes/<type>                   attributes: num_classes; sizes: nodes of the type, and edges of the graph file
+        time, node                  [m] in this order; node: row ids, each once at a time
+        indptr                      [m + 1] over classes and weights
+        class                       [z] int32, increasing within a label
+        weight                      [z] float32, at least 0
+
 partition set, a folder; every file carries the same ``set_id``::
 
     book.h5      format="hpcgnn-book"; attributes: kind, num_parts, set_id, seed, method, options (JSON),
@@ -98,7 +107,8 @@ from hpcgnn.graph.decode import decode_json
 
 VERSION = 1
 
-GRAPH, BOOK, PART, NEGATIVES = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part", "hpcgnn-negatives"
+GRAPH, BOOK, PART = "hpcgnn-graph", "hpcgnn-book", "hpcgnn-part"
+NEGATIVES, LABELS = "hpcgnn-negatives", "hpcgnn-labels"  # beside a graph file
 EVENT = "event"  # column of events in a graph of several relations
 CLOCK = "clock"  # attribute of a graph of snapshots at dates, and of its partition sets
 ORIGIN = ("sources", "spec")  # attributes of a graph file that its partition sets keep

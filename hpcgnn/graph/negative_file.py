@@ -240,6 +240,7 @@ def _integers(numbers: np.ndarray) -> np.ndarray:
 def _as_array(key: tuple, line: Any) -> np.ndarray:
     if isinstance(line, PickledArray):
         return np.atleast_1d(line.array)
+    line = sorted(line) if isinstance(line, set) and all(isinstance(value, int) for value in line) else line
     values = line if isinstance(line, (list, tuple)) else ()
     others = [type(value).__name__ for value in values if not isinstance(value, (int, float, str, np.generic))]
     if others:
@@ -247,7 +248,10 @@ def _as_array(key: tuple, line: Any) -> np.ndarray:
     return np.atleast_1d(np.asarray(line))
 
 
-def _open_pickle(path: str) -> NegativeFile:
+def read_lists(path: str, of: tuple[str, str, str]) -> tuple[list[tuple], list[np.ndarray]]:
+    """Read a pickled dict from keys of three parts, which ``of`` names, to arrays, lists or sets. Returns the keys, and
+    what each of them has as an array. Raises ValueError naming the file, and the key or the remedy."""
+    named = ", ".join(of)
     try:
         with open(path, "rb") as file:
             content = load_pickle(file)
@@ -255,14 +259,12 @@ def _open_pickle(path: str) -> NegativeFile:
         # Python asks for a bytearray's memory before it reads it: addresses alone, which nothing touches.
         raise ValueError(f"{path}: not a pickled dict of negatives: it holds a piece larger than memory") from None
     except Exception as error:  # a damaged pickle raises nearly anything
-        raise ValueError(f"{path}: not a pickled dict of negatives ({error})") from error
+        raise ValueError(f"{path}: not a pickled dict of negatives ({error}); fetch it again") from error
     if not isinstance(content, dict) or not content:
-        raise ValueError(
-            f"{path}: must hold a dict {{(source, destination, time): array of destinations}} with entries"
-        )
+        raise ValueError(f"{path}: must hold a dict {{({named}): array of destinations}} with entries")
     if not all(isinstance(key, tuple) and len(key) == 3 for key in content):
         key = next(key for key in content if not (isinstance(key, tuple) and len(key) == 3))
-        raise ValueError(f"{path}: keys must be (source, destination, time), got {key!r}")
+        raise ValueError(f"{path}: keys must be ({named}), got {key!r}")
     try:
         lines = [_as_array(key, line) for key, line in content.items()]
     except ValueError as error:
@@ -270,8 +272,13 @@ def _open_pickle(path: str) -> NegativeFile:
     for key, line in zip(content, lines, strict=True):
         if line.ndim != 1 or len(line) == 0:
             raise ValueError(f"{path}: event {key}: {line.shape} negatives; give every event a list of at least one")
+    return list(content), lines
+
+
+def _open_pickle(path: str) -> NegativeFile:
+    events, lines = read_lists(path, KEY)
     negatives = _as_ids(_as_table(lines, path), path, 0)
-    columns = zip(KEY, zip(*content, strict=True), strict=True)
+    columns = zip(KEY, zip(*events, strict=True), strict=True)
     source, destination, time = (_key_column(path, name, column) for name, column in columns)
     keys = source, destination, time
     return NegativeFile(path, len(lines), negatives.shape[1], lambda start, stop: negatives[start:stop], None, keys)

@@ -72,7 +72,8 @@ def _dictionary(*factory: Any) -> dict:
 
 ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): PickledArray, ("numpy", "dtype"): _Dtype, ("_codecs", "encode"): _encode,
-    ("collections", "defaultdict"): _dictionary, ("builtins", "dict"): dict,
+    ("collections", "defaultdict"): _dictionary, ("builtins", "dict"): dict, ("builtins", "set"): set,
+    ("__builtin__", "set"): set,
 }  # fmt: skip
 ADMITTED |= {
     (f"numpy.{core}.{module}", name): function
@@ -123,7 +124,7 @@ class _SlowUnpickler(pickle._Unpickler):
 def _find_class(further: Admitted, module: str, name: str) -> Any:
     admitted = {**ADMITTED, **further}
     if (module, name) not in admitted:
-        raise NotAdmitted(f"it holds {module}.{name}, and only arrays, dicts and tuples are admitted")
+        raise NotAdmitted(f"it holds {module}.{name}, and only arrays, dicts, tuples, lists and sets are admitted")
     return admitted[module, name]
 
 

@@ -26,7 +26,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph import directory, files
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.directory import Directory, check_drawn
-from hpcgnn.graph.negative_file import NegativeFile, file_of, is_none, open_negatives
+from hpcgnn.graph.negative_file import NegativeFile, Wanted, file_of, is_none, open_negatives
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, Splits
@@ -98,7 +98,8 @@ def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
     path, (begin, end) = file_of(source.path, batches.name), source.rows_of(batches.name)
     file: NegativeFile | None = None
     with together(world, STAGE):
-        file = open_negatives(path) if world.rank == 0 else None
+        wanted = Wanted(partition.relation, batches.name, _sizes_of(partition))
+        file = open_negatives(path, wanted) if world.rank == 0 else None
     if world.broadcast(file is not None and file.row is None):
         file = _listed_by_row(file, begin, end, partition, world, channel)
     homes = BlockOwnership.even(end - begin, world.size)
@@ -108,6 +109,14 @@ def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
     dst = lines.numpy()
     count = (dst >= 0).sum(axis=1)
     return Negatives(np.where(dst < 0, dst[:, :1], dst), count=None if (count == dst.shape[1]).all() else count)
+
+
+def _sizes_of(partition: TemporalPartition) -> tuple[int, int, int]:
+    """Count the source nodes, destination nodes and events of the graph."""
+    source, _, destination = files.split_relation(partition.relation)
+    book = partition.book
+    count = dict(zip(book.node_types, np.diff(book.type_base()).tolist(), strict=True))
+    return count[source], count[destination], partition.num_events
 
 
 def _collect(file: NegativeFile | None, homes, begin: int, end: int, partition, world, channel) -> np.ndarray:

@@ -37,6 +37,20 @@ def _jodie(path: Path) -> None:
     _text(path, [(*event, 0, 0.5, 0.1) for event in _events()], "user_id,item_id,timestamp,state_label,features")
 
 
+def _tgb_links(path: Path) -> None:
+    path.mkdir()
+    rows = [(src, dst - 100, time, 0, 0.5, 0.1) for src, dst, time in _events()]
+    _text(path / "tgbl-wiki_edgelist_v2.csv", rows, "user_id,item_id,timestamp,state_label,features")
+
+
+def _tgb_labels(path: Path) -> None:
+    """Labels of a year are the events of that year, as in tgbn-trade."""
+    path.mkdir()
+    rows = [(time // 20_000, f"c{src}", f"c{dst}", 0.1 * (1 + src % 9)) for src, dst, time in _events()]
+    for name in ("edgelist", "node_labels"):
+        _text(path / f"tgbn-trade_{name}.csv", rows, "year,nation,trading nation,weight")
+
+
 def _tgn_ml(path: Path) -> None:
     _text(path, [(i, *event, 0, i + 1) for i, event in enumerate(_events())], ",u,i,ts,label,idx")
 
@@ -272,6 +286,8 @@ SOURCES = {
     "igbh/": _igbh,
     "collab/": _collab,
     "rel-f1/": _relational,
+    "tgbl_wiki/": _tgb_links,
+    "tgbn_trade/": _tgb_labels,
     "reddit_data.npz": _posts,
     "reddit_graph.npz": lambda path: np.savez(path, row=[0, 1], col=[1, 0], data=[1.0, 1.0], shape=[6, 6]),
     "UserBehavior.csv": lambda path: _text(path, BEHAVIOR),

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.text_stream import UTF8, natural
-from data_tools.source.formats.values import Reference, RowError, parse_numbers
+from data_tools.source.formats.values import Raw, Reference, RowError, parse_numbers
 from data_tools.source.objects import NODE, RELATION
 from data_tools.source.schema import build, one_of
 from data_tools.source.spec_file import build_spec, setting
@@ -59,6 +59,15 @@ def read_csv(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
         node |= {"file": "nodes", "id": values["id"], "missing_ids": values["missing_ids"], "columns": of_node}
     spec = {"kind": "static", "files": files, "nodes": [node], "edges": [edge]}
     return FolderContent(build_spec(spec, pathlib.Path(), {}))
+
+
+def batches(path: pathlib.Path, columns: Mapping[str, Reference]) -> Iterator[tuple[int, dict[str, Raw]]]:
+    """Yield pieces of some columns of a CSV file, whose first line is skipped, and the row that each piece begins
+    with."""
+    row = 0
+    for batch in FileSpec(path=str(path), header="skip").open().batches(columns):
+        yield row, batch
+        row += next(iter(batch.values())).num_rows
 
 
 def feature_columns(named: Any, there: list[str], is_assigned: bool) -> Reference:

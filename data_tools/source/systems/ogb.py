@@ -91,7 +91,7 @@ def read_ogb(task: str, assigned: Mapping[str, str], unpacked: pathlib.Path) -> 
         if task == MAG:  # one number for all edges of a relation
             edge["columns"].pop("reltype", None)
     built = with_numbers(build_spec({"kind": "static", **spec}, pathlib.Path(), {}))
-    return FolderContent(built, notes, negatives=negatives)
+    return FolderContent(built, notes, beside=negatives)
 
 
 def with_numbers(spec: SourceSpec) -> SourceSpec:

@@ -19,6 +19,7 @@ import numpy as np
 from data_tools.source.formats.arrays import open_tensors
 from data_tools.source.formats.ogb_folder import SETS, read_rows
 from data_tools.source.object_columns import array_of
+from data_tools.source.systems.content import path_beside
 from hpcgnn.graph.files import (
     GRAPH,
     NEGATIVES,
@@ -35,11 +36,6 @@ from hpcgnn.graph.splits import SPLITS
 ENDS = (("source_node", "target_node"), ("head", "tail"))
 PER_LINK = {"target_node_neg": "negatives", "tail_neg": "negatives", "head_neg": "source_negatives"}
 Names = Mapping[tuple[str, int, str] | None, str]  # of relations; None: of links of one type
-
-
-def negatives_path(graph: pathlib.Path) -> pathlib.Path:
-    """Return the path of the negatives of a graph file."""
-    return graph.with_name(f"{graph.stem}.negatives.h5")
 
 
 def typed_links(
@@ -133,7 +129,7 @@ def write_negatives(split: pathlib.Path, names: Names, graph: pathlib.Path) -> s
                 arrays[f"{group}/pairs"] = links["edge_neg"]
     if not arrays:
         return ""
-    path = negatives_path(graph)
+    path = path_beside(graph, "negatives")
     with open_checked(graph, GRAPH) as file, writing(path, NEGATIVES, source_name=graph.name) as output:
         for name, array in arrays.items():
             check_nodes(name, array, file)
