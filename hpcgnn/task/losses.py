@@ -16,7 +16,7 @@ from hpcgnn.choices import Part
 from hpcgnn.task.all_candidates import binary_over_all, softmax_over_all
 from hpcgnn.task.own_loss import OwnLoss
 
-LINKS, CLASSES, NUMBERS = "links", "classes", "numbers"  # what is learned
+LINKS, CLASSES, NUMBERS, WEIGHTS = "links", "classes", "numbers", "weights of classes"  # what is learned
 ANYTHING = "anything"
 CUSTOM = "custom"
 SMOOTHED = ("label_smoothing",)
@@ -94,6 +94,11 @@ def _errors(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isnan(label), 0.0, output - label.nan_to_num())
 
 
+def soft_class_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Sum of cross entropies of logits [n, c] with weights of classes [n, c], which mostly add up to 1 in a row."""
+    return functional.cross_entropy(output, label.to(output.dtype), reduction="sum")
+
+
 def squared_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     """Sum of squared errors of numbers, outputs [n] or [n, 1] and labels [n]; labels that are NaN are left out."""
     return _errors(output, label).square().sum()
@@ -107,10 +112,10 @@ def absolute_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class LossPart(Part):
     """A loss. make: makes from the section task a function of scores of pairs [n] and of their negatives [k, n] for
-    links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS or ANYTHING; options: the keys of the
-    section that it reads; of_cosines: scores must be cosines; kernel: the function that native training steps compute.
-    over_all: makes a loss of queries against all candidates, see ``all_candidates``, not for temporal graphs;
-    several: edges with the same query make one query, for static graphs alone."""
+    links, of outputs and labels for other tasks. learns: LINKS, CLASSES, NUMBERS, WEIGHTS or ANYTHING; options: the
+    keys of the section that it reads; of_cosines: scores must be cosines; kernel: the function that native training
+    steps compute. over_all: makes a loss of queries against all candidates, see ``all_candidates``, not for temporal
+    graphs; several: edges with the same query make one query, for static graphs alone."""
 
     make: Callable[[Any], Callable[..., Any]]
     learns: str = LINKS
@@ -158,6 +163,9 @@ LOSSES = {
         ("margin", "negative_weight"), of_cosines=True,
     ),
     "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
+    "soft_cross_entropy": LossPart(
+        lambda task: soft_class_loss, "cross entropy of weights of classes (temporal graphs only)", WEIGHTS
+    ),
     "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
     "mae": LossPart(lambda task: absolute_loss, "mean absolute error of numbers", NUMBERS),
     CUSTOM: LossPart(

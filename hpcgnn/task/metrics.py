@@ -1,8 +1,9 @@
 """Metrics over a whole split, exact on any number of ranks: counts or sums over ranks, never metrics averaged.
 
 ``METRICS`` has all of them. Each is computed from scores of a kind: pairs against negatives, ranks, ranks by query,
-classes, several labels per node, or numbers. The number of ranks changes no bit of a metric of the same scores, and no
-rank gathers the scores of other ranks. b events of this rank, k negatives an event, n rows of this rank, c classes.
+classes, several labels per node, weights of classes at times, or numbers. The number of ranks changes no bit of a
+metric of the same scores, and no rank gathers the scores of other ranks. b events of this rank, k negatives an event, n
+rows of this rank, c classes.
 Scores are compared in float32, so that equal pairs stay tied whatever the order of additions that led to them.
 """
 
@@ -24,7 +25,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
-LABEL_COLUMNS, POOL = "label columns", "pool"
+LABEL_COLUMNS, POOL, WEIGHTS = "label columns", "pool", "weights of classes"
 Values = np.ndarray | torch.Tensor
 INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
 
@@ -132,6 +133,20 @@ class LabelColumns:
         self.ap, self.auc = (mean_known(values) for values in zip(*by_label, strict=True))
 
 
+class TimedGains:
+    """Gains [n] of this rank's forecasts. counts [T]: forecasts of all ranks at each of T times; time [n]: places of
+    the forecasts' times in ``counts``."""
+
+    def __init__(self, gain: np.ndarray, time: np.ndarray, counts: np.ndarray, world: World):
+        self._share, self._times, self._world = gain / counts[time], int((counts > 0).sum()), world
+
+    @property
+    def mean(self) -> float:
+        """Collective. Average over times the mean gain of each; NaN without times."""
+        total = exact_sum(self._share, self._world)
+        return total / self._times if self._times else math.nan
+
+
 class Errors:
     """Collective to create. Differences of predicted numbers and targets, of any shape."""
 
@@ -184,6 +199,7 @@ METRICS = {
     "macro_f1": MetricPart(lambda s: s.macro_f1, "mean of the F1 of all classes that occur", (CLASSES, LABELS)),
     "macro_ap": MetricPart(lambda s: s.ap, "mean of the average precision of all labels", (LABEL_COLUMNS,)),
     "macro_auc": MetricPart(lambda s: s.auc, "mean of the area under the ROC curve of all labels", (LABEL_COLUMNS,)),
+    "ndcg@10": MetricPart(lambda s: s.mean, "mean over times of the NDCG of the best 10 classes", (WEIGHTS,)),
     "mse": MetricPart(lambda s: s.square, "mean squared error", (NUMBERS,), True, 2),
     "mae": MetricPart(lambda s: s.absolute, "mean absolute error", (NUMBERS,), True, 1),
     "rmse": MetricPart(lambda s: math.sqrt(s.square), "root of the mean squared error", (NUMBERS,), True, 1),
@@ -293,6 +309,35 @@ def query_metrics(ranks: Values, query: Values, world: World) -> dict[str, float
     rank, number = array_of(ranks).astype(np.float64), array_of(query).astype(np.int64)
     rank, number = exchange_columns([rank, number], number % world.size, world.channel())
     return measured(QUERIES, QueryRanks(rank, number, world))
+
+
+def gains_of(output: Values, label: Values, most: int = 10) -> np.ndarray:
+    """Compute the normalized discounted cumulative gain of each row's ``most`` highest outputs [n, c], float64 [n]: the
+    gain of a class is its weight in ``label`` [n, c], at least 0. Classes with equal outputs share their discounts, and
+    a row without a weight has gain 0, as in ``ndcg_score`` of scikit-learn, which TGB's evaluator calls. NaN where an
+    output is not finite."""
+    output, label = rounded(array_of(output)), array_of(label).astype(np.float64)
+    classes, usable = output.shape[1], np.isfinite(output).all(axis=1)
+    discount = np.where(np.arange(classes) < most, 1 / np.log2(2 + np.arange(classes)), 0)
+    order = np.argsort(-output, axis=1, kind="stable")
+    ranked, place = np.take_along_axis(output, order, axis=1), np.arange(classes)
+    differs = ranked[:, 1:] != ranked[:, :-1]
+    ends = np.ones((len(output), 1), bool)
+    first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), place, 0), axis=1)
+    stop = np.where(np.hstack([differs, ends]), place + 1, classes)
+    stop = np.minimum.accumulate(stop[:, ::-1], axis=1)[:, ::-1]
+    sums = np.concatenate(([0], np.cumsum(discount)))
+    gain = (np.take_along_axis(label, order, axis=1) * (sums[stop] - sums[first]) / (stop - first)).sum(axis=1)
+    best = -np.sort(-label, axis=1) @ discount
+    return np.where(usable, np.divide(gain, best, out=np.zeros(len(gain)), where=best > 0), math.nan)
+
+
+def gain_metrics(gain: np.ndarray, time: np.ndarray, counts: np.ndarray, world: World) -> dict[str, float]:
+    """Collective. Compute ndcg@10 of gains [n] of ``gains_of``, the mean over times of the mean of each. time [n]:
+    places in counts [T], the numbers of forecasts of all ranks; NaN without any. Raises DistributedError for a gain
+    that is NaN."""
+    check_finite(np.isfinite(gain).all(), world)
+    return measured(WEIGHTS, TimedGains(gain, time, counts, world))
 
 
 def pool_metrics(positive: Values, negative: Values, world: World) -> dict[str, float]:

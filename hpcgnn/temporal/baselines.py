@@ -1,11 +1,12 @@
-"""Baselines, which score pairs by a rule and need no training, and their table. One runs in the place of a model, on
-the same batches, negatives and metrics: a temporal model must beat it.
+"""Baselines, which predict by a rule and need no training, and their table. One runs in the place of a model, on the
+same batches, negatives and metrics: a temporal model must beat it.
 
 b events, k negatives, n pairs, S steps, e events of this rank.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.task.metrics import gains_of
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, events_of_destinations, of_step
+from hpcgnn.temporal.node_labels import PROPERTY
 
 
 class Baseline:
@@ -189,6 +192,14 @@ class LocalGlobal(Baseline):
         return np.where(row >= 0, last - time, below - self._span).astype(np.float64)
 
 
+class LabelForecast:
+    """Forecasts the labels of nodes at times by the labels of the node before. most: the number of labels that it
+    averages, None: ``baseline.window``."""
+
+    def __init__(self, graph: Any, config: Any, most: int | None = None):
+        self.window = most or config.window
+
+
 class DecayedSum(Baseline):
     """Scores by the logarithm of a sum over earlier events, whose weights decay: exp(-rate * (now - then)).
 
@@ -284,10 +295,11 @@ def _span(graph: Any) -> int:
 @dataclass(frozen=True)
 class BaselinePart(Part):
     """A baseline. make: of a graph and the section ``baseline``; None: the model is evaluated. options: the keys of the
-    section that it reads."""
+    section that it reads; of: the kind of task."""
 
-    make: Callable[[Any, Any], Baseline] | None
+    make: Callable[[Any, Any], Baseline | LabelForecast] | None
     options: tuple[str, ...] = ()
+    of: str = "link"
 
 
 BASELINES = {
@@ -327,6 +339,13 @@ BASELINES = {
         partial(LocalGlobal, others="number"),
         "time since the last event of the pair, then number of events of the destination",
     ),
+    "persistent_forecast": BaselinePart(
+        partial(LabelForecast, most=1), "last label of the node (task.kind node_property; TGB)", of=PROPERTY
+    ),
+    "moving_average": BaselinePart(
+        LabelForecast, "moving average of the last baseline.window labels of the node (task.kind node_property; TGB)",
+        ("window",), PROPERTY,
+    ),
 }  # fmt: skip
 
 
@@ -340,6 +359,8 @@ def baseline_metrics(
     with together(session.world, "baseline"):
         own_functions(session.config.train.metrics, session.goal.metric_names())  # refused before anything is scored
         baseline = make(session.graph, config)
+    if isinstance(baseline, LabelForecast):
+        return _forecast_metrics(session, baseline, at)
     values: dict[str, float] = {}
     for split in ("val", "test"):
         collected = session.goal.collector()
@@ -350,6 +371,26 @@ def baseline_metrics(
         metrics = split_metrics(session, split, collected)
         values |= {f"{split}_{name}": value for name, value in metrics.items()}
     return values
+
+
+def _forecast_metrics(session: Session, baseline: LabelForecast, at: Callable[[str, int], None]) -> dict[str, float]:
+    """Collective. Compute the metrics of forecasts of validation and test."""
+    labels, names = session.goal.labels, SPLITS[1:]
+    collected = {name: session.goal.collector() for name in names}
+    groups = labels.forecasts(baseline.window)
+    # As many rounds on every rank: each of them may be the last.
+    for number in itertools.count():
+        group = next(groups, None)
+        if not session.world.any(group is not None):
+            break
+        at(names[0], number)
+        chosen, forecast = (np.empty(0, np.int64), np.empty((0, labels.num_classes))) if group is None else group
+        gain, split = gains_of(forecast, labels.dense(chosen)), labels.split[labels.time[chosen]]
+        for name in names:
+            is_of = split == SPLITS.index(name)
+            collected[name].take({"gain": gain[is_of], "time": labels.time[chosen][is_of]})
+    metrics = {name: split_metrics(session, name, collected[name]) for name in names}
+    return {f"{name}_{key}": value for name in names for key, value in metrics[name].items()}
 
 
 def _scores(

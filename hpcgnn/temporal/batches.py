@@ -249,6 +249,18 @@ def make_batches(
     return Batches(name, events, indptr, sizes, world.reduce_array(first_row, "min"), unseen)
 
 
+def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world: World, channel: Channel) -> Batches:
+    """Collective. Make batches of the events between rows ``edges`` [S + 1], whatever their split."""
+    rows = partition.events.row
+    events = partition.events.take(np.flatnonzero((rows >= edges[0]) & (rows < edges[-1])))
+    sizes = np.diff(edges)
+    events, step = _spill(events, np.searchsorted(edges, events.row, side="right") - 1, sizes, channel)
+    if partition.features is not None:
+        events.columns[FEATURE] = partition.features.of_events(events, channel)
+    indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
+    return Batches(name, events, indptr, sizes, edges[:-1], np.zeros(len(events), bool))
+
+
 def _visible(events: Events, begin: int, end: int, splits: Splits, partition, world: World, channel: Channel):
     """Collective. Choose the training events without hidden endpoints; returns them, and their positions among all such
     events of all ranks."""

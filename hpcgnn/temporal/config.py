@@ -12,10 +12,12 @@ from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, c
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.config import TaskConfig
-from hpcgnn.task.losses import LOSSES
+from hpcgnn.task.losses import LOSSES, WEIGHTS
+from hpcgnn.temporal.baselines import BASELINES
 from hpcgnn.temporal.eval_config import BaselineConfig, TemporalEvalConfig
 from hpcgnn.temporal.model.readout import READOUTS
 from hpcgnn.temporal.model.updater import MESSAGES, UPDATERS
+from hpcgnn.temporal.node_labels import PROPERTY, sha256_of_labels
 
 
 @dataclass
@@ -311,7 +313,11 @@ class TemporalTaskConfig(TaskConfig):
     Attributes:
         kind: Task. "link": link prediction, whether an event happens. "node": classification of an event's source at
             that time, by the event's label. "edge": classification of the event from both endpoints and its features.
-            "edge_regression": the same with a number as label.
+            "edge_regression": the same with a number as label. "node_property": weights of classes of nodes at times,
+            from all events before.
+        labels_file: File of the labels of kind node_property, which hpcgnn convert writes beside a graph file.
+        labels_sha256: SHA-256 of labels_file, recorded when a run starts; a file with another content is refused
+            afterwards.
         negatives: Number of negative destinations for each event; link prediction only.
         negative_pool: Nodes that negatives are drawn from: "destinations" (nodes that are the destination of an event)
             or "all" nodes. Link prediction only.
@@ -322,7 +328,9 @@ class TemporalTaskConfig(TaskConfig):
 
     has_events = True
 
-    kind: Literal["link", "node", "edge", "edge_regression"] = "link"
+    kind: Literal["link", "node", "edge", "edge_regression", "node_property"] = "link"
+    labels_file: str = ""
+    labels_sha256: str = ""
     decoder: Annotated[str, DECODERS] = "mlp"
     negatives: int = 1
     negative_pool: Literal["destinations", "all"] = "destinations"
@@ -331,6 +339,9 @@ class TemporalTaskConfig(TaskConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.has_properties != bool(self.labels_file):
+            remedy = "name the GRAPH.labels.h5 that hpcgnn convert wrote" if self.has_properties else "leave it out"
+            raise ValueError(f"task.labels_file goes with task.kind {PROPERTY}, and kind is {self.kind}: {remedy}")
         if self.negatives < 1:
             raise ValueError(f"task.negatives must be at least 1, got {self.negatives}")
         if self.is_typed:
@@ -346,9 +357,19 @@ class TemporalTaskConfig(TaskConfig):
         return self.kind in ("node", "edge")
 
     @property
+    def learns(self) -> str:
+        """Kind of values in the loss."""
+        return WEIGHTS if self.has_properties else super().learns
+
+    @property
     def has_labels(self) -> bool:
-        """Whether events need labels; if not, they need negatives."""
-        return self.kind != "link"
+        """Whether events need labels."""
+        return self.kind not in ("link", PROPERTY)
+
+    @property
+    def has_properties(self) -> bool:
+        """Whether nodes have labels at times, in a file."""
+        return self.kind == PROPERTY
 
 
 @dataclass
@@ -382,8 +403,16 @@ class TemporalConfig(Sections):
             )
         if self.task.freeze and not self.train.init:
             raise ValueError("task.freeze trains the head alone: name the run that the rest comes from with train.init")
-        if self.task.has_labels:
+        if self.task.kind != "link":
             _check_labels(self)
+        if self.task.has_properties:
+            _check_properties(self)
+        of = BASELINES[self.baseline.kind].of
+        if self.baseline.kind and of != self.task.kind:
+            raise ValueError(
+                f"baseline.kind {self.baseline.kind} is for task.kind {of}, and task.kind is {self.task.kind}: choose "
+                "another baseline.kind, or leave it empty"
+            )
         if self.baseline.kind and self.train.callbacks:
             raise ValueError(
                 f"train.callbacks follow training, and baseline.kind {self.baseline.kind} trains nothing: leave out "
@@ -421,6 +450,8 @@ class TemporalConfig(Sections):
         super().resolve_inputs()
         self.eval.negatives_file = self.eval.negatives_file and os.path.abspath(self.eval.negatives_file)
         self.eval.negatives_sha256 = self.eval.read_sha256()
+        self.task.labels_file = self.task.labels_file and os.path.abspath(self.task.labels_file)
+        self.task.labels_sha256 = sha256_of_labels(self.task.labels_file)
 
     def evaluated_by(
         self, protocol: Any, negatives_file: str, baseline: Any, changes: dict[str, Any] | None = None
@@ -487,9 +518,21 @@ def _check_labels(config: TemporalConfig) -> None:
     """Raise ValueError for settings that only link prediction has."""
     if DECODERS[config.task.decoder].compares_neighbors:
         raise ValueError(f"task.decoder {config.task.decoder} scores links, task.kind is {config.task.kind}: use mlp")
-    if config.baseline.kind:
-        raise ValueError(f"baseline.kind scores links, task.kind is {config.task.kind}: leave it empty")
     if config.eval.ranking or config.eval.protocol:
         raise ValueError(
             f"eval.protocol and eval.negative_kind are for task.kind link, task.kind is {config.task.kind}"
         )
+
+
+def _check_properties(config: TemporalConfig) -> None:
+    """Raise ValueError for settings that labels of nodes at times do not go with."""
+    sampling, train = config.sampling, config.train
+    unfit = {
+        "sampling.random_chunks": sampling.random_chunks > 1, "sampling.batch_by time": sampling.batch_by == "time",
+        "sampling.plan_on device": sampling.plan_on == "device", "train.drop_last": train.drop_last,
+        "train.parallel_epochs": train.parallel_epochs > 1, "train.cuda_graphs": train.cuda_graphs,
+        "data.new_node_ratio": config.data.new_node_ratio > 0,
+    }  # fmt: skip
+    for name, is_set in unfit.items():
+        if is_set:
+            raise ValueError(f"{name} does not go with task.kind {PROPERTY}: leave it out")

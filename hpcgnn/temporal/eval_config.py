@@ -117,6 +117,7 @@ class BaselineConfig:
             the baseline covers; 0: the test's share of all events.
         decay_time: Time in which an event loses the factor e = 2.718 of its weight in baseline pair_decay, in the unit
             of the graph's times. 0: the mean time between two successive training events of a pair.
+        window: Number of labels of a node that baseline moving_average averages.
         batch_decay: Factor by which baseline poptrack multiplies all earlier events after a batch. Smaller values
             forget faster; 1 forgets nothing.
     """
@@ -125,6 +126,7 @@ class BaselineConfig:
     window_ratio: float = 0.0
     decay_time: float = 0.0
     batch_decay: float = 0.95
+    window: int = 7
 
     def __post_init__(self):
         check_choices("baseline", self)
@@ -134,7 +136,9 @@ class BaselineConfig:
             raise ValueError(f"baseline.decay_time must be at least 0, got {self.decay_time}")
         if not 0 < self.batch_decay <= 1:
             raise ValueError(f"baseline.batch_decay must be in (0, 1], got {self.batch_decay}")
-        for name, default in (("window_ratio", 0.0), ("decay_time", 0.0), ("batch_decay", 0.95)):
+        if self.window < 1:
+            raise ValueError(f"baseline.window must be at least 1, got {self.window}")
+        for name, default in (("window_ratio", 0.0), ("decay_time", 0.0), ("batch_decay", 0.95), ("window", 7)):
             if getattr(self, name) != default and name not in BASELINES[self.kind].options:
                 kind = self.kind or "empty"
                 raise ValueError(f"baseline.{name}: baseline.kind {kind} does not read it; leave it out")

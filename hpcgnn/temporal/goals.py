@@ -1,4 +1,4 @@
-"""The tasks on temporal graphs and their metrics: links between nodes, or labels of events.
+"""The tasks on temporal graphs and their metrics: links between nodes, labels of events, or labels of nodes at times.
 
 e events of this rank, C classes.
 """
@@ -13,6 +13,7 @@ import torch
 
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.graph.splits import NO_SPLIT, SPLITS
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
 from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known
 from hpcgnn.task.losses import make_loss
@@ -20,7 +21,9 @@ from hpcgnn.task.metrics import (
     INDUCTIVE,
     PAIRS,
     RANKS,
+    WEIGHTS,
     class_metric_names,
+    gain_metrics,
     names_of,
     ranking_metrics,
     regression_metric_names,
@@ -29,6 +32,9 @@ from hpcgnn.task.metrics import (
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, Events, TemporalPartition
+from hpcgnn.temporal.loader import TemporalGraph
+from hpcgnn.temporal.node_labels import read_node_labels, sha256_of_labels
+from hpcgnn.temporal.properties import TemporalPropertyTask
 from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
 
@@ -170,9 +176,78 @@ class EventLabelGoal(TemporalGoal):
         return [f"task {self._config.task.kind}, {self.describe()}; labeled events: {', '.join(counts)}"]
 
 
-def make_goal(config: TemporalConfig, partition: TemporalPartition, world: World) -> TemporalGoal:
+class CollectedGains(Collected):
+    """Collects the gains of labels; plans of events have none."""
+
+    def take(self, columns: dict[str, np.ndarray], final: bool = True) -> None:
+        """Add the gains of a plan."""
+        self._steps.append(columns)
+
+
+class NodePropertyGoal(TemporalGoal):
+    """Collective to create. Predicts weights of classes of nodes at times. labels: of this rank's nodes."""
+
+    draws_negatives = False
+
+    def __init__(self, config: TemporalConfig, graph: TemporalGraph):
+        """Reads the labels. Raises DistributedError for a file that cannot be used."""
+        self._config, task = config, config.task
+        with together(graph.world, "read the labels of nodes"):
+            if graph.world.rank == 0 and task.labels_sha256 not in ("", sha256_of_labels(task.labels_file)):
+                raise ValueError(
+                    f"task.labels_file: {task.labels_file} is not what it was when the run began (another sha256): put "
+                    "the old file back"
+                )
+        self.labels = read_node_labels(task.labels_file, graph.partition, graph.splits, graph.world, graph.channel)
+        self.num_outputs = self.labels.num_classes
+
+    def extend(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Put a head in the place of the model's decoder."""
+        model.decoder = make_head("node", self._config.model, 0, self.num_outputs)
+        return model
+
+    def task(self, batches: Batches, *shared) -> TemporalPropertyTask:
+        """Make what scores labels."""
+        self.sum = make_loss(self._config.task)
+        return TemporalPropertyTask(self.sum, *shared)
+
+    def collector(self) -> Collected:
+        """Collect the gains of the labels."""
+        return CollectedGains(lambda scores, batches, world: self._measure(scores, world))
+
+    def _measure(self, scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+        """Collective. Average the gains of each time, and then these."""
+        gain, time = (scores.get(name, np.empty(0, kind)) for name, kind in (("gain", float), ("time", int)))
+        counts = world.reduce_array(np.bincount(time, minlength=len(self.labels.times)).astype(np.int64))
+        return gain_metrics(gain, time, counts, world)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Name of the normalized gain."""
+        return names_of(WEIGHTS)
+
+    def train_measure(self) -> tuple[tuple[str, ...], Measure]:
+        """Measure training as a split is measured."""
+        return self.metric_names(), self._measure
+
+    def describe(self) -> str:
+        """Say what is learned, in a few words."""
+        return f"weights of {self.num_outputs} classes"
+
+    def describe_events(self, batches: dict[str, Batches]) -> list[str]:
+        """Count the labels and the label times of every split, in one line."""
+        labels = self.labels
+        named = [(name, labels.split == place) for place, name in enumerate(SPLITS)]
+        named.append(("not used, as no event follows", labels.split == NO_SPLIT))
+        counts = [f"{name} {labels.counts[at].sum()} at {at.sum()} times" for name, at in named]
+        return [f"task {self._config.task.kind}, {self.describe()}; labels: {', '.join(counts)}"]
+
+
+def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
     """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events of several
     types."""
+    partition = graph.partition
+    if config.task.has_properties:
+        return NodePropertyGoal(config, graph)
     if not config.task.has_labels:
         return EventLinkGoal(config, partition.edge_types)
     if partition.edge_types:
@@ -181,7 +256,7 @@ def make_goal(config: TemporalConfig, partition: TemporalPartition, world: World
             f"task.kind {config.task.kind} takes events of one type, these have the types {listed}: use task.kind link",
             user_error=True,
         )
-    return EventLabelGoal(config, partition, world)
+    return EventLabelGoal(config, partition, graph.world)
 
 
 def read_labels(events: Events, config: TemporalTaskConfig, relation: str) -> np.ndarray:

@@ -426,6 +426,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     refuse_probabilities(arguments, of_classes, scored)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
+    if config.task.has_properties:
+        raise ValueError("task.kind node_property: its labels are not predicted by this command; use hpcgnn evaluate")
     if arguments.pairs and config.task.kind == "node":
         raise ValueError("this run learned labels of nodes (task.kind node), not of pairs: give --nodes")
     # Queries are no events of the graph, and a device has nothing but those; their plans use the channel that a thread

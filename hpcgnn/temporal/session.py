@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,14 @@ from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
-from hpcgnn.temporal.goals import TemporalGoal, make_goal
+from hpcgnn.temporal.goals import NodePropertyGoal, TemporalGoal, make_goal
 from hpcgnn.temporal.graph import FEATURE, LABEL, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
+from hpcgnn.temporal.properties import PropertyLoader
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.schema import CLASSES, OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
@@ -55,7 +57,7 @@ def open_session(
     if trained is not None and not config.baseline.kind:  # a baseline reads no features, and has no model to fit
         with together(world, "compare the graph with the model's"):
             config = adapt(config, graph.partition, trained)
-    goal = make_goal(config, graph.partition, world)
+    goal = make_goal(config, graph)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
     schema = trained or Schema(
         needs, {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: list(graph.partition.classes)}
@@ -166,7 +168,7 @@ def _make_memory(
 def _make_loaders(
     config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers],
-) -> dict[str, TemporalLoader]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
     settings, mailing = config.memory, None
@@ -176,8 +178,9 @@ def _make_loaders(
             model.config.message_from == "memory",
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
-    shared = (config.sampling, needs, config.train.seed, place)
-    make = choose_sampler(partition, config.sampling, needs, place)
+    sampling = replace(config.sampling, plan_on="host") if config.task.has_properties else config.sampling
+    shared = (sampling, needs, config.train.seed, place)
+    make = choose_sampler(partition, sampling, needs, place)
     graphs = {}
     if config.train.cuda_graphs:
         with together(world, "prepare CUDA graphs"):
@@ -200,12 +203,20 @@ def _make_loaders(
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers, config.task.negative_kind)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.negatives_per_pass, *timers)
     size = config.train.batch_size
+    sizes = {"train": size, **dict.fromkeys(SPLITS[1:], config.eval.batch_size or size)}
+    if isinstance(goal, NodePropertyGoal):
+        ahead = world.plans_ahead(sampling.prefetch)
+        return {
+            name: PropertyLoader(
+                graph, goal.labels, name, sizes[name], training if name == "train" else evaluation, ahead
+            ) for name in SPLITS
+        }  # fmt: skip
     load = partial(
         TemporalLoader, graph, sampling=config.sampling, negatives=config.task.negatives,
         negative_pool=config.task.negative_pool,
     )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
-    loaders = {name: load(name, config.eval.batch_size or size, planning=evaluation) for name in SPLITS[1:]}
+    loaders = {name: load(name, sizes[name], planning=evaluation) for name in SPLITS[1:]}
     return {"train": train} | loaders
 
 

@@ -1,0 +1,273 @@
+"""Labels of nodes at times: NDCG is scikit-learn's, baselines are TGB's in plain loops, models see all events before a
+label and none from its time on, one answer on any number of ranks, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from evaluation_setup import graph_and_parts, module_folder
+from mpi4py import MPI
+from selection import long_but
+from sklearn.metrics import ndcg_score
+from training_runs import START, bipartite, make_config, make_parts, on_rank_0, open_session, read_plain
+
+from hpcgnn.comm.world import DistributedError
+from hpcgnn.graph import files
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.trainer import Trainer
+from hpcgnn.task.losses import soft_class_loss
+from hpcgnn.task.metrics import gains_of
+from hpcgnn.temporal.baselines import baseline_metrics
+from hpcgnn.temporal.config import TemporalConfig
+
+USERS, CLASSES, TICKS = 40, 12, 10_000  # of ``bipartite``
+SMALL = {"train__batch_size": 25, "sampling__prefetch": 0}
+
+
+def draw_labels(seed: int = 0) -> dict[int, dict[int, np.ndarray]]:
+    """Labels by time and user, some before the first event and after the last one; two times with equal rows of
+    events between, and users that come at some of them only."""
+    rng, labels = np.random.default_rng(seed), {}
+    for time in sorted({0, 3, *rng.integers(0, TICKS, 14).tolist(), 2 * TICKS}):
+        users = rng.permutation(USERS)[: 3 + int(rng.integers(USERS - 3))]
+        labels[START + time] = {int(user): draw_label(rng) for user in users}
+    return labels
+
+
+def draw_label(rng) -> np.ndarray:
+    """A vector with few weights, sometimes equal ones, and sometimes none."""
+    chosen = rng.permutation(CLASSES)[: int(rng.integers(1, 5))]
+    vector = np.zeros(CLASSES)
+    vector[chosen] = rng.integers(0, 3, len(chosen)) / 4
+    return vector
+
+
+def write_labels(path: Path, labels, sizes=(USERS, 700), kind: str = "user") -> Path:
+    rows = [(time, user, labels[time][user]) for time in sorted(labels) for user in sorted(labels[time])]
+    with files.writing(path, files.LABELS, source_name="graph.h5") as file:
+        group = file.create_group(f"nodes/{kind}")
+        group.attrs["num_classes"], group.attrs["sizes"] = CLASSES, sizes
+        group["time"], group["node"] = [row[0] for row in rows], [row[1] for row in rows]
+        # Weights of 0 are listed, too, except for some: both are the same label.
+        listed = [np.flatnonzero(vector + (np.arange(CLASSES) == user % CLASSES)) for _, user, vector in rows]
+        group["indptr"] = np.cumsum([0, *map(len, listed)])
+        group["class"] = np.concatenate(listed).astype(np.int32)
+        group["weight"] = np.concatenate([row[2][of] for row, of in zip(rows, listed, strict=True)]).astype(np.float32)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(comm, tmp_path_factory):
+    return module_folder(comm, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def graph_parts(comm, folder):
+    """Graph file, partition set, and file of labels. Collective."""
+    graph, parts = graph_and_parts(comm, folder, bipartite, edge_width=2)
+    labels = folder / "labels.h5"
+    on_rank_0(comm, lambda: write_labels(labels, draw_labels()) and None)
+    return graph, parts, labels
+
+
+def property_config(labels, **changes) -> TemporalConfig:
+    return make_config(**SMALL | {"task__kind": "node_property", "task__labels_file": str(labels)} | changes)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("classes", [2, 7, 30])
+def test_gains_are_those_of_scikit_learn(classes):
+    """With many ties, rows of equal outputs, and rows without a weight."""
+    rng = np.random.default_rng(classes)
+    output = rng.integers(0, 4, (200, classes)) / 8
+    output[:9] = 0.5
+    label = np.where(rng.random((200, classes)) < 0.3, rng.random((200, classes)), 0)
+    label[::10] = 0
+    each = [ndcg_score(label[row : row + 1], output[row : row + 1], k=10) for row in range(200)]
+    assert np.allclose(gains_of(output, label), each, rtol=0, atol=1e-12)
+    output[3, 1] = np.nan
+    assert np.isnan(gains_of(output, label)).nonzero()[0].tolist() == [3]
+
+
+@pytest.mark.serial
+def test_loss_is_cross_entropy_with_weights():
+    rng = np.random.default_rng(0)
+    output, label = rng.standard_normal((5, 4)), rng.random((5, 4))
+    expected = -(label * (output - np.log(np.exp(output).sum(axis=1, keepdims=True)))).sum()
+    loss = soft_class_loss(torch.tensor(output), torch.tensor(label.astype(np.float32)))
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def tgb_order(times, bounds, event_times) -> dict[str, list[int]]:
+    """Label times by the split of the first later event."""
+    by_split: dict[str, list[int]] = {"train": [], "val": [], "test": [], "": []}
+    for time in sorted(times):
+        row = int((event_times <= time).sum())
+        place = int((bounds[1:] <= row).sum())
+        by_split[["train", "val", "test", ""][place]].append(time)
+    return by_split
+
+
+def forecast_like_tgb(labels, by_split, window: int) -> dict[str, float]:
+    """PersistantForecaster is MovingAverage with a window of 1; scores by scikit-learn, averaged over times."""
+    state: dict[int, np.ndarray] = {}
+    means: dict[str, float] = {}
+    for split in ("train", "val", "test"):
+        scores = []
+        for time in by_split[split]:
+            users = list(labels[time])
+            forecast = [state.get(user, np.zeros(CLASSES)) for user in users]
+            scores.append(ndcg_score([labels[time][user] for user in users], forecast, k=10))
+            for user in users:
+                old, new = state.get(user), labels[time][user]
+                state[user] = new if old is None else (old * (window - 1) + new) / window
+        means[split] = float(np.mean(scores))
+    return means
+
+
+@pytest.mark.parametrize(("kind", "window"), [("persistent_forecast", 1), ("moving_average", 7), ("moving_average", 2)])
+def test_baselines_are_those_of_tgb(comm, graph_parts, monkeypatch, kind, window):
+    monkeypatch.setattr("hpcgnn.temporal.node_labels.MOST_WEIGHTS", 5 * CLASSES)  # several groups of nodes
+    graph, parts, labels = graph_parts
+    options = {"baseline__window": window} if kind == "moving_average" else {}
+    session = open_session(comm, parts, property_config(labels, baseline__kind=kind, **options))
+    values = baseline_metrics(session, session.config.baseline)
+    by_split = tgb_order(draw_labels(), session.graph.splits.bounds, read_plain(graph).time)
+    session.close()
+    assert all(by_split.values()), "every split has a label time, and some are after the last event"
+    expected = forecast_like_tgb(draw_labels(), by_split, window)
+    assert values == {f"{split}_ndcg@10": pytest.approx(expected[split], abs=1e-6) for split in ("val", "test")}
+
+
+def run(comm, parts, config) -> tuple[list[float], dict[str, float], list[str]]:
+    """Collective. The losses of an epoch, metrics of all splits, and the description of the run."""
+    session = open_session(comm, parts, config)
+    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
+    losses = [loss for loss in epoch(trainer) if loss is not None]
+    metrics = trainer._scores.metrics()
+    for split in ("val", "test"):
+        found = split_metrics(session, split, session.scores(split))
+        metrics |= {f"{split}_{name}": value for name, value in found.items()}
+    lines = session.describe()
+    trainer.close()
+    session.close()
+    return losses, metrics, lines
+
+
+def epoch(trainer: Trainer):
+    trainer.session.start_epoch(0)
+    with trainer.session.plans("train", 0) as plans:
+        for plan in plans:
+            done = trainer.train_step(plan)
+            yield None if done is None else done[0]
+
+
+SETTINGS = {
+    "tgn": {}, "no memory": {"memory__updater": "none"}, "mails of embeddings": {"model__message_from": "embedding"},
+    "in the background": {"sampling__prefetch": 3, "memory__update_at": "user"}, "late": {"memory__staleness": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", long_but(SETTINGS, lambda case: case in ("tgn", "in the background")))
+def test_one_answer_on_any_number_of_ranks(comm, graph_parts, case):
+    _, parts, labels = graph_parts
+    config = property_config(labels, train__train_metrics=True, **SETTINGS[case])
+    losses, metrics, lines = run(comm, parts, config)
+    alone, metrics_alone, _ = run(MPI.COMM_SELF, parts, config)
+    times = [time for time in draw_labels() if time < START + TICKS]
+    assert len(losses) > len(times) / 2
+    assert np.allclose(losses, alone, rtol=1e-9, atol=0)
+    assert set(metrics) == {"train_ndcg@10", "val_ndcg@10", "test_ndcg@10"}
+    assert metrics == pytest.approx(metrics_alone, rel=1e-6)
+    assert any(line.startswith("task node_property, weights of 12 classes; labels: train ") for line in lines)
+
+
+def outputs(comm, parts, labels) -> dict[int, np.ndarray]:
+    """Collective. The outputs of the test's labels by place of their time, of a model that was not trained."""
+    session = open_session(comm, parts, property_config(labels))
+    found: dict[int, list] = {}
+    for split in ("train", "val", "test"):
+        with session.plans(split, 0) as plans:
+            for plan in plans:
+                scores = session.task.evaluate(plan) if plan.final else session.task.score(plan)
+                rows = [] if scores.output is None else zip(scores.time, plan.event_row, scores.output, strict=True)
+                for time, row, output in rows:
+                    found.setdefault(int(time), []).append((int(row), output.numpy()))
+    session.close()
+    joined: dict[int, list] = {}
+    for piece in comm.allgather(found):
+        for time, rows in piece.items():
+            joined.setdefault(time, []).extend(rows)
+    return {time: np.stack([row[1] for row in sorted(rows, key=lambda row: row[0])]) for time, rows in joined.items()}
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_labels_are_predicted_from_all_events_before(comm, graph_parts, folder, after):
+    """Events from a label time on have other destinations: nothing changes up to this time. The last event before it
+    has another one: the labels of this time change."""
+    graph, parts, labels = graph_parts
+    plain, number = read_plain(graph), 9
+    time = sorted(draw_labels())[number]
+    first = int((plain.time < time).sum())
+    changed = folder / f"changed-{after}.h5"
+
+    def write():
+        changed.write_bytes(graph.read_bytes())
+        with h5py.File(changed, "r+") as file:
+            dst = file["edges/user.takes.item/dst"]
+            rows = slice(first, None) if after else slice(first - 1, first)
+            dst[rows] = (dst[rows] + 1) % 15
+
+    on_rank_0(comm, write)
+    before, now = (
+        outputs(comm, each, labels)
+        for each in (parts, make_parts(comm, changed, folder / f"changed-{after}", 8))
+    )  # fmt: skip
+    same = {place: np.allclose(before[place], now[place], rtol=1e-9, atol=1e-12) for place in before}
+    assert all(same[place] for place in same if place < number)
+    assert same[number] == after
+    assert not all(same[place] for place in same if place > number)
+
+
+def test_files_of_another_graph_are_refused(comm, graph_parts, folder):
+    _, parts, _ = graph_parts
+    for sizes, kind, message in (
+        ((USERS, 699), "user", "written beside another graph, of 40 nodes and 699 events; this one has 40 and 700"),
+        ((USERS, 700), "person", "labels of person, and the graph has user, item"),
+    ):
+        path = folder / f"{kind}-{sizes[1]}.h5"
+        on_rank_0(
+            comm, lambda path=path, sizes=sizes, kind=kind: write_labels(path, draw_labels(), sizes, kind) and None
+        )
+        with pytest.raises(DistributedError, match=message):
+            open_session(comm, parts, property_config(path))
+
+
+BAD = {
+    "no file": ({"task__labels_file": ""}, "task.labels_file goes with task.kind node_property.*labels.h5"),
+    "a file": ({"task__kind": "link"}, "task.labels_file goes with.*kind is link: leave it out"),
+    "chunks": ({"sampling__random_chunks": 2}, "sampling.random_chunks does not go with"),
+    "epochs": ({"train__parallel_epochs": 2}, "train.parallel_epochs does not go with"),
+    "hidden": ({"data__new_node_ratio": 0.1}, "data.new_node_ratio does not go with"),
+    "classes": ({"task__classes": 3}, "has no classes"),
+    "loss": ({"task__loss": "cross_entropy"}, "must be soft_cross_entropy or custom"),
+    "ranking": ({"eval__protocol": "tgb"}, "are for task.kind link"),
+    "links": ({"baseline__kind": "unlimited"}, "baseline.kind unlimited is for task.kind link, and"),
+    "window": ({"baseline__kind": "persistent_forecast", "baseline__window": 3}, "persistent_forecast does not read"),
+    "no window": ({"baseline__kind": "moving_average", "baseline__window": 0}, "baseline.window must be at least 1"),
+}  # fmt: skip
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("case", BAD)
+def test_settings_that_do_not_fit_are_refused(case):
+    changes, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        property_config("labels.h5", **changes)
+    with pytest.raises(ValueError, match=r"persistent_forecast is for task\.kind node_property"):
+        make_config(baseline__kind="persistent_forecast")
