@@ -148,7 +148,7 @@ def run(comm, parts, config) -> tuple[list[float], dict[str, float], list[str]]:
     """Collective. The losses of an epoch, metrics of all splits, and the description of the run."""
     session = open_session(comm, parts, config)
     trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
-    losses = [loss for loss in epoch(trainer) if loss is not None]
+    losses = epoch(trainer)
     metrics = trainer._scores.metrics()
     for split in ("val", "test"):
         found = split_metrics(session, split, session.scores(split))
@@ -159,12 +159,18 @@ def run(comm, parts, config) -> tuple[list[float], dict[str, float], list[str]]:
     return losses, metrics, lines
 
 
-def epoch(trainer: Trainer):
-    trainer.session.start_epoch(0)
-    with trainer.session.plans("train", 0) as plans:
+def epoch(trainer: Trainer, first: int = 0, stop: int | None = None) -> list[float]:
+    """Collective. The losses of steps of the first epoch; plans of events have none."""
+    losses = []
+    with trainer.session.plans("train", 0, first) as plans:
         for plan in plans:
             done = trainer.train_step(plan)
-            yield None if done is None else done[0]
+            if done is not None:
+                losses.append(done[0])
+                trainer.progress.step = plan.step + 1
+            if trainer.progress.step == stop:
+                break
+    return losses
 
 
 SETTINGS = {
@@ -185,6 +191,27 @@ def test_one_answer_on_any_number_of_ranks(comm, graph_parts, case):
     assert set(metrics) == {"train_ndcg@10", "val_ndcg@10", "test_ndcg@10"}
     assert metrics == pytest.approx(metrics_alone, rel=1e-6)
     assert any(line.startswith("task node_property, weights of 12 classes; labels: train ") for line in lines)
+
+
+def test_a_run_resumes_within_an_epoch(comm, graph_parts, folder, mpi_tmp_path):
+    """On another partition set, with the gains of training so far."""
+    graph, parts, labels = graph_parts
+    other = make_parts(comm, graph, folder / "other", 4, "random")
+    config = property_config(labels, train__train_metrics=True)
+    losses, metrics, _ = run(comm, parts, config)
+    trainers = [
+        Trainer(open_session(comm, each, config), mpi_tmp_path, lambda *_, **__: None, StopRequest())
+        for each in (parts, other)
+    ]
+    trainers[0].start()
+    begun = epoch(trainers[0], stop=5)
+    trainers[0]._save(trainers[0].session.memory.saved())
+    trainers[0].close()
+    trainers[1].resume()
+    assert trainers[1].progress.step == 5
+    assert np.allclose(begun + epoch(trainers[1], first=5), losses, rtol=1e-9, atol=0)
+    assert trainers[1]._scores.metrics() == pytest.approx({"train_ndcg@10": metrics["train_ndcg@10"]}, rel=1e-6)
+    trainers[1].close()
 
 
 def outputs(comm, parts, labels) -> dict[int, np.ndarray]:
