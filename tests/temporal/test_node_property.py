@@ -29,11 +29,12 @@ USERS, CLASSES, TICKS = 40, 12, 10_000  # of ``bipartite``
 SMALL = {"train__batch_size": 25, "sampling__prefetch": 0}
 
 
-def draw_labels(seed: int = 0) -> dict[int, dict[int, np.ndarray]]:
-    """Labels by time and user, some before the first event and after the last one; two times with equal rows of
-    events between, and users that come at some of them only."""
-    rng, labels = np.random.default_rng(seed), {}
-    for time in sorted({0, 3, *rng.integers(0, TICKS, 14).tolist(), 2 * TICKS}):
+def draw_labels(graph: Path) -> dict[int, dict[int, np.ndarray]]:
+    """Labels by time and user. Some are before the first event, after the last one, or at the time of the last event of
+    training or validation; users come at some times only."""
+    rng, labels, times = np.random.default_rng(0), {}, read_plain(graph).time
+    borders = [int(times[times <= limit].max()) - START for limit in np.quantile(times, [0.7, 0.85])]
+    for time in sorted({0, 3, *rng.integers(0, TICKS, 14).tolist(), *borders, 2 * TICKS}):
         users = rng.permutation(USERS)[: 3 + int(rng.integers(USERS - 3))]
         labels[START + time] = {int(user): draw_label(rng) for user in users}
     return labels
@@ -71,7 +72,7 @@ def graph_parts(comm, folder):
     """Graph file, partition set, and file of labels. Collective."""
     graph, parts = graph_and_parts(comm, folder, bipartite, edge_width=2)
     labels = folder / "labels.h5"
-    on_rank_0(comm, lambda: write_labels(labels, draw_labels()) and None)
+    on_rank_0(comm, lambda: write_labels(labels, draw_labels(graph)) and None)
     return graph, parts, labels
 
 
@@ -137,10 +138,10 @@ def test_baselines_are_those_of_tgb(comm, graph_parts, monkeypatch, kind, window
     options = {"baseline__window": window} if kind == "moving_average" else {}
     session = open_session(comm, parts, property_config(labels, baseline__kind=kind, **options))
     values = baseline_metrics(session, session.config.baseline)
-    by_split = tgb_order(draw_labels(), session.graph.splits.bounds, read_plain(graph).time)
+    by_split = tgb_order(draw_labels(graph), session.graph.splits.bounds, read_plain(graph).time)
     session.close()
     assert all(by_split.values()), "every split has a label time, and some are after the last event"
-    expected = forecast_like_tgb(draw_labels(), by_split, window)
+    expected = forecast_like_tgb(draw_labels(graph), by_split, window)
     assert values == {f"{split}_ndcg@10": pytest.approx(expected[split], abs=1e-6) for split in ("val", "test")}
 
 
@@ -181,11 +182,11 @@ SETTINGS = {
 
 @pytest.mark.parametrize("case", long_but(SETTINGS, lambda case: case in ("tgn", "in the background")))
 def test_one_answer_on_any_number_of_ranks(comm, graph_parts, case):
-    _, parts, labels = graph_parts
+    graph, parts, labels = graph_parts
     config = property_config(labels, train__train_metrics=True, **SETTINGS[case])
     losses, metrics, lines = run(comm, parts, config)
     alone, metrics_alone, _ = run(MPI.COMM_SELF, parts, config)
-    times = [time for time in draw_labels() if time < START + TICKS]
+    times = [time for time in draw_labels(graph) if time < START + TICKS]
     assert len(losses) > len(times) / 2
     assert np.allclose(losses, alone, rtol=1e-9, atol=0)
     assert set(metrics) == {"train_ndcg@10", "val_ndcg@10", "test_ndcg@10"}
@@ -239,7 +240,7 @@ def test_labels_are_predicted_from_all_events_before(comm, graph_parts, folder, 
     has another one: the labels of this time change."""
     graph, parts, labels = graph_parts
     plain, number = read_plain(graph), 9
-    time = sorted(draw_labels())[number]
+    time = sorted(draw_labels(graph))[number]
     first = int((plain.time < time).sum())
     changed = folder / f"changed-{after}.h5"
 
@@ -262,14 +263,14 @@ def test_labels_are_predicted_from_all_events_before(comm, graph_parts, folder, 
 
 
 def test_files_of_another_graph_are_refused(comm, graph_parts, folder):
-    _, parts, _ = graph_parts
+    graph, parts, _ = graph_parts
     for sizes, kind, message in (
         ((USERS, 699), "user", "written beside another graph, of 40 nodes and 699 events; this one has 40 and 700"),
         ((USERS, 700), "person", "labels of person, and the graph has user, item"),
     ):
         path = folder / f"{kind}-{sizes[1]}.h5"
         on_rank_0(
-            comm, lambda path=path, sizes=sizes, kind=kind: write_labels(path, draw_labels(), sizes, kind) and None
+            comm, lambda path=path, sizes=sizes, kind=kind: write_labels(path, draw_labels(graph), sizes, kind) and None
         )
         with pytest.raises(DistributedError, match=message):
             open_session(comm, parts, property_config(path))
