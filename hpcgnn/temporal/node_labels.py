@@ -116,7 +116,7 @@ def read_node_labels(
 
 def split_of_times(times: np.ndarray, partition: TemporalPartition, splits: Splits, world: World) -> np.ndarray:
     """Collective. Find the split of label times [T]: the split of the first event after the time, as TGB's examples
-    reach labels while they pass over the events (examples/nodeproppred). NO_SPLIT where there is no such event."""
+    reach labels on their way through the events (examples/nodeproppred). NO_SPLIT where there is no such event."""
     ends = event_times(partition, splits.bounds[1:] - 1, world)
     place = np.searchsorted(np.maximum.accumulate(ends), times, side="right")
     return np.where(place < len(SPLITS), place, NO_SPLIT)

@@ -161,7 +161,7 @@ class Numbers:
 
 
 @dataclass
-class Reading:
+class ListFacts:
     """Contents of an edge list as far as it was read. nodes: numbers of the ids; classes: of the destinations that are
     numbered apart; types: of words; offset: is added to destinations; relations: the types as numbers; fractions:
     number of times that had one."""
@@ -191,27 +191,27 @@ def read_tgb(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     if "inverse" in assigned and not layout.inverse:
         raise ValueError(f"--set inverse: {name} has no inverse edges in TGB; leave it out")
     path, writer = find_file(folder, f"{name}_edgelist", "csv"), Chunks(unpacked)
-    reading = write_edges(path, layout, writer)
-    notes = [describe_numbers(name, layout, reading)]
-    if reading.fractions:
-        notes.append(f"{path.name}: {reading.fractions:,} times have a fraction, which is left out, as in TGB")
+    facts = write_edges(path, layout, writer)
+    notes = [describe_numbers(name, layout, facts)]
+    if facts.fractions:
+        notes.append(f"{path.name}: {facts.fractions:,} times have a fraction, which is left out, as in TGB")
     edge: dict[str, Any] = {"relation": RELATION, "file": path.name, "src": "src", "dst": "dst", "time": "time"}
     edge["columns"] = {} if layout.features is None or not has_features(writer, path.name) else {"feat": "feat"}
     if layout.type is not None:
         edge["columns"]["type"] = {"column": "type", "dtype": "int64"}
     if layout.inverse and inverse == "true":
-        add_inverses(writer, path.name, len(reading.relations))
+        add_inverses(writer, path.name, len(facts.relations))
         edge["sort"] = True  # they follow all others
-        notes.append(f"{name}: the inverse of each fact is an event, too: type + {len(reading.relations)}, as in TGB")
-    node: dict[str, Any] = {"type": NODE, "ids": "row", "count": reading.num_nodes}
-    node["columns"] = node_columns(folder, name, reading, writer, notes)
+        notes.append(f"{name}: the inverse of each fact is an event, too: type + {len(facts.relations)}, as in TGB")
+    node: dict[str, Any] = {"type": NODE, "ids": "row", "count": facts.num_nodes}
+    node["columns"] = node_columns(folder, name, facts, writer, notes)
     if name == YAGO:
         notes.append(f"{name}: TGB's split is --data.val_ratio {YAGO_RATIO} --data.test_ratio {YAGO_RATIO}")
     spec = {"kind": "temporal", "files": writer.files, "nodes": [node], "edges": [edge]}
     content = FolderContent(build_spec(spec, pathlib.Path(), {}), notes, names_columns=True)
     if name.startswith("tgbn-"):
-        labels, classes = find_file(folder, f"{name}_node_labels", "csv"), reading.classes.of or reading.nodes.of
-        beside = partial(write_labels, labels, reading.nodes.of, classes, layout.num_classes or reading.num_nodes)
+        labels, classes = find_file(folder, f"{name}_node_labels", "csv"), facts.classes.of or facts.nodes.of
+        beside = partial(write_labels, labels, facts.nodes.of, classes, layout.num_classes or facts.num_nodes)
         return replace(content, beside=beside, beside_what="labels")
     lists = find_negatives(folder, name, notes) if inverse == "true" else {}
     return replace(content, beside=partial(write_negatives, lists)) if lists else content
@@ -262,50 +262,50 @@ def find_negatives(folder: pathlib.Path, name: str, notes: list[str]) -> dict[st
     return {}
 
 
-def write_edges(path: pathlib.Path, layout: EdgeList, writer: Chunks) -> Reading:
+def write_edges(path: pathlib.Path, layout: EdgeList, writer: Chunks) -> ListFacts:
     """Write src, dst, time, type and feat of the edges of a list, piece by piece. Raises FileFormatError."""
-    reading = Reading(Numbers(layout.num_classes), Numbers(), Numbers(), relations=np.empty(0, np.int64))
+    facts = ListFacts(Numbers(layout.num_classes), Numbers(), Numbers(), relations=np.empty(0, np.int64))
     if layout.numbering == "given":
         tops = [parse_ids(batch["src"], path.name, row).max(initial=-1)
                 for row, batch in batches(path, {"src": layout.src})]  # fmt: skip
-        reading.offset = int(max(tops, default=-1)) + 1
+        facts.offset = int(max(tops, default=-1)) + 1
     for row, batch in batches(path, layout.columns):
-        arrays = dict(zip(("src", "dst"), number_ends(layout, batch, path.name, row, reading), strict=True))
-        arrays["time"] = whole_times(batch["time"], path.name, row, reading)
+        arrays = dict(zip(("src", "dst"), number_ends(layout, batch, path.name, row, facts), strict=True))
+        arrays["time"] = whole_times(batch["time"], path.name, row, facts)
         if "type" in batch:
             parse = parse_names if layout.type_words else parse_ids
             types: Any = parse(batch["type"], path.name, row)
-            arrays["type"] = reading.types(types) if layout.type_words else types
-            reading.relations = np.union1d(reading.relations, arrays["type"])
+            arrays["type"] = facts.types(types) if layout.type_words else types
+            facts.relations = np.union1d(facts.relations, arrays["type"])
         if "feat" in batch:
             arrays["feat"] = make_features(layout, batch["feat"], path.name, row)
-        reading.num_nodes = max(reading.num_nodes, 1 + max(int(arrays[end].max(initial=-1)) for end in ("src", "dst")))
+        facts.num_nodes = max(facts.num_nodes, 1 + max(int(arrays[end].max(initial=-1)) for end in ("src", "dst")))
         writer.add_arrays(path.name, arrays)
-    if len(reading.classes.of) > layout.num_classes and layout.numbering == "classes":
+    if len(facts.classes.of) > layout.num_classes and layout.numbering == "classes":
         raise FileFormatError(
-            f"{path}: {len(reading.classes.of)} destinations, but TGB has {layout.num_classes} classes of this data "
+            f"{path}: {len(facts.classes.of)} destinations, but TGB has {layout.num_classes} classes of this data "
             "set, and numbers sources from there on; fetch the archive again"
         )
     writer.files[path.name]["source"] = path.name
-    return reading
+    return facts
 
 
 def number_ends(
-    layout: EdgeList, batch: Mapping[str, Raw], file: str, row: int, reading: Reading
+    layout: EdgeList, batch: Mapping[str, Raw], file: str, row: int, facts: ListFacts
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Number the sources and destinations [n] of a piece as TGB does."""
     if layout.numbering == "given":
-        return parse_ids(batch["src"], file, row), parse_ids(batch["dst"], file, row) + reading.offset
+        return parse_ids(batch["src"], file, row), parse_ids(batch["dst"], file, row) + facts.offset
     parse = parse_names if layout.text else (lambda *piece: pa.array(parse_ids(*piece)))
     src, dst = (parse(batch[end], file, row) for end in ("src", "dst"))
     if layout.numbering == "classes":
-        return reading.nodes(src), reading.classes(dst)
+        return facts.nodes(src), facts.classes(dst)
     in_turn = np.arange(2 * len(src)).reshape(2, -1).T.ravel()
-    numbers = reading.nodes(pa.concat_arrays([src, dst]).take(pa.array(in_turn))).reshape(-1, 2)
+    numbers = facts.nodes(pa.concat_arrays([src, dst]).take(pa.array(in_turn))).reshape(-1, 2)
     return numbers[:, 0].copy(), numbers[:, 1].copy()
 
 
-def whole_times(raw: Raw, file: str, row: int, reading: Reading) -> np.ndarray:
+def whole_times(raw: Raw, file: str, row: int, facts: ListFacts) -> np.ndarray:
     """Read times [n] int64 without their fractions, which are counted. Raises FileFormatError for what is no number,
     such as the dates of an old version of tgbl-flight."""
     part, place = single(raw, file, row)
@@ -317,7 +317,7 @@ def whole_times(raw: Raw, file: str, row: int, reading: Reading) -> np.ndarray:
             int(bad[0]), f"the time {numbers[bad[0]]} is no whole number that a float64 holds; mend the row"
         )
     whole = np.trunc(numbers)
-    reading.fractions += int((whole != numbers).sum())
+    facts.fractions += int((whole != numbers).sum())
     return whole.astype(np.int64)
 
 
@@ -353,10 +353,10 @@ def add_inverses(writer: Chunks, name: str, num_types: int) -> None:
             writer.add_arrays(name, dict(arrays) | inverse)
 
 
-def describe_numbers(name: str, layout: EdgeList, reading: Reading) -> str:
+def describe_numbers(name: str, layout: EdgeList, facts: ListFacts) -> str:
     """Describe, for users, which ids the nodes have."""
     how = {
-        "given": f"the destinations of {name}_edgelist are these numbers + {reading.offset}",
+        "given": f"the destinations of {name}_edgelist are these numbers + {facts.offset}",
         "met": "numbered in the order of the edge list",
         "classes": f"classes from 0, other nodes from {layout.num_classes} on, in the order of the edge list",
     }[layout.numbering]
@@ -364,21 +364,21 @@ def describe_numbers(name: str, layout: EdgeList, reading: Reading) -> str:
 
 
 def node_columns(
-    folder: pathlib.Path, name: str, reading: Reading, writer: Chunks, notes: list[str]
+    folder: pathlib.Path, name: str, facts: ListFacts, writer: Chunks, notes: list[str]
 ) -> dict[str, Any]:  # fmt: skip
     """Write the columns of nodes that a data set has, and return them for its spec."""
     if name == "tgbl-flight":
         path = find_file(folder, AIRPORTS, "csv")
-        writer.add(path.name, airport_features(path, reading))
+        writer.add(path.name, airport_features(path, facts))
         return {"feat": {"file": path.name, "column": "array"}}
     if name.startswith("thgl-"):
         path = find_file(folder, f"{name}_nodetype", "csv")
-        writer.add(path.name, node_types(path, reading, notes))
+        writer.add(path.name, node_types(path, facts, notes))
         return {"type": {"file": path.name, "column": "array", "dtype": "int64"}}
     return {}
 
 
-def airport_features(path: pathlib.Path, reading: Reading) -> np.ndarray:
+def airport_features(path: pathlib.Path, facts: ListFacts) -> np.ndarray:
     """Make features [N, F] of airports: kind and continent as 0 and 1, the seven characters of the region, longitude
     and latitude; all 0 without a row. Raises FileFormatError."""
     rows = []
@@ -386,7 +386,7 @@ def airport_features(path: pathlib.Path, reading: Reading) -> np.ndarray:
         for number, row in enumerate(csv.reader(file)):
             if len(row) < 6:
                 raise FileFormatError(f"{path}: row {number}: {len(row)} columns, expected 6")
-            if number and row[0] in reading.nodes.of:
+            if number and row[0] in facts.nodes.of:
                 rows.append(row)
     if not rows:
         raise FileFormatError(f"{path}: no airport of the edge list is in it; fetch the archive again")
@@ -400,17 +400,17 @@ def airport_features(path: pathlib.Path, reading: Reading) -> np.ndarray:
     except ValueError as error:
         raise FileFormatError(f"{path}: longitude and latitude must be numbers ({error}); mend the row") from None
     features = np.hstack([*one_hot, codes(regions, 7), places])
-    table = np.zeros((reading.num_nodes, features.shape[1]), np.float32)
-    table[[reading.nodes.of[word] for word in ids.to_pylist()]] = features
+    table = np.zeros((facts.num_nodes, features.shape[1]), np.float32)
+    table[[facts.nodes.of[word] for word in ids.to_pylist()]] = features
     return table
 
 
-def node_types(path: pathlib.Path, reading: Reading, notes: list[str]) -> np.ndarray:
+def node_types(path: pathlib.Path, facts: ListFacts, notes: list[str]) -> np.ndarray:
     """Read the types [N] of nodes; a node without a row has type 0, as in TGB, and a note counts such nodes."""
-    types, known, others = np.zeros(reading.num_nodes, np.int64), np.zeros(reading.num_nodes, bool), 0
+    types, known, others = np.zeros(facts.num_nodes, np.int64), np.zeros(facts.num_nodes, bool), 0
     for row, batch in batches(path, {"id": 0, "type": 1}):
         ids, of_rows = (parse_ids(batch[column], path.name, row) for column in ("id", "type"))
-        numbers = np.array([reading.nodes.of.get(word, -1) for word in ids.tolist()], np.int64)
+        numbers = np.array([facts.nodes.of.get(word, -1) for word in ids.tolist()], np.int64)
         there = numbers >= 0
         types[numbers[there]], known[numbers[there]] = of_rows[there], True
         others += int((~there).sum())
