@@ -36,11 +36,12 @@ from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
 from hpcgnn.task.metrics import check_finite
 from hpcgnn.task.ranking import BEST
-from hpcgnn.temporal.batches import Batches, event_times
+from hpcgnn.temporal.batches import Batches, batches_of, event_times
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, FEATURE, Events, TemporalPartition
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
+from hpcgnn.temporal.properties import first_rows_at
 from hpcgnn.temporal.schema import CLASSES
 
 Compute = Callable[[Session, Events, Callable[[StepPlan], torch.Tensor]], np.ndarray]
@@ -197,6 +198,58 @@ def _walk(session: Session, queries: Events, answers_of: Callable[[StepPlan], to
     return answers
 
 
+def _walk_to_times(session: Session, queries: Events, answers_of: Callable[[StepPlan], torch.Tensor]) -> np.ndarray:
+    """Collective. Move node memory through the events, in batches that end at label times, as evaluation does, and
+    answer each query [m] before the batch that has the first event of its time or later: at a label time, from all
+    events before. Memory begins where training left it; only for queries before that, events are replayed from the
+    start. Returns ``answers_of`` the queries, [m, ...]."""
+    partition, world, loaders = session.partition, session.world, session.loaders
+    times = np.unique(np.concatenate(world.allgather(np.unique(queries.time))))
+    cuts = first_rows_at(times, partition, world)
+    cut_of, trained_end = cuts[np.searchsorted(times, queries.time)], int(loaders["train"].edges[-1])
+    later = np.concatenate([loaders["val"].edges, loaders["test"].edges, [trained_end]])
+    size = session.config.train.batch_size
+    later = np.concatenate([later, np.arange(later.max(), partition.num_events, size), [partition.num_events]])
+    is_early = cut_of < trained_end
+    trained, values, order = [tensor.clone() for tensor in session.memory.table.tensors()], [], []
+    for edges, chosen in ((loaders["train"].edges, is_early), (later[later >= trained_end], ~is_early)):
+        is_replayed = edges is loaders["train"].edges
+        if is_replayed and not world.any(bool(chosen.any())):
+            continue
+        if is_replayed:
+            session.memory.reset()
+        answered, places = _answer_between(session, queries, cut_of, chosen, np.unique(edges), answers_of)
+        values, order = values + answered, order + places
+        if is_replayed:
+            for tensor, before in zip(session.memory.table.tensors(), trained, strict=True):
+                tensor.copy_(before)
+    answers = np.concatenate(values)
+    answers[np.concatenate(order)] = answers.copy()
+    return answers
+
+
+def _answer_between(
+    session: Session, queries: Events, cut_of: np.ndarray, chosen: np.ndarray, edges: np.ndarray,
+    answers_of: Callable[[StepPlan], torch.Tensor],
+) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    """Collective. Move node memory through the events between ``edges``, and answer the ``chosen`` queries [m] before
+    the batch that has their event ``cut_of`` [m]. Returns pieces of answers, and the places of their queries."""
+    world, sampler, values, order = session.world, session.loaders["test"].sampler, [], []
+    events = batches_of("events before queries", session.partition, edges, world, session.graph.channel)
+    place = np.searchsorted(edges, cut_of, side="right") - 1
+    for step, row in enumerate(edges):
+        here = np.flatnonzero(chosen & (place == step))
+        is_last = step == events.num_steps
+        if is_last or world.any(len(here) > 0):  # the last always, so that there are answers of some shape
+            values.append(_compute(session, queries.take(here), answers_of, int(row)))
+            order.append(here)
+        if not is_last:
+            session.watchdog.at("replay the events", step)
+            session.task.evaluate(sampler.plan(events, no_negatives(events), 0, step))
+    session.memory.settle()
+    return values, order
+
+
 def _last_times(batches: Batches, world: World) -> np.ndarray:
     """Collective. Return the time of the last event of every batch, int64 [S]."""
     times = np.full(batches.num_steps, np.iinfo(np.int64).min)
@@ -264,7 +317,9 @@ def embed_all(session: Session, times: str = DATES) -> AnswerColumns:
 
 
 def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
-    """Make columns of a head's outputs, [m, C] logits or [m, 1] numbers."""
+    """Make columns of a head's outputs, [m, C] logits or [m, 1] numbers. Weights of classes add up to 1."""
+    if session.config.task.has_properties:
+        return {"weight": torch.softmax(torch.from_numpy(output).double(), dim=1).numpy()}
     if not session.config.task.classifies:
         return {"output": output[:, 0]}
     return class_columns(output, session.schema.values[CLASSES], probabilities)
@@ -426,8 +481,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     refuse_probabilities(arguments, of_classes, scored)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
-    if config.task.has_properties:
-        raise ValueError("task.kind node_property: its labels are not predicted by this command; use hpcgnn evaluate")
+    if config.task.has_properties and not arguments.nodes:
+        raise ValueError("this run learned labels of nodes at times (task.kind node_property): give --nodes")
     if arguments.pairs and config.task.kind == "node":
         raise ValueError("this run learned labels of nodes (task.kind node), not of pairs: give --nodes")
     # Queries are no events of the graph, and a device has nothing but those; their plans use the channel that a thread
@@ -446,8 +501,10 @@ def answer(session: Session, arguments: Namespace) -> None:
         answers = score_pairs(session, pairs, probabilities, _walk, arguments.times)
         answer_with(out, answers, what, session, classes, best)
     elif arguments.nodes:
-        nodes, embeddings = read_nodes(session, arguments.nodes), arguments.embeddings or task.kind != "node"
-        answers = answer_nodes(session, nodes, embeddings, probabilities, _walk, arguments.times)
+        learned = task.kind == "node" or task.has_properties
+        nodes, embeddings = read_nodes(session, arguments.nodes), arguments.embeddings or not learned
+        walk = _walk_to_times if task.has_properties else _walk
+        answers = answer_nodes(session, nodes, embeddings, probabilities, walk, arguments.times)
         answer_with(out, answers, "embeddings" if embeddings else "labels", session, classes, best)
     else:
         replay(session)

@@ -30,6 +30,7 @@ from hpcgnn.temporal.loader import Planning, TemporalGraph
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.node_labels import NodeLabels
 from hpcgnn.temporal.plan import StepPlan
+from hpcgnn.temporal.sampler import TemporalSampler
 from hpcgnn.temporal.step import TemporalLabelTask
 
 LABEL, TIME = "label", "label_time"  # columns of plans of labels
@@ -86,11 +87,12 @@ class TemporalPropertyTask(TemporalLabelTask):
         if LABEL not in plan.columns:
             return PropertyScores.none()
         scores = super()._score(plan, embedding)
-        return PropertyScores(scores.output, scores.label, plan.columns[TIME])
+        return PropertyScores(scores.output, scores.label, plan.columns.get(TIME))
 
 
 class PropertyLoader:
-    """Collective to create. Makes the plans of one split's steps. batches: of labels."""
+    """Collective to create. Makes the plans of one split's steps. batches: of labels; edges [E + 1]: rows between which
+    the batches of events are."""
 
     def __init__(
         self, graph: TemporalGraph, labels: NodeLabels, split: str, batch_size: int, planning: Planning, prefetch: int
@@ -106,7 +108,8 @@ class PropertyLoader:
         edges = np.unique(np.concatenate([[begin], ends, *(
             np.arange(first, last, batch_size) for first, last in zip(np.append(begin, ends[:-1]), ends, strict=True)
         )])) if len(used) else np.zeros(1, np.int64)  # fmt: skip
-        self._events = batches_of(f"events of {split}", partition, edges.astype(np.int64), world, graph.channel)
+        self.edges = edges.astype(np.int64)
+        self._events = batches_of(f"events of {split}", partition, self.edges, world, graph.channel)
         # Plans in order: of each step those of its events, then that of its labels.
         before = np.searchsorted(edges, ends)
         counts = np.bincount(step_of_time, np.diff(before, prepend=0), self.batches.num_steps).astype(np.int64)
@@ -116,6 +119,11 @@ class PropertyLoader:
     def __len__(self) -> int:
         """Count the steps of an epoch, the same on all ranks."""
         return self.batches.num_steps
+
+    @property
+    def sampler(self) -> TemporalSampler:
+        """The sampler that makes the plans."""
+        return self._planning.sampler
 
     def of_split(self, split: str, batch_size: int) -> PropertyLoader:
         """Collective. Make a loader of another split that plans as this one does."""
@@ -128,7 +136,7 @@ class PropertyLoader:
         """Collective. Make the plans of an epoch's steps from ``start`` on, to be used as a context manager. The last
         plan of a step has its labels; the others have events, and only change node memory. scored: whether labels are
         looked at, which makes no difference to the plans."""
-        sampler, none = self._planning.sampler, (no_negatives(self._events), no_negatives(self.batches))
+        sampler, none = self.sampler, (no_negatives(self._events), no_negatives(self.batches))
 
         def make(number: int) -> StepPlan:
             step = int(np.searchsorted(self._first_plan, number, side="right")) - 1

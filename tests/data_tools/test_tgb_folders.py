@@ -175,7 +175,7 @@ def test_labels_of_nodes_at_times(tmp_path, capsys, name):
     user, kind = rows[0][1:3]
     other, last = rows[1][1], rows[1][2]
     labels = [
-        (2, user, last, 0.25),
+        (2, user, last, 0.95),
         (1, user, kind, 0.5),
         (2, other, kind, 1),
         (2, user, kind, 0.5),

@@ -24,6 +24,7 @@ from hpcgnn.task.losses import soft_class_loss
 from hpcgnn.task.metrics import gains_of
 from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.predict import _walk_to_times, answer_nodes, read_nodes
 
 USERS, CLASSES, TICKS = 40, 12, 10_000  # of ``bipartite``
 SMALL = {"train__batch_size": 25, "sampling__prefetch": 0}
@@ -213,6 +214,47 @@ def test_a_run_resumes_within_an_epoch(comm, graph_parts, folder, mpi_tmp_path):
     assert np.allclose(begun + epoch(trainers[1], first=5), losses, rtol=1e-9, atol=0)
     assert trainers[1]._scores.metrics() == pytest.approx({"train_ndcg@10": metrics["train_ndcg@10"]}, rel=1e-6)
     trainers[1].close()
+
+
+def test_answers_are_the_forecasts_that_evaluation_scored(comm, graph_parts, mpi_tmp_path):
+    """NDCG of the answers of ``hpcgnn predict --nodes`` is the one of evaluation, whatever else is asked: at times of
+    training labels, at the end, or at times between labels."""
+    graph, parts, labels = graph_parts
+    session = open_session(comm, parts, property_config(labels))
+    trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
+    epoch(trainer)
+    session.memory.settle()
+    trained = [tensor.clone() for tensor in session.memory.table.tensors()]
+    by_split, drawn = (
+        tgb_order(draw_labels(graph), session.graph.splits.bounds, read_plain(graph).time),
+        draw_labels(graph),
+    )
+    expected = {name: split_metrics(session, name, session.scores(name))["ndcg@10"] for name in ("val", "test")}
+    asked = [(time, user) for name in ("val", "test") for time in by_split[name] for user in drawn[time]]
+    first = min(drawn)
+    for further in (
+        [],
+        [(first + 50, 3), (by_split["train"][2], 4), (by_split["val"][0] + 200, 5), (first + 3 * TICKS, 6)],
+    ):
+        for tensor, before in zip(session.memory.table.tensors(), trained, strict=True):
+            tensor.copy_(before)
+        rows = [*further, *asked]
+        text = "node,type,time\n" + "".join(f"{1000 + 3 * user},user,{time}\n" for time, user in rows)
+        on_rank_0(comm, lambda text=text: (mpi_tmp_path / "nodes.csv").write_text(text))
+        answers = answer_nodes(
+            session, read_nodes(session, str(mpi_tmp_path / "nodes.csv")), False, compute=_walk_to_times
+        )
+        weight = np.empty((len(rows), CLASSES))
+        for row, values in comm.allgather((answers.row, answers.columns["weight"])):
+            weight[row] = values
+        assert np.allclose(weight.sum(axis=1), 1)
+        gains: dict[int, list[float]] = {}
+        for (time, user), values in zip(asked, weight[len(further) :], strict=True):
+            gains.setdefault(time, []).append(ndcg_score([drawn[time][user]], [values], k=10))
+        for name, mean in expected.items():
+            assert np.mean([np.mean(gains[time]) for time in by_split[name]]) == pytest.approx(mean, rel=1e-6)
+    trainer.close()
+    session.close()
 
 
 def outputs(comm, parts, labels) -> dict[int, np.ndarray]:
