@@ -611,7 +611,7 @@ DAMAGED = {
     "truncated h5": ((".h5", lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n")), r"cannot read 'row'"),
     "other suffix": ((".csv", lambda path: path.write_text("1,2")), r"ending in .npz, .h5, .pkl, not '.csv'"),
     "no file": ((".npz", lambda path: None), r"no such file"),
-    "code": (pkl({(1, 2, 3): Evil()}), r"builtins.exec, and only arrays, dicts and tuples"),
+    "code": (pkl({(1, 2, 3): Evil()}), r"builtins.exec, and only arrays, dicts, tuples, lists and sets"),
     "truncated pickle": (pkl(pickle.dumps({(1, 2, 3): GOOD[0]})[:-9]), r"not a pickled dict"),
     "a list": (pkl([1, 2]), r"must hold a dict"),
     "keys of two": (pkl({(1, 2): GOOD[0]}), r"keys must be \(source, destination, time\), got \(1, 2\)"),
