@@ -113,7 +113,7 @@ def fixed_negatives(batches: Batches, source: NegativeSource) -> Negatives:
 
 def _sizes_of(partition: TemporalPartition) -> tuple[int, int, int]:
     """Count the source nodes, destination nodes and events of the graph."""
-    source, _, destination = files.split_relation(partition.relation)
+    source, destination = _only_types(partition, STAGE)
     book = partition.book
     count = dict(zip(book.node_types, np.diff(book.type_base()).tolist(), strict=True))
     return count[source], count[destination], partition.num_events
