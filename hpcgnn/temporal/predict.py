@@ -211,7 +211,9 @@ def _walk_to_times(session: Session, queries: Events, answers_of: Callable[[Step
     size = session.config.train.batch_size
     later = np.concatenate([later, np.arange(later.max(), partition.num_events, size), [partition.num_events]])
     is_early = cut_of < trained_end
-    trained, values, order = [tensor.clone() for tensor in session.memory.table.tensors()], [], []
+    trained = [tensor.clone() for tensor in session.memory.table.tensors()]
+    values: list[np.ndarray] = []
+    order: list[np.ndarray] = []
     for edges, chosen in ((loaders["train"].edges, is_early), (later[later >= trained_end], ~is_early)):
         is_replayed = edges is loaders["train"].edges
         if is_replayed and not world.any(bool(chosen.any())):

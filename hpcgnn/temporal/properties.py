@@ -38,12 +38,12 @@ LABEL, TIME = "label", "label_time"  # columns of plans of labels
 
 @dataclass(slots=True)
 class PropertyScores:
-    """Scores of a step: output [c, K] logits, label [c, K] weights, time [c] places of the labels' times. gain [c]: in
-    place of the first two, where only metrics are made of the scores."""
+    """Scores of a step: output [c, K] logits, label [c, K] weights, time [c] places of the labels' times, None of
+    questions. gain [c]: in place of the first two, where only metrics are made of the scores."""
 
     output: torch.Tensor | Any
     label: torch.Tensor | Any
-    time: torch.Tensor
+    time: torch.Tensor | Any
     gain: np.ndarray | Any = None
 
     @classmethod
