@@ -37,6 +37,7 @@ CASES = {
     "binary, rotate": (facts, RANKED | APART | N3 | {
         "task__loss": "k_vs_all_binary", "task__decoder": "rotate", "task__offset": 3.0,
         "train__accumulate_steps": 2}),
+    "conv_transe": (facts, RECIPROCAL | {"task__loss": "one_vs_all", "task__decoder": "conv_transe"}),
     "transe": (facts, RANKED | {"task__loss": "one_vs_all", "task__decoder": "transe", "task__label_smoothing": 0.1}),
     "two types": (shop, BARE | {
         "task__loss": "k_vs_all", "task__relation": BUYS, "eval__exact": True, "model__input_dropout": 0.2}),
@@ -268,6 +269,7 @@ def test_sources_are_ranked_and_found_through_the_second_rows(comm, mpi_tmp_path
 
 
 REFUSED = {
+    "conv_transe has rows for queries of both ends: set task.reciprocal true": {"task__decoder": "conv_transe"},
     "needs weights by edge type": {"task__reciprocal": True, "task__decoder": "dot"},
     "use task.negative_ends both": {"task__reciprocal": True, "task__negative_ends": "destination"},
     "and task.loss one_vs_all": {"task__reciprocal": True, "task__loss": "softmax"},
