@@ -702,7 +702,7 @@ class RowPart(Part):
     over_all: bool = False
 
 
-class BatchNorm(BatchNormBase):
+class NodeBatchNorm(BatchNormBase):
     """Batch normalization by the mean and the variance of the rows of all nodes, of all types together."""
 
     def forward(self, rows: torch.Tensor, summaries: torch.Tensor | None = None) -> torch.Tensor:
@@ -723,7 +723,7 @@ class BatchNorm(BatchNormBase):
 NORMS = {
     "none": RowPart(nn.Identity, "no normalization"),
     "layer": RowPart(nn.LayerNorm, "layer normalization"),
-    "batch": RowPart(BatchNorm, "batch normalization over all nodes, with train.full_graph", over_all=True),
+    "batch": RowPart(NodeBatchNorm, "batch normalization over all nodes, with train.full_graph", over_all=True),
 }
 ACTIVATIONS = {
     "relu": RowPart(nn.ReLU, "max(x, 0)"),

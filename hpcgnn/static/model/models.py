@@ -21,7 +21,7 @@ from hpcgnn.native.random import StepKey
 from hpcgnn.native.workspace import empty_rows
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
-from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, BatchNorm, LayerShape, OwnRows
+from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, NodeBatchNorm, OwnRows
 from hpcgnn.static.model.edge_index import joined_form
 
 
@@ -318,7 +318,7 @@ class LayeredModel(GraphModel):
         return self._before_output(number, batch, block.num_dst, out)
 
     def summary(self, number: int, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        return BatchNorm.summary(rows)
+        return NodeBatchNorm.summary(rows)
 
     def mixed(
         self, number: int, batch: Batch, rows: torch.Tensor, counts: Sequence[int], summaries: torch.Tensor
