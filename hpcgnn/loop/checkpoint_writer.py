@@ -232,7 +232,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-HEADS = ("decoder.", "head.", "heads.")  # how the names of the weights of a task begin
+HEADS = ("decoder.", "edge_type.", "head.", "heads.")  # how the names of the weights of a task begin
 
 
 def load(session: Session, path: Path) -> State:

@@ -266,7 +266,7 @@ class TemporalDataConfig:
             the run.
         synthetic_events: Number of events of the built-in graph.
         type_column: Column of the events of a graph of one relation that holds the edge type of each, numbers from 0
-            on; empty: none. In a graph of several relations these are the edge types.
+            on; empty: none. In a graph of several relations, the relations are the edge types.
     """
 
     path: str = ""

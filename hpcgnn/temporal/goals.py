@@ -253,7 +253,7 @@ def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
     if partition.edge_types:
         listed = ", ".join(partition.edge_types)
         raise DistributedError(
-            f"task.kind {config.task.kind} takes events of one type, these have the types {listed}: use task.kind link",
+            f"task.kind {config.task.kind} takes events of one type, the graph has the types {listed}: use task.kind link",
             user_error=True,
         )
     return EventLabelGoal(config, partition, graph.world)

@@ -269,8 +269,8 @@ def _check_book(book: h5py.File, columns: Collection[str], type_column: str) -> 
         return
     if type_column:
         raise files.FileFormatError(
-            f"{book.filename}: data.type_column {type_column} is for one relation, and these are the types of events "
-            f"here: {', '.join(names)}; leave it out"
+            f"{book.filename}: data.type_column {type_column} is for one relation; here the relations are the edge "
+            f"types: {', '.join(names)}; leave it out"
         )
     stored = {name: [column.decode() for column in book["edges"][name]["columns"][()]] for name in names}
     for name, present in stored.items():

@@ -334,7 +334,7 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     their end of an event; with ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
     if partition.edge_types:
-        message = f"--top_k takes events of one type, these have the types {', '.join(partition.edge_types)}"
+        message = f"--top_k takes events of one type, the graph has the types {', '.join(partition.edge_types)}"
         raise DistributedError(f"{message}: score pairs with --pairs", user_error=True)
     source, _, destination = files.split_relation(partition.relation)
     types, time = partition.book.node_types, _last_time(session) + 1

@@ -12,7 +12,7 @@ from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import LABEL, TemporalPartition
 
-TIME_SCALE, OUTPUTS, CLASSES = "time_scale", "outputs", "classes"
+TIME_SCALE, OUTPUTS, CLASSES, EDGE_TYPES = "time_scale", "outputs", "classes", "edge_types"
 
 
 def needs_of(partition: TemporalPartition) -> dict[str, str]:

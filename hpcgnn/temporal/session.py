@@ -34,7 +34,7 @@ from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_mo
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.properties import PropertyLoader
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
-from hpcgnn.temporal.schema import CLASSES, OUTPUTS, TIME_SCALE, adapt, needs_of
+from hpcgnn.temporal.schema import CLASSES, EDGE_TYPES, OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
 
 # What would read a column of events that a run has no use for.
@@ -59,9 +59,10 @@ def open_session(
             config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
-    schema = trained or Schema(
-        needs, {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: list(graph.partition.classes)}
-    )
+    values = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: list(graph.partition.classes)}
+    if graph.partition.edge_types:
+        values[EDGE_TYPES] = list(graph.partition.edge_types)
+    schema = trained or Schema(needs, values)
     model = _build_model(config, graph, goal, dtype, scale)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes

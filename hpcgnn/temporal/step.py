@@ -50,8 +50,9 @@ class TemporalTask(StepTask):
     """Runs planned steps. ``train``, ``evaluate``, ``score`` and ``embed`` are collective.
 
     A task defines the scores of embeddings (``_score``) and the loss (``_loss``). freeze: the head (the model's
-    ``decoder``) alone is trained: all below it works as in evaluation. staleness k: a training step reads memory as it
-    was k steps before the newest one, while the writes since then are under way; everything else reads all writes.
+    ``decoder``, and its rows of edge types) alone is trained: all below it works as in evaluation. staleness k: a
+    training step reads memory as it was k steps before the newest one, while the writes since then are under way;
+    everything else reads all writes.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class TemporalTask(StepTask):
         self._at_owner = update_at == "owner" and model.has_memory
         if freeze:
             model.requires_grad_(False)
-            model.decoder.requires_grad_(True)
+            for part in (model.decoder, getattr(model, "edge_type", None)):  # a custom model may have no edge types
+                if part is not None:
+                    part.requires_grad_(True)
 
     def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Any]:
         with torch.set_grad_enabled(not self._freeze):

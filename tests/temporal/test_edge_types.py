@@ -31,6 +31,7 @@ from training_runs import (
 )
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.loop.checkpoint_writer import initialize
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
@@ -308,6 +309,31 @@ def test_pairs_are_scored_by_the_names_of_relations(comm, parts):
         source, destination = torch.from_numpy(embedding).split(4)
         logit = ((source + rows[[0, 2, 1, 2]]) * destination).sum(1)
         np.testing.assert_allclose(score, torch.sigmoid(logit), rtol=1e-9)
+
+
+@pytest.mark.parametrize("names", [("buys", "recalls", "asks"), ("buys", "recalls", "tells")])
+def test_weights_of_another_run(comm, parts, mpi_tmp_path, names):
+    """The head, with its rows of edge types, stays new where these have other names."""
+    folder, tables = mpi_tmp_path / "run", draw_events()
+    on_rank_0(comm, folder.mkdir)
+    config = make_config(train__epochs=1)
+    trainer = Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+    trainer.run()
+    trained = trainer.session.model.edge_type.weight.detach().clone()
+    trainer.close()
+    merged = merge(tables)
+    for relation, table in enumerate(tables):
+        table["event"] = np.flatnonzero(merged["type"] == relation)
+    nodes = {"user": {"id": 100 + np.arange(USERS)}, "item": {"id": 7 * np.arange(ITEMS)}}
+    edges = {(kind[0], name, kind[2]): table for kind, name, table in zip(RELATIONS, names, tables, strict=True)}
+    on_rank_0(comm, lambda: write_graph(mpi_tmp_path / "other.h5", nodes, edges) and None)
+    other = make_parts(comm, mpi_tmp_path / "other.h5", mpi_tmp_path / "other", 8, "random")
+    session = open_session(comm, other, config)
+    initialize(session, folder)
+    expected = trained if names[2] == "asks" else torch.zeros_like(trained)
+    assert trained.any()
+    assert torch.equal(session.model.edge_type.weight.detach(), expected)
+    session.close()
 
 
 # ------------------------------------------------------------------------------------------------------- graph and file
