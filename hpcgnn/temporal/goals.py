@@ -251,11 +251,9 @@ def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
     if not config.task.has_labels:
         return EventLinkGoal(config, partition.edge_types)
     if partition.edge_types:
-        listed = ", ".join(partition.edge_types)
-        raise DistributedError(
-            f"task.kind {config.task.kind} takes events of one type, the graph has the types {listed}: use task.kind link",
-            user_error=True,
-        )
+        kind, listed = config.task.kind, ", ".join(partition.edge_types)
+        message = f"task.kind {kind} takes events of one type, the graph has the types {listed}: use task.kind link"
+        raise DistributedError(message, user_error=True)
     return EventLabelGoal(config, partition, graph.world)
 
 
