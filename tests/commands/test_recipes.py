@@ -45,8 +45,7 @@ OWN_ROW = "--model.self_loop=true"
 UNSUMMED = "--features.normalize=false"
 CHANGES = {
     "apan": ["--train.epochs=8"], "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED],
-    "gcn_full": [UNSUMMED, "--train.epochs=60"], "hetero": ["--train.epochs=80"],
-    "gcn_full": [UNSUMMED, "--train.epochs=60"], "rgat_igbh": [OWN_ROW],
+    "gcn_full": [UNSUMMED, "--train.epochs=60"], "hetero": ["--train.epochs=80"], "rgat_igbh": [OWN_ROW],
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],
