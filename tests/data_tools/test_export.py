@@ -35,8 +35,11 @@ def round_trip(path: Path, tmp_path: Path) -> tuple[dict, dict]:
 
 def test_round_trip_of_a_temporal_graph(tmp_path):
     before, after = round_trip(random_graph(tmp_path / "g.h5", 0, sizes=(9, 7, 3)), tmp_path)
-    # Nodes that no edge names are there all the same, and so are loops, repetitions and equal times.
-    assert before == after
+    # Nodes that no edge names are there all the same, and so are loops, repetitions and equal times. The order of the
+    # events of several relations, which this file lacks, is new.
+    new = {f"edges/{name}/event" for name in ("a.meets.a", "a.likes.b")}
+    assert after.keys() - before.keys() == new
+    assert {path: item for path, item in after.items() if path not in new} == before
 
 
 def test_round_trip_of_a_static_graph(tmp_path):
