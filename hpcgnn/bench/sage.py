@@ -31,7 +31,7 @@ from hpcgnn.static.plan import GraphPlan
 from hpcgnn.static.session import open_session
 
 STAGES = ("exchange", "compute", "gradient sum", "optimizer")
-RGAT = "rgat"  # the model.kind that is compared with layers of PyG itself
+PEERS = SAGE, RGAT = "sage", "rgat"  # values of model.kind that PyG is timed with
 DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 
 
@@ -64,6 +64,8 @@ def _parse(argv: list[str], world: World) -> tuple[StaticConfig, TimingOptions]:
         raise ValueError("comm.sampling_servers: the benchmark draws and trains on the same ranks; leave it 0")
     if config.train.full_graph:
         raise ValueError("train.full_graph: the benchmark times steps of mini-batches; leave it out")
+    if options.peer == "pyg" and config.model.kind not in PEERS:
+        raise ValueError(f"--peer pyg compares model.kind {' or '.join(PEERS)}, not {config.model.kind}")
     if options.peer == "pyg":
         (pyg_rgat if config.model.kind == RGAT else peer_pyg_sage).check_installed()
     return config, options

@@ -66,10 +66,15 @@ def test_between_two_machines_a_row_travels_once(comm, tmp_path):
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--steps=0", "--steps"), ("--peer=dgl", "--peer"), ("--train.full_graph=true", "mini-batches")],
+    [
+        ("--steps=0", "--steps"),
+        ("--peer=dgl", "--peer"),
+        ("--train.full_graph=true", "mini-batches"),
+        ("--model.kind=gat --peer=pyg", "--peer pyg compares model.kind sage or rgat, not gat"),
+    ],
 )
 def test_wrong_options_are_refused(capsys, option, message):
-    assert run([["bench", "sage", option]]) == 2
+    assert run([["bench", "sage", *option.split()]]) == 2
     assert message in capsys.readouterr().err
 
 
