@@ -166,7 +166,7 @@ class NodeGoal(StaticGoal):
     def __init__(self, config: StaticConfig, partition: GraphPartition, world: World, channel: Channel):
         self._numbers, task = config.task.kind == REGRESSION, config.task
         with together(world, "read the labels"):
-            self.node_type = kind = labeled_type(partition, task.node_type, "task.node_type")
+            self.node_type = kind = labeled_type(partition.columns, partition.types, task.node_type, "task.node_type")
             columns, name = partition.columns[kind], partition.types[kind]
             label, split = node_numbers(columns, name) if self._numbers else node_labels(columns, name, task.classes)
             check_seed_time(columns, config.sampling.time_column, f"node type {name}")

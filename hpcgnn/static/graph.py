@@ -195,7 +195,7 @@ class StaticGraph:
         """Collective. Count the classes of a type's labels: one more than the largest, or the columns of labels in
         rows. node_type: by default the only type with labels. Raises DistributedError without labels."""
         with together(self.world, "count the classes"):
-            kind = labeled_type(self.partition, node_type, "node_type")
+            kind = labeled_type(self.partition.columns, self.types, node_type, "node_type")
             label, _ = node_labels(self.partition.columns[kind], self.types[kind], 0)
         return count_classes(label, 0, self.world)
 

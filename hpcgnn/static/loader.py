@@ -546,7 +546,7 @@ def _input_nodes(graph: StaticGraph, input_nodes) -> tuple[int, np.ndarray, str]
     if isinstance(chosen, str):
         if chosen not in SPLITS:
             raise ValueError(f"input_nodes: a split is one of {', '.join(SPLITS)}, got {chosen!r}")
-        kind = labeled_type(graph.partition, name, "input_nodes")
+        kind = labeled_type(graph.partition.columns, graph.types, name, "input_nodes")
         label, split = node_labels(graph.partition.columns[kind], graph.types[kind], 0)
         mask = (split == SPLITS.index(chosen)) & has_label(label)
         return kind, graph.nodes(graph.types[kind])[mask], chosen

@@ -6,6 +6,7 @@ may be negative. b roots of a step, e of this rank, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 from torch import nn
 
 from hpcgnn.comm.world import World
-from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.products import linear
 
 MISSING = -1
@@ -106,13 +106,17 @@ def has_label(label: np.ndarray) -> np.ndarray:
     return is_known(label if label.ndim == 1 else label.max(axis=1))
 
 
-def labeled_type(partition: GraphPartition, name: str, setting: str) -> int:
+def labeled_type(
+    columns: Sequence[Mapping[str, np.ndarray]], types: Sequence[str], name: str, setting: str
+) -> int:  # fmt: skip
     """Return the number of the node type whose labels are learned: the one that a setting names, else the only one with
-    labels. Raises ValueError."""
-    labeled = [kind for kind, columns in enumerate(partition.columns) if "label" in columns]
-    names = ", ".join(partition.types[kind] for kind in labeled) or "none"
+    labels. columns: of the nodes of each of ``types``. Raises ValueError."""
+    labeled = [kind for kind, of_type in enumerate(columns) if "label" in of_type]
+    names = ", ".join(types[kind] for kind in labeled) or "none"
     if name:
-        kind = partition.type_of(name)
+        if name not in types:
+            raise ValueError(f"{setting}: no node type {name!r}; the graph has {', '.join(types)}")
+        kind = types.index(name)
         if kind not in labeled:
             raise ValueError(f"{setting} {name} has no column label; types with labels: {names}")
         return kind

@@ -23,6 +23,13 @@ from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
 from hpcgnn.task.metrics import gains_of
 from hpcgnn.temporal.batches import Batches, event_times
+from hpcgnn.temporal.class_baselines import (
+    Rule,
+    class_metrics_of,
+    predict_last_label,
+    predict_majority_of_contacts,
+    predict_most_frequent,
+)
 from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, events_of_destinations, of_step
 from hpcgnn.temporal.node_labels import PROPERTY
 
@@ -294,12 +301,13 @@ def _span(graph: Any) -> int:
 
 @dataclass(frozen=True)
 class BaselinePart(Part):
-    """A baseline. make: of a graph and the section ``baseline``; None: the model is evaluated. options: the keys of the
-    section that it reads; of: the kind of task."""
+    """A baseline. make: of a graph and the section ``baseline``; None: the model is evaluated, or classes are predicted
+    by ``rule``. options: the keys of the section that it reads; tasks: values of ``task.kind`` that it is for."""
 
     make: Callable[[Any, Any], Baseline | LabelForecast] | None
     options: tuple[str, ...] = ()
-    of: str = "link"
+    rule: Rule | None = None
+    tasks: tuple[str, ...] = ("link",)
 
 
 BASELINES = {
@@ -340,11 +348,22 @@ BASELINES = {
         "time since the last event of the pair, then number of events of the destination",
     ),
     "persistent_forecast": BaselinePart(
-        partial(LabelForecast, most=1), "last label of the node (task.kind node_property; TGB)", of=PROPERTY
+        partial(LabelForecast, most=1), "last label of the node (task.kind node_property; TGB)", tasks=(PROPERTY,)
     ),
     "moving_average": BaselinePart(
         LabelForecast, "moving average of the last baseline.window labels of the node (task.kind node_property; TGB)",
-        ("window",), PROPERTY,
+        ("window",), tasks=(PROPERTY,),
+    ),
+    "most_frequent": BaselinePart(
+        None, "the most frequent class of training", rule=predict_most_frequent, tasks=("node", "node_class")
+    ),
+    "contact_majority": BaselinePart(
+        None, "the most frequent known class among the nodes of a node's events, each event counted",
+        rule=predict_majority_of_contacts, tasks=("node_class",),
+    ),
+    "last_label": BaselinePart(
+        None, "the last known label of the event's source (persistent forecast of TGB)", rule=predict_last_label,
+        tasks=("node",),
     ),
 }  # fmt: skip
 
@@ -354,7 +373,9 @@ def baseline_metrics(
 ) -> dict[str, float]:  # fmt: skip
     """Collective. Compute the metrics of validation and test, named as a model's. config: the section ``baseline``;
     ``at(split, step)``, in place of the watchdog's, is called before every step."""
-    at, make = at or session.watchdog.at, BASELINES[config.kind].make
+    at, make, rule = at or session.watchdog.at, BASELINES[config.kind].make, BASELINES[config.kind].rule
+    if rule is not None:
+        return class_metrics_of(session, rule, at)
     assert make is not None
     with together(session.world, "baseline"):
         own_functions(session.config.train.metrics, session.goal.metric_names())  # refused before anything is scored

@@ -56,17 +56,18 @@ class Splits:
 
 def open_splits(
     path: str | os.PathLike, config: Any, seed: int, world: World, channel: Channel,
-    columns: Collection[str] = KEPT,
+    columns: Collection[str] = KEPT, of_nodes: Collection[str] = (),
 ) -> tuple[TemporalPartition, Splits]:  # fmt: skip
-    """Collective. Open this rank's part of a partition set, and the splits of its events. columns: of events, that are
-    wanted.
+    """Collective. Open this rank's part of a partition set, and the splits of its events. columns, of_nodes: of events
+    and nodes, as in ``open_partition``.
 
     Raises DistributedError for a partition set or splits that cannot be used.
     """
     path = stage_path(path, config.stage_to, world)
     with together(world, "open the partition set"):
         partition = open_partition(
-            path, world.rank, world.size, config.check_hash, world.working, columns, config.type_column
+            path, world.rank, world.size, config.check_hash, world.working, columns, of_nodes=of_nodes,
+            type_column=config.type_column,
         )  # fmt: skip
     check_same_set(path, world)
     partition = agree_on_edge_types(partition, world)
@@ -97,9 +98,9 @@ def make_splits(partition: TemporalPartition, config: Any, seed: int, world: Wor
 
 
 def flags_of(flags: np.ndarray, ids: np.ndarray, partition: TemporalPartition, channel: Channel) -> np.ndarray:
-    """Collective. Pull the owners' boolean ``flags`` [n local nodes] for global ``ids`` of any shape, in pieces
-    whose sorted copies stay small beside the events."""
-    flat, values = ids.reshape(-1), np.empty(ids.size, bool)
+    """Collective. Pull the owners' ``flags``, or other values, [n local nodes] for global ``ids`` of any shape, in
+    pieces whose sorted copies stay small beside the events."""
+    flat, values = ids.reshape(-1), np.empty(ids.size, flags.dtype)
     # As many rounds on every rank as the rank with most ids needs: each round is collective.
     rounds = int(channel.everyone(torch.tensor([-(-ids.size // ASKED_AT_ONCE)])).max())
     for begin in range(0, rounds * ASKED_AT_ONCE, ASKED_AT_ONCE):
@@ -204,6 +205,14 @@ class Batches:
         return slice(int(self.indptr[step]), int(self.indptr[step + 1]))
 
 
+def last_times(batches: Batches, world: World) -> np.ndarray:
+    """Collective. Return the time of the last event of every batch, int64 [S]."""
+    times = np.full(batches.num_steps, np.iinfo(np.int64).min)
+    filled = batches.indptr[1:] > batches.indptr[:-1]
+    times[filled] = batches.events.time[batches.indptr[1:][filled] - 1]
+    return world.reduce_array(times, "max")
+
+
 def make_batches(
     name: str,
     partition: TemporalPartition,
@@ -238,7 +247,7 @@ def make_batches(
         events, position = events.take(np.flatnonzero(inside)), position[inside]
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
-    events, step = _spill(events, step, sizes, channel)
+    events, step = spill_events(events, step, sizes, channel)
     if partition.features is not None:
         events.columns[FEATURE] = partition.features.of_events(events, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
@@ -254,7 +263,7 @@ def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world
     rows = partition.events.row
     events = partition.events.take(np.flatnonzero((rows >= edges[0]) & (rows < edges[-1])))
     sizes = np.diff(edges)
-    events, step = _spill(events, np.searchsorted(edges, events.row, side="right") - 1, sizes, channel)
+    events, step = spill_events(events, np.searchsorted(edges, events.row, side="right") - 1, sizes, channel)
     if partition.features is not None:
         events.columns[FEATURE] = partition.features.of_events(events, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
@@ -280,9 +289,9 @@ def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarr
     return np.unique(np.append(0, counts)).astype(np.int64)
 
 
-def _spill(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel) -> tuple[Events, np.ndarray]:
-    """Hand surplus events over; returns the events this rank handles, in order and, with several ranks, without
-    features, and their steps."""
+def spill_events(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel) -> tuple[Events, np.ndarray]:
+    """Collective. Hand surplus events over; returns the events this rank handles, in order and, with several ranks,
+    without features, and their steps."""
     if channel.size == 1:
         return events, step
     target = spill(step, sizes, channel)

@@ -314,10 +314,17 @@ class TemporalTaskConfig(TaskConfig):
         kind: Task. "link": link prediction, whether an event happens. "node": classification of an event's source at
             that time, by the event's label. "edge": classification of the event from both endpoints and its features.
             "edge_regression": the same with a number as label. "node_property": weights of classes of nodes at times,
-            from all events before.
+            from all events before. "node_class": classification of nodes by their columns label and split, each node at
+            one time: its column label_time, or the end of its history.
         labels_file: File of the labels of kind node_property, which hpcgnn convert writes beside a graph file.
         labels_sha256: SHA-256 of labels_file, recorded when a run starts; a file with another content is refused
             afterwards.
+        node_type: Node type whose labels are learned; empty: the only type that has labels. Kind node_class only.
+        train_at: Times at which training predicts the class of a node: before each of its "events" up to the time of
+            its label, or once, at the time of the "label". Kind node_class only.
+        label_input: Share of the training nodes whose classes are inputs of a training step, in addition to the
+            features; the classes of the other ones are predicted. Validation and test see the classes of all training
+            nodes. 0: classes are no inputs. Kind node_class only.
         negatives: Number of negative destinations for each event; link prediction only.
         negative_pool: Nodes that negatives are drawn from: "destinations" (nodes that are the destination of an event)
             or "all" nodes. Link prediction only.
@@ -328,9 +335,12 @@ class TemporalTaskConfig(TaskConfig):
 
     has_events = True
 
-    kind: Literal["link", "node", "edge", "edge_regression", "node_property"] = "link"
+    kind: Literal["link", "node", "edge", "edge_regression", "node_property", "node_class"] = "link"
     labels_file: str = ""
     labels_sha256: str = ""
+    node_type: str = ""
+    train_at: Literal["events", "label"] = "events"
+    label_input: float = 0.0
     decoder: Annotated[str, DECODERS] = "mlp"
     negatives: int = 1
     negative_pool: Literal["destinations", "all"] = "destinations"
@@ -350,11 +360,26 @@ class TemporalTaskConfig(TaskConfig):
             raise ValueError(f"task.balance_classes: task.loss {self.loss} does not weigh classes; leave it out")
         if self.class_weights and self.balance_classes:
             raise ValueError("task.class_weights and task.balance_classes both weigh the classes: use one")
+        for name, default in (("node_type", ""), ("train_at", "events"), ("label_input", 0.0)):
+            if getattr(self, name) != default and not self.of_nodes:
+                raise ValueError(f"task.{name} is for task.kind node_class, task.kind is {self.kind}: leave it out")
+        if not 0 <= self.label_input < 1:
+            raise ValueError(f"task.label_input is a share of the training nodes, in [0, 1), got {self.label_input}")
 
     @property
     def classifies(self) -> bool:
         """Whether labels are classes."""
-        return self.kind in ("node", "edge")
+        return self.kind in ("node", "edge", "node_class")
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether the labels are columns of nodes; if not, events have them."""
+        return self.kind == "node_class"
+
+    @property
+    def predicts_nodes(self) -> bool:
+        """Whether a class is predicted from the embedding of one node."""
+        return self.kind in ("node", "node_class")
 
     @property
     def learns(self) -> str:
@@ -363,7 +388,7 @@ class TemporalTaskConfig(TaskConfig):
 
     @property
     def has_labels(self) -> bool:
-        """Whether events need labels."""
+        """Whether events have labels, or nodes have them as a column."""
         return self.kind not in ("link", PROPERTY)
 
     @property
@@ -407,11 +432,15 @@ class TemporalConfig(Sections):
             _check_labels(self)
         if self.task.has_properties:
             _check_properties(self)
-        of = BASELINES[self.baseline.kind].of
-        if self.baseline.kind and of != self.task.kind:
+        if self.task.of_nodes:
+            _check_nodes(self)
+        tasks = BASELINES[self.baseline.kind].tasks
+        if self.baseline.kind and self.task.kind not in tasks:
+            fitting = " or ".join(name for name, part in BASELINES.items() if name and self.task.kind in part.tasks)
+            remedy = f"use {fitting}, or leave it empty" if fitting else "leave it empty"
             raise ValueError(
-                f"baseline.kind {self.baseline.kind} is for task.kind {of}, and task.kind is {self.task.kind}: choose "
-                "another baseline.kind, or leave it empty"
+                f"baseline.kind {self.baseline.kind} predicts for task.kind {' or '.join(tasks)}, task.kind is "
+                f"{self.task.kind}: {remedy}"
             )
         if self.baseline.kind and self.train.callbacks:
             raise ValueError(
@@ -511,6 +540,30 @@ def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: Te
         raise ValueError(
             "train.parallel_epochs > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
             "follows sampled neighbors: use deliver_to self, or strategy recent without remote_half_life"
+        )
+
+
+def _check_nodes(config: TemporalConfig) -> None:
+    """Raise ValueError for settings of splits and batches of events, which task.kind node_class does not have."""
+    data, train, sampling = config.data, config.train, config.sampling
+    for name in ("val_ratio", "test_ratio", "new_node_ratio"):
+        if getattr(data, name):
+            raise ValueError(
+                f"data.{name} splits events, and task.kind node_class splits nodes, by their column split (hpcgnn "
+                "split --nodes): leave it out"
+            )
+    others = (
+        ("train.parallel_epochs", train.parallel_epochs > 1), ("train.drop_last", train.drop_last),
+        ("train.cuda_graphs", train.cuda_graphs), ("sampling.random_chunks", sampling.random_chunks > 1),
+        ("sampling.plan_on", sampling.plan_on == "device"),
+    )  # fmt: skip
+    for name, is_set in others:
+        if is_set:
+            raise ValueError(f"{name} does not go with task.kind node_class: leave it out")
+    if config.task.label_input and config.model.message_from == "embedding":
+        raise ValueError(
+            "task.label_input with model.message_from embedding would bring the class of a node into its own memory: "
+            "use message_from memory"
         )
 
 

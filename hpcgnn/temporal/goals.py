@@ -1,4 +1,5 @@
-"""The tasks on temporal graphs and their metrics: links between nodes, labels of events, or labels of nodes at times.
+"""The tasks on temporal graphs and their metrics: links between nodes, labels of events, classes of nodes, or labels of
+nodes at times.
 
 e events of this rank, C classes.
 """
@@ -29,21 +30,27 @@ from hpcgnn.task.metrics import (
     regression_metric_names,
     regression_metrics,
 )
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.config import TemporalConfig, TemporalTaskConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, Events, TemporalPartition
 from hpcgnn.temporal.loader import TemporalGraph
+from hpcgnn.temporal.node_classes import NodeClasses, read_node_classes
 from hpcgnn.temporal.node_labels import read_node_labels, sha256_of_labels
 from hpcgnn.temporal.properties import TemporalPropertyTask
-from hpcgnn.temporal.step import TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
+from hpcgnn.temporal.step import NodeClassTask, TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
 
 class TemporalGoal(Goal):
     """A task on a temporal graph. num_outputs: logits of a root. draws_negatives: whether events are scored against
-    drawn destinations."""
+    drawn destinations; node_classes: where these are learned."""
 
     num_outputs = 1
     draws_negatives = True
+    node_classes: NodeClasses | None = None
+
+    def class_names(self, partition: TemporalPartition) -> list[str]:
+        """List the words that the learned labels were made from."""
+        return list(partition.classes)
 
     @abstractmethod
     def task(self, batches: Batches, *shared) -> TemporalTask:
@@ -109,15 +116,25 @@ class EventLabelGoal(TemporalGoal):
     def __init__(self, config: TemporalConfig, partition: TemporalPartition, world: World):
         """Checks the labels, and makes them what steps take. Raises DistributedError for labels that cannot be used."""
         self._config, self._edge_width, self._world = config, partition.edge_width, world
-        task, events = config.task, partition.events
-        with together(world, "read the labels"):
-            events.columns["label"] = read_labels(events, task, partition.relation)
+        task = config.task
+        label = self._read(partition)
         if task.classifies:
-            self.num_outputs = count_classes(events.columns["label"], task.classes, world)
+            self.num_outputs = count_classes(label, task.classes, world)
         with together(world, "read the labels"):
             if task.class_weights and len(task.class_weights) != self.num_outputs:
                 count = len(task.class_weights)
                 raise ValueError(f"task.class_weights has {count} numbers, the labels have {self.num_outputs} classes")
+
+    def _read(self, partition: TemporalPartition) -> np.ndarray:
+        """Collective. Read the labels of this rank [e]."""
+        events = partition.events
+        with together(self._world, "read the labels"):
+            events.columns["label"] = read_labels(events, self._config.task, partition.relation)
+        return events.columns["label"]
+
+    def _training_labels(self, batches: Batches) -> np.ndarray:
+        """Return the labels of training [.] at this rank."""
+        return batches.events.columns["label"]
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
         """Put a head in the place of the model's decoder."""
@@ -130,13 +147,16 @@ class EventLabelGoal(TemporalGoal):
         task, (model, *_) = self._config.task, shared
         factors: Any = task.class_weights
         if task.balance_classes:
-            classes, label = self.num_outputs, batches.events.columns["label"]
+            classes, label = self.num_outputs, self._training_labels(batches)
             counts = self._world.reduce_array(np.bincount(label[label >= 0], minlength=classes).astype(np.int64))
             factors = np.where(counts > 0, counts.sum() / (classes * np.maximum(counts, 1)), 1.0)
         parameter = next(model.parameters())
         weights = torch.tensor(factors, dtype=parameter.dtype, device=parameter.device) if len(factors) else None
         self.sum = make_loss(task, weights)
-        return TemporalLabelTask(task.kind, self.sum, *shared)
+        return self._make_task(*shared)
+
+    def _make_task(self, *shared) -> TemporalLabelTask:
+        return TemporalLabelTask(self._config.task.kind, self.sum, *shared)
 
     def collector(self) -> Collected:
         """Collect outputs and labels of the events."""
@@ -174,6 +194,38 @@ class EventLabelGoal(TemporalGoal):
             for name, split in batches.items()
         ]
         return [f"task {self._config.task.kind}, {self.describe()}; labeled events: {', '.join(counts)}"]
+
+
+class NodeClassGoal(EventLabelGoal):
+    """Collective to create. Predicts the class of every labeled node of one type at its time."""
+
+    node_classes: NodeClasses
+
+    def _read(self, partition: TemporalPartition) -> np.ndarray:
+        after = int(event_times(partition, np.array([partition.num_events - 1]), self._world)[0]) + 1
+        with together(self._world, "read the labels"):
+            self.node_classes = read_node_classes(partition, self._config.task, self._world.rank, after)
+        return self.node_classes.label
+
+    def class_names(self, partition: TemporalPartition) -> list[str]:
+        """List the words that the labels of nodes were made from."""
+        return list(self.node_classes.classes)
+
+    def _training_labels(self, batches: Batches) -> np.ndarray:
+        return self.node_classes.label[self.node_classes.of_split(0)]
+
+    def _make_task(self, *shared) -> NodeClassTask:
+        return NodeClassTask(self._config.task, self.sum, self.num_outputs, *shared)
+
+    def describe_events(self, batches: dict[str, Batches]) -> list[str]:
+        """Collective. Count the labeled nodes of every split, and the other nodes of the type, in one line."""
+        labels, total = self.node_classes, self._world.total
+        counts = [total(len(labels.of_split(split))) for split in range(len(SPLITS))]
+        shown = ", ".join(f"{name} {count}" for name, count in zip(SPLITS, counts, strict=True))
+        return [
+            f"task {self._config.task.kind}, {self.describe()} of {labels.node_type}; labeled nodes: {shown}; "
+            f"{labels.num_rows - sum(counts)} without label or split"
+        ]
 
 
 class CollectedGains(Collected):
@@ -248,6 +300,8 @@ def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
     partition = graph.partition
     if config.task.has_properties:
         return NodePropertyGoal(config, graph)
+    if config.task.of_nodes:
+        return NodeClassGoal(config, partition, graph.world)
     if not config.task.has_labels:
         return EventLinkGoal(config, partition.edge_types)
     if partition.edge_types:

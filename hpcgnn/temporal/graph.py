@@ -30,6 +30,7 @@ FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of 
 EDGE_TYPE = "rel"  # column of events in memory, where there are edge types
 MOST_EDGE_TYPES = 1024  # each is a column of the events' features
 OF_NODES = ("row", "id", "feat")  # columns of nodes that runs have a use for
+LABELS_OF_NODES = ("label", "split", "label_time")  # columns of nodes that task.kind node_class reads, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ class TemporalPartition:
     None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
     features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
     unread_of_nodes: names of columns that were left in the files; classes: words that the events' labels were made
-    from; edge_types: names of the types of events, none where all events are of one relation."""
+    from; edge_types: names of the types of events, none where all events are of one relation. node_columns: of
+    LABELS_OF_NODES, the columns that were asked for, by node type in local order; node_classes: the words that the
+    labels of each type were made from."""
 
     book: Book
     graph_hash: str
@@ -161,6 +164,8 @@ class TemporalPartition:
     classes: tuple[str, ...] = ()
     features: Any = None
     edge_types: tuple[str, ...] = ()
+    node_columns: tuple[dict[str, np.ndarray], ...] = ()
+    node_classes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def relation(self) -> str:
@@ -232,17 +237,18 @@ class _Part:
     node_columns: list[dict[str, np.ndarray]]
     events: list[_PartEvents]
     unread_of_nodes: tuple[str, ...]
+    node_classes: tuple[tuple[str, ...], ...]
 
 
 def open_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
-    columns: Collection[str] = KEPT, type_column: str = "",
+    columns: Collection[str] = KEPT, *, of_nodes: Collection[str] = (), type_column: str = "",
 ) -> TemporalPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a temporal partition set. columns: of KEPT, columns of events to read
-    in addition to FIXED; type_column: column of numbers with the edge types of a graph of one relation, empty: none.
-    Features are only found, not read. Raises as ``open_parts``, and FileFormatError for several relations whose events
-    are in no common order."""
-    read_part = partial(_read_part, wanted=columns, type_column=type_column)
+    in addition to FIXED; of_nodes: of LABELS_OF_NODES, columns of nodes to read in addition to OF_NODES; type_column:
+    column of numbers with the edge types of a graph of one relation, empty: none. Features are only found, not read.
+    Raises as ``open_parts``, and FileFormatError for several relations whose events are in no common order."""
+    read_part = partial(_read_part, wanted=columns, of_nodes=of_nodes, type_column=type_column)
     check_book = partial(_check_book, columns=columns, type_column=type_column)
     with open_parts(path, rank, size, "temporal", read_part, check_book, check_hash, working) as opened:
         book, parts, relations = opened.book, opened.contents, opened.relations
@@ -260,6 +266,7 @@ def open_partition(
             _merge_events([events.own for pieces in by_relation for events in pieces]),
             _join_features(path, by_relation) if FEATURE in columns else None, tuple(unread),
             parts[0].unread_of_nodes, first[0].classes, edge_types=_name_edge_types(relations, first[0].type_names),
+            node_columns=_node_columns(parts, of_nodes), node_classes=parts[0].node_classes,
         )  # fmt: skip
 
 
@@ -296,18 +303,23 @@ def _name_edge_types(relations: Sequence[Relation], words: tuple[str, ...]) -> t
 
 
 def _read_part(
-    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str], type_column: str
+    file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str],
+    of_nodes: Collection[str], type_column: str,
 ) -> _Part:  # fmt: skip
     """Read one part, and keep what ``_Part`` says: of the events of others with its nodes no more than the history."""
     of_types = [file["nodes"][name] for name in book.node_types]
-    nodes = [{key: of_type[key][()] for key in OF_NODES if key in of_type} for of_type in of_types]
-    unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in OF_NODES)
+    wanted_of_nodes = (*OF_NODES, *of_nodes)
+    nodes = [{key: of_type[key][()] for key in wanted_of_nodes if key in of_type} for of_type in of_types]
+    unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in wanted_of_nodes)
+    labeled = LABEL in of_nodes
+    names = [files.class_names(of_type[LABEL]) if labeled and LABEL in of_type else () for of_type in of_types]
     several = len(relations) > 1
     events = [
         _read_events(file, part, book, relation.name, wanted, number if several else type_column)
         for number, relation in enumerate(relations)
     ]
-    return _Part([of_type.pop("row") for of_type in nodes], nodes, events, tuple(unread_of_nodes))
+    rows = [of_type.pop("row") for of_type in nodes]
+    return _Part(rows, nodes, events, tuple(unread_of_nodes), tuple(map(tuple, names)))
 
 
 def _read_events(
@@ -422,6 +434,15 @@ def _interleave(histories: list[History]) -> History:
     order = np.lexsort((columns[2], node))
     indptr = np.sum([h.indptr for h in histories], axis=0)
     return History(indptr, *(column[order] for column in columns))
+
+
+def _node_columns(parts: list[_Part], names: Collection[str]) -> tuple[dict[str, np.ndarray], ...]:
+    """Join some columns of the nodes of each type, in local order."""
+    types = [[part.node_columns[kind] for part in parts] for kind in range(len(parts[0].node_columns))]
+    return tuple(
+        {name: np.concatenate([columns[name] for columns in pieces]) for name in names if name in pieces[0]}
+        for pieces in types
+    )
 
 
 def _merge_events(pieces: list[Events]) -> Events:

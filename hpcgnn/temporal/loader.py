@@ -40,14 +40,16 @@ class TemporalGraph:
 
     def __init__(
         self, path: str | os.PathLike, world: World, data: TemporalDataConfig | None = None, seed: int = 0,
-        columns: Collection[str] = KEPT,
+        columns: Collection[str] = KEPT, of_nodes: Collection[str] = (),
     ):  # fmt: skip
-        """columns: of events, some of "feat", "label" and "split"; others are not read. Raises
-        DistributedError for a partition set or splits that cannot be used."""
+        """columns: of events, some of "feat", "label" and "split"; others are not read. of_nodes: of nodes, some of
+        "label", "split" and "label_time", in addition to ids and features. Raises DistributedError for a partition
+        set or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
         self._features: dict[torch.dtype, NodeFeatures] = {}
-        partition, self.splits = open_splits(path, data or TemporalDataConfig(), seed, world, self.channel, columns)
+        data = data or TemporalDataConfig()
+        partition, self.splits = open_splits(path, data, seed, world, self.channel, columns, of_nodes)
         self.partition = read_features(partition, world, self.channel)
 
     def make_model(

@@ -36,9 +36,10 @@ from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.labels import MISSING
 from hpcgnn.task.metrics import check_finite
 from hpcgnn.task.ranking import BEST
-from hpcgnn.temporal.batches import Batches, batches_of, event_times
+from hpcgnn.temporal.batches import Batches, batches_of, event_times, last_times
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, FEATURE, Events, TemporalPartition
+from hpcgnn.temporal.loader import TemporalLoader
 from hpcgnn.temporal.negatives import no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.properties import first_rows_at
@@ -157,15 +158,24 @@ def _compute(
     return np.concatenate(values)
 
 
+def _event_loaders(session: Session) -> list[TemporalLoader]:
+    """List the loaders of the events behind those that node memory is made from: of all events, where it is made
+    anew."""
+    if session.forgets:
+        return [session.loaders["test"].walk]
+    return [session.loaders["val"], session.loaders["test"]]
+
+
 def _walk(session: Session, queries: Events, answers_of: Callable[[StepPlan], torch.Tensor]) -> np.ndarray:
     """Collective. Move node memory through the events, as evaluation does, and answer each query [m] at its place:
     before the batch that has the first event of its time or later. Memory begins where training left it; only for
-    queries before the last training event, the training events are replayed from the start. Returns ``answers_of`` the
-    queries, [m, ...]."""
-    world, loaders = session.world, [session.loaders["val"], session.loaders["test"]]
-    loaders.insert(0, loaders[0].of_split("train", session.config.train.batch_size))
+    queries before the last training event, the training events are replayed from the start, as always where all events
+    are for training. Returns ``answers_of`` the queries, [m, ...]."""
+    world, loaders = session.world, _event_loaders(session)
+    if not session.forgets:
+        loaders.insert(0, loaders[0].of_split("train", session.config.train.batch_size))
     assert not any(loader.prefetch for loader in loaders)  # plans of queries use the channel of plans made ahead
-    last = np.concatenate([_last_times(loader.batches, world) for loader in loaders])
+    last = np.concatenate([last_times(loader.batches, world) for loader in loaders])
     place = np.searchsorted(last, queries.time)
     order = np.argsort(place, kind="stable")
     counts = np.bincount(place, minlength=len(last) + 1)
@@ -174,10 +184,11 @@ def _walk(session: Session, queries: Events, answers_of: Callable[[StepPlan], to
     for loader in loaders:
         steps = loader.batches.num_steps
         trains = loader is loaders[0]
-        if trains and not is_asked[:steps].any():
+        if trains and not session.forgets and not is_asked[:steps].any():
             first += steps
             continue
-        trained = [tensor.clone() for tensor in session.memory.table.tensors()] if trains else []
+        keeps = trains and not session.forgets
+        trained = [tensor.clone() for tensor in session.memory.table.tensors()] if keeps else []
         if trains:
             session.memory.reset()
         with loader.plans(0, scored=False) as plans:
@@ -250,14 +261,6 @@ def _answer_between(
             session.task.evaluate(sampler.plan(events, no_negatives(events), 0, step))
     session.memory.settle()
     return values, order
-
-
-def _last_times(batches: Batches, world: World) -> np.ndarray:
-    """Collective. Return the time of the last event of every batch, int64 [S]."""
-    times = np.full(batches.num_steps, np.iinfo(np.int64).min)
-    filled = batches.indptr[1:] > batches.indptr[:-1]
-    times[filled] = batches.events.time[batches.indptr[1:][filled] - 1]
-    return world.reduce_array(times, "max")
 
 
 def score_pairs(
@@ -460,11 +463,13 @@ def _last_time(session: Session) -> int:
 
 
 def replay(session: Session) -> None:
-    """Collective. Move node memory through validation and test, to the end of the graph."""
-    for split in ("val", "test"):
-        with session.loaders[split].plans(0, scored=False) as plans:
+    """Collective. Move node memory to the end of the graph: through validation and test, or through all events."""
+    if session.forgets:
+        session.memory.reset()
+    for loader in _event_loaders(session):
+        with loader.plans(0, scored=False) as plans:
             for plan in plans:
-                session.watchdog.at(split, plan.step)
+                session.watchdog.at(loader.batches.name, plan.step)
                 session.task.evaluate(plan)
 
 
@@ -477,7 +482,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     asked = [bool(arguments.pairs), bool(arguments.nodes), of_links and arguments.top_k > 0]
     if sum(asked) != 1 and not (arguments.embeddings and not any(asked)):
         raise ValueError("give one of --pairs, --nodes and --top_k, or --embeddings, of all nodes")
-    of_classes = config.task.kind == ("edge" if arguments.pairs else "node") and not arguments.embeddings
+    of_classes = config.task.kind == "edge" if arguments.pairs else config.task.predicts_nodes
+    of_classes = of_classes and not arguments.embeddings
     check_queries(arguments, of_links and not arguments.embeddings, of_classes)
     scored = config.task.loss if of_links and not (arguments.nodes or arguments.embeddings) else ""
     refuse_probabilities(arguments, of_classes, scored)
@@ -485,8 +491,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
     if config.task.has_properties and not arguments.nodes:
         raise ValueError("this run learned labels of nodes at times (task.kind node_property): give --nodes")
-    if arguments.pairs and config.task.kind == "node":
-        raise ValueError("this run learned labels of nodes (task.kind node), not of pairs: give --nodes")
+    if arguments.pairs and config.task.predicts_nodes:
+        raise ValueError(f"this run learned labels of nodes (task.kind {config.task.kind}), not of pairs: give --nodes")
     # Queries are no events of the graph, and a device has nothing but those; their plans use the channel that a thread
     # would plan ahead over.
     return replace(config, sampling=replace(config.sampling, plan_on="host", prefetch=0))
@@ -503,7 +509,7 @@ def answer(session: Session, arguments: Namespace) -> None:
         answers = score_pairs(session, pairs, probabilities, _walk, arguments.times)
         answer_with(out, answers, what, session, classes, best)
     elif arguments.nodes:
-        learned = task.kind == "node" or task.has_properties
+        learned = task.predicts_nodes or task.has_properties
         nodes, embeddings = read_nodes(session, arguments.nodes), arguments.embeddings or not learned
         walk = _walk_to_times if task.has_properties else _walk
         answers = answer_nodes(session, nodes, embeddings, probabilities, walk, arguments.times)

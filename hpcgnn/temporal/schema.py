@@ -10,7 +10,7 @@ from hpcgnn.graph.names import renumber
 from hpcgnn.loop.schema import Schema
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.config import TemporalConfig
-from hpcgnn.temporal.graph import LABEL, TemporalPartition
+from hpcgnn.temporal.graph import LABEL, SPLIT, TemporalPartition
 
 TIME_SCALE, OUTPUTS, CLASSES, EDGE_TYPES = "time_scale", "outputs", "classes", "edge_types"
 
@@ -36,6 +36,8 @@ def adapt(config: TemporalConfig, partition: TemporalPartition, trained: Schema)
     trained.refuse(Schema(needs_of(partition)))
     if not config.task.has_labels:
         return config
+    if config.task.of_nodes:
+        return _adapt_nodes(config, partition, trained)
     unknown = MISSING if config.task.classifies else np.nan
     columns = partition.events.columns
     columns.setdefault(LABEL, np.full(len(partition.events), unknown))
@@ -47,3 +49,19 @@ def adapt(config: TemporalConfig, partition: TemporalPartition, trained: Schema)
         if config.task.classifies
         else config
     )
+
+
+def _adapt_nodes(config: TemporalConfig, partition: TemporalPartition, trained: Schema) -> TemporalConfig:
+    """Number the labels of nodes by the classes of a trained model; the only type of a graph without labels gets some,
+    none of which is known. Raises ValueError for a class that the model does not have."""
+    types, columns = partition.book.node_types, partition.node_columns
+    name = config.task.node_type or (types[0] if len(types) == 1 else "")
+    if name in types:
+        count = len(partition.node_ids[name])
+        for column in (LABEL, SPLIT):
+            columns[types.index(name)].setdefault(column, np.full(count, MISSING))
+    for kind, of_type in enumerate(columns):
+        if LABEL in of_type and partition.node_classes[kind]:
+            names, known = list(partition.node_classes[kind]), trained.values[CLASSES]
+            of_type[LABEL] = renumber(of_type[LABEL], names, known, f"label of {types[kind]}:")
+    return replace(config, task=replace(config.task, classes=trained.values[OUTPUTS]))

@@ -26,12 +26,13 @@ from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
 from hpcgnn.temporal.goals import NodePropertyGoal, TemporalGoal, make_goal
-from hpcgnn.temporal.graph import FEATURE, LABEL, SPLIT
+from hpcgnn.temporal.graph import FEATURE, LABEL, LABELS_OF_NODES, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
+from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
 from hpcgnn.temporal.properties import PropertyLoader
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.schema import CLASSES, EDGE_TYPES, OUTPUTS, TIME_SCALE, adapt, needs_of
@@ -40,7 +41,9 @@ from hpcgnn.temporal.sides import Needs, Placement
 # What would read a column of events that a run has no use for.
 READERS = {
     FEATURE: "models with node memory or neighbors read it", LABEL: "task.kind node, edge and edge_regression read it",
+    SPLIT: "task.kind node_class splits nodes",
 }  # fmt: skip
+READERS_OF_NODES = {name: "task.kind node_class reads it" for name in (LABEL, SPLIT)}
 
 
 def open_session(
@@ -52,17 +55,22 @@ def open_session(
     the job's, which trains on some of the epochs of every round.
     """
     timers, plan_timers, dtype = prepare(config.train, world)
-    graph = TemporalGraph(path, world, config.data, config.train.seed, _event_columns(config))
+    of_nodes = LABELS_OF_NODES if config.task.of_nodes else ()
+    # With task.kind node_class all events are for training: node memory moves through all of them in every split.
+    data = replace(config.data, val_ratio=0.0, test_ratio=0.0) if of_nodes else config.data
+    graph = TemporalGraph(path, world, data, config.train.seed, _event_columns(config), of_nodes)
     needs = needs_of(graph.partition)
     if trained is not None and not config.baseline.kind:  # a baseline reads no features, and has no model to fit
         with together(world, "compare the graph with the model's"):
             config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
-    values = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: list(graph.partition.classes)}
+    values = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: goal.class_names(graph.partition)}
     if graph.partition.edge_types:
         values[EDGE_TYPES] = list(graph.partition.edge_types)
     schema = trained or Schema(needs, values)
+    if config.task.label_input and goal.node_classes is not None:
+        graph.partition = with_label_input(graph.partition, goal.node_classes)
     model = _build_model(config, graph, goal, dtype, scale)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes
@@ -86,10 +94,15 @@ def open_session(
     check = partial(_check_evaluation, config, loaders, world) if goal.draws_negatives else do_nothing
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
-        partial(_describe, hot), world,
+        partial(_describe, hot), world, roots=_roots(config), forgets=config.task.of_nodes,
         check_training=check, more_metrics=_met_share, schema=schema, path=path,
-        rebuild=_rebuild if model.has_memory else None,
+        rebuild=_rebuild if model.has_memory and not of_nodes else None,
     )  # fmt: skip
+
+
+def _roots(config: TemporalConfig) -> str:
+    """Name the elements of training batches."""
+    return "nodes" if config.task.of_nodes and config.task.train_at == "label" else "events"
 
 
 def _rebuild(session: Session) -> None:
@@ -108,8 +121,8 @@ def _event_columns(config: TemporalConfig) -> list[str]:
     task, model = config.task, config.model
     reads_features = config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
     needs = {
-        FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)), LABEL: task.has_labels,
-        SPLIT: True,
+        FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)),
+        LABEL: task.has_labels and not task.of_nodes, SPLIT: not task.of_nodes,
     }  # fmt: skip
     return [name for name, is_needed in needs.items() if is_needed]
 
@@ -120,8 +133,9 @@ def _build_model(
     """Collective."""
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
+    added = goal.num_outputs - INPUT_COLUMNS if config.task.label_input else 0
     sizes = TemporalSizes(
-        partition.node_width, partition.edge_width, sampling.fanout(0), sampling.num_windows, time_scale,
+        partition.node_width + added, partition.edge_width, sampling.fanout(0), sampling.num_windows, time_scale,
         config.task.decoder, config.task.temperature, len(partition.edge_types),
     )  # fmt: skip
     with together(graph.world, "build the model"):
@@ -179,7 +193,9 @@ def _make_loaders(
             model.config.message_from == "memory",
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
-    sampling = replace(config.sampling, plan_on="host") if config.task.has_properties else config.sampling
+    # Questions of nodes are no events of the graph, and a device has nothing but those.
+    is_asked = config.task.has_properties or config.task.of_nodes
+    sampling = replace(config.sampling, plan_on="host") if is_asked else config.sampling
     shared = (sampling, needs, config.train.seed, place)
     make = choose_sampler(partition, sampling, needs, place)
     graphs = {}
@@ -217,6 +233,10 @@ def _make_loaders(
         negative_pool=config.task.negative_pool,
     )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
+    if goal.node_classes is not None:
+        walk = load("train", sizes["val"], planning=evaluation)
+        pairs = (train, training), (walk, evaluation)
+        return make_node_loaders(config, graph, goal.node_classes, model.has_memory, *pairs)
     loaders = {name: load(name, sizes[name], planning=evaluation) for name in SPLITS[1:]}
     return {"train": train} | loaders
 
@@ -272,7 +292,7 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     ]
     for kind, names in (("events", partition.unread), ("nodes", partition.unread_of_nodes)):
         if names:
-            readers = READERS if kind == "events" else {}
+            readers = READERS if kind == "events" else READERS_OF_NODES
             lines.append(f"columns of {kind} that are not read: {_list_unread(names, readers)}")
     if partition.edge_types:
         lines.append(f"{len(partition.edge_types)} edge types: {', '.join(partition.edge_types)}")

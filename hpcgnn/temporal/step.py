@@ -6,13 +6,14 @@
 A task adds its scores and its loss. Links: whether an event happens, against negatives. Labels: "node" is dynamic node
 classification (Kumar et al., JODIE, KDD 2019; Rossi et al., TGN, 2020). There the label of event (u, v, t) is the state
 of u at t, predicted from the embedding of u just before the event. "edge" and "edge_regression" see both endpoints and
-the event's features. b events, k negatives, C classes, Z embedding width.
+the event's features. "node_class" predicts the class of a node at a time from its embedding. b events, k negatives, C
+classes, Z embedding width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,14 +26,15 @@ from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.layers import KeyedDropout
 from hpcgnn.task.goal import StepScores
-from hpcgnn.task.labels import Head, LabelScores
+from hpcgnn.task.labels import MISSING, Head, LabelScores
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
-from hpcgnn.temporal.config import TemporalModelConfig
-from hpcgnn.temporal.graph import EDGE_TYPE
+from hpcgnn.temporal.config import TemporalModelConfig, TemporalTaskConfig
+from hpcgnn.temporal.graph import EDGE_TYPE, LABEL
 from hpcgnn.temporal.memory import NEVER, NodeMemory
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
+from hpcgnn.temporal.node_classes import read_label_input
 from hpcgnn.temporal.plan import Announcement, Delivery, StepPlan, WritePlan
 
 
@@ -257,12 +259,13 @@ def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
     return rows.view(roles, plan.num_events, *rows.shape[1:])
 
 
-HEAD_HOP = 1  # field of the random numbers that keeps the head's dropout apart from the embedding's
+# Fields of the random numbers that keep the head's dropout, and the choice of shown labels, apart from the embedding's.
+HEAD_HOP, LABEL_HOP = 1, 2
 
 
 def make_head(kind: str, model: TemporalModelConfig, edge_width: int, classes: int) -> Head:
     """Make the head of a task; classes: C, or 1 for numbers."""
-    width = model.hidden if kind == "node" else 2 * model.hidden + edge_width
+    width = model.hidden if kind.startswith("node") else 2 * model.hidden + edge_width
     return Head(width, model.hidden, classes)
 
 
@@ -287,11 +290,72 @@ class TemporalLabelTask(TemporalTask):
         if not head.training or p == 0:
             return None
         random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch, HEAD_HOP)
-        identity = plan.query.identity[: plan.num_events]
+        identity = plan.query.identity[: len(rows)]
         return native.dropout_mask(random, identity, head.hidden.out_features, p, rows.dtype)
 
     def _loss(self, scores: LabelScores, batch_size: int) -> torch.Tensor:
         return self._sum(scores.output, scores.label) / max(1, batch_size)
+
+
+class NodeClassTask(TemporalLabelTask):
+    """Scores the classes of nodes. Plans have labels [b] of the sources, or [b, 2] of both ends of events; plans
+    without labels only move node memory on. The loss is divided by the number of events, or of questions, of the
+    step.
+
+    With ``task.label_input``, the features of a training node end with its class. A training step shows the classes of
+    a random share of the nodes, and the loss is of the others."""
+
+    def __init__(self, config: TemporalTaskConfig, loss: Loss, classes: int, *shared, **options):
+        """config: the section ``task``; classes: C; others: as TemporalLabelTask."""
+        super().__init__(config.kind, loss, *shared, **options)
+        self._shown, self._classes = config.label_input, classes
+
+    def _train(self, plan: StepPlan) -> tuple[torch.Tensor | float, Any]:
+        if LABEL in plan.columns:
+            return super()._train(plan)
+        return 0.0, self._pass_events(plan, self._read)
+
+    @torch.no_grad()
+    def evaluate(self, plan: StepPlan) -> StepScores:
+        """Collective. Score a plan with labels, or move memory on."""
+        return super().evaluate(plan) if LABEL in plan.columns else self._pass_events(plan, self._read_all)
+
+    @torch.no_grad()
+    def _pass_events(self, plan: StepPlan, read: Callable[[StepPlan], Reading]) -> LabelScores:
+        """Collective. Let the events of a plan change node memory; returns no scores."""
+        self._set_mode(training=False)
+        reading, parts = read(plan), None
+        if self.model.config.message_from != "memory":
+            parts = self._embed(plan, reading)[1]
+        self._write(plan, reading, parts)
+        rows = reading.memory
+        outputs = self.model.decoder.out.out_features
+        return LabelScores(rows.new_empty((0, outputs)), torch.empty(0, dtype=torch.int64, device=rows.device))
+
+    def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
+        label, rows = plan.columns[LABEL], by_role(plan, embedding)[:2]
+        rows = rows[0] if label.dim() == 1 else rows.flatten(0, 1)
+        label = label if label.dim() == 1 else label.T.reshape(-1)
+        if self._shown and self.model.decoder.training:
+            label = label.masked_fill(self._inputs(plan)[1][plan.query.root[: len(label)]] >= 0, MISSING)
+        return LabelScores(self.model.decoder(rows, self._mask(plan, rows)), label)
+
+    def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._shown:
+            feature, label = self._inputs(plan)
+            classes = torch.arange(self._classes, device=label.device)
+            plan = replace(plan, node_feature=torch.cat([feature, (label[:, None] == classes).to(feature)], dim=1))
+        return super()._embed(plan, reading)
+
+    def _inputs(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the features [U, F] of the unique nodes, and the classes [U] that the step shows, else -1."""
+        assert plan.node_feature is not None
+        feature, label, row = read_label_input(plan.node_feature)
+        if not self.model.decoder.training:
+            return feature, label
+        random = Random(self._seed, Stream.DROPOUT, plan.step, plan.epoch, LABEL_HOP)
+        is_shown = native.dropout_mask(random, row, 1, 1 - self._shown, feature.dtype)[:, 0] > 0
+        return feature, label.masked_fill(~is_shown, MISSING)
 
 
 class TemporalLinkTask(TemporalTask):

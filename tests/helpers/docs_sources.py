@@ -177,10 +177,19 @@ def _own_spec(path: Path) -> None:
     _shop(path.with_name("shop.csv"))
 
 
+def _persons(path: Path) -> None:
+    path.write_text(block("yaml", "own_data", 1))
+    contacts = [(src, dst - 60, time) for src, dst, time in _events()]
+    _text(path.with_name("contacts.csv"), contacts, "src,dst,time")
+    persons = [(node, ("red", "blue", "")[node % 3], 250_000) for node in range(60)]
+    _text(path.with_name("persons.csv"), persons, "person,class,until")
+    _text(path.with_name("unknown.csv"), [(2,), (5,), (59,)], "node")
+
+
 def _chunks(path: Path) -> None:
     rng = np.random.default_rng(8)
     path.mkdir()
-    (path / "metadata.yaml").write_text(block("yaml", "own_data", 1))
+    (path / "metadata.yaml").write_text(block("yaml", "own_data", 2))
     nodes = [(7 * node, *rng.standard_normal(2).round(3), node % 3) for node in range(90)]
     _text(path / "nodes.csv", nodes, "id,x,y,topic")
     _text(path / "cites.csv", (7 * rng.integers(0, 90, (300, 2))).tolist(), "src,dst")
@@ -302,6 +311,7 @@ SOURCES = {
     "pairs.csv": _pairs,
     "links.csv": lambda path: path.write_text("src,dst\n1000,1003\n1006,1000\n"),
     "shop.yaml": _own_spec,
+    "persons.yaml": _persons,
     "papers/": _chunks,
     "chunks/": _chunks,
     "own_model.BilinearTGN": lambda path: shutil.copy(REPOSITORY / "examples" / "own_model.py", path.parent),

@@ -1,7 +1,5 @@
 """Labels and scores of tasks that cannot be learned are refused: the column, what it holds, and what it must hold."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -74,9 +72,8 @@ def test_the_type_that_is_learned(labeled, name, message):
     """The only one with labels, or the one that is named."""
     types = ("a", "b", "c")
     columns = [{"label": SPLIT} if node_type in labeled else {} for node_type in types]
-    graph = SimpleNamespace(types=types, columns=columns, type_of=types.index)
     with pytest.raises(ValueError, match=message):
-        labeled_type(graph, name, "task.node_type")
+        labeled_type(columns, types, name, "task.node_type")
 
 
 def test_cosines_are_divided_by_more_than_0():

@@ -327,7 +327,7 @@ BAD = {
     "classes": ({"task__classes": 3}, "has no classes"),
     "loss": ({"task__loss": "cross_entropy"}, "must be soft_cross_entropy or custom"),
     "ranking": ({"eval__protocol": "tgb"}, "are for task.kind link"),
-    "links": ({"baseline__kind": "unlimited"}, "baseline.kind unlimited is for task.kind link, and"),
+    "links": ({"baseline__kind": "unlimited"}, "unlimited predicts for task.kind link, .*: use persistent_fore"),
     "window": ({"baseline__kind": "persistent_forecast", "baseline__window": 3}, "persistent_forecast does not read"),
     "no window": ({"baseline__kind": "moving_average", "baseline__window": 0}, "baseline.window must be at least 1"),
 }  # fmt: skip
@@ -339,5 +339,5 @@ def test_settings_that_do_not_fit_are_refused(case):
     changes, message = BAD[case]
     with pytest.raises(ValueError, match=message):
         property_config("labels.h5", **changes)
-    with pytest.raises(ValueError, match=r"persistent_forecast is for task\.kind node_property"):
+    with pytest.raises(ValueError, match=r"persistent_forecast predicts for task\.kind node_property"):
         make_config(baseline__kind="persistent_forecast")
