@@ -186,6 +186,21 @@ def _persons(path: Path) -> None:
     _text(path.with_name("unknown.csv"), [(2,), (5,), (59,)], "node")
 
 
+def _school(path: Path) -> None:
+    path.write_text(block("yaml", "measurements/temporal", 0))
+    contacts = [(time, src, dst - 60, "ab"[src % 2], "ab"[dst % 2]) for src, dst, time in _events()]
+    _text(path.with_name("school.tsv"), contacts, separator="\t")
+    _text(path.with_name("pupils.csv"), [(node, "ab"[node % 2]) for node in range(60)], "person,class")
+
+
+def _years_of_papers(path: Path) -> None:
+    path.write_text(block("yaml", "measurements/temporal", 1))
+    citations = [(src, dst - 60, time) for src, dst, time in _events()]
+    _text(path.with_name("citations.csv"), citations, "src,dst,time")
+    papers = [(node, node % 3, 6_000 * node) for node in range(60)]
+    _text(path.with_name("papers.csv"), papers, "paper,class,time")
+
+
 def _chunks(path: Path) -> None:
     rng = np.random.default_rng(8)
     path.mkdir()
@@ -312,6 +327,8 @@ SOURCES = {
     "links.csv": lambda path: path.write_text("src,dst\n1000,1003\n1006,1000\n"),
     "shop.yaml": _own_spec,
     "persons.yaml": _persons,
+    "school.yaml": _school,
+    "papers.yaml": _years_of_papers,
     "papers/": _chunks,
     "chunks/": _chunks,
     "own_model.BilinearTGN": lambda path: shutil.copy(REPOSITORY / "examples" / "own_model.py", path.parent),

@@ -22,7 +22,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.config import TemporalConfig
-from hpcgnn.temporal.predict import _walk, answer_nodes, read_nodes
+from hpcgnn.temporal.predict import _walk, answer_nodes, embed_all, read_nodes, replay
 
 EVENTS, BATCH, CLASSES = 120, 20, ["art", "law", "math"]
 
@@ -35,11 +35,11 @@ def labeled(path: Path, node_type: str, times: bool, change=lambda columns: None
         group = file["nodes"][node_type]
         count = group.attrs["num_nodes"]
         columns = {
-            "label": np.where(rng.random(count) < 0.1, -1, rng.integers(0, 3, count)),
+            "label": np.where(rng.random(count) < 0.1, -1, rng.choice(3, count, p=[0.2, 0.3, 0.5])),
             "split": rng.choice([0, 1, 2, -1], count, p=[0.5, 0.2, 0.2, 0.1]),
         }
         if times:
-            columns["label_time"] = START + rng.integers(2000, 9000, count)
+            columns["label_time"] = START + rng.integers(0, 9000, count)
         change(columns)
         for name, values in columns.items():
             group[name] = values
@@ -320,7 +320,8 @@ def test_rules_by_hand(comm, parts, mpi_tmp_path, times):
     path = parts(times=times)
     graph = plain(mpi_tmp_path / "parts.h5")
     known, when = np.where(graph["node_split"] == 0, graph["node_label"], -1), asked_times(graph)
-    shares = np.bincount(known[known >= 0], minlength=3)
+    shares, alone = np.bincount(known[known >= 0], minlength=3), 0
+    assert shares.argmax() > 0  # what no event at all would give
     for kind in ("most_frequent", "contact_majority"):
         config = config_of(baseline__kind=kind)
         session = open_session(comm, path, config)
@@ -333,9 +334,11 @@ def test_rules_by_hand(comm, parts, mpi_tmp_path, times):
                     if time < when[node] and node in (src, dst) and kind == "contact_majority":
                         other = dst if src == node else src
                         counts[known[other]] += known[other] >= 0
+                alone += kind == "contact_majority" and not counts.any()
                 right += int((counts if counts.any() else shares).argmax() == graph["node_label"][node])
             assert found[f"{split}_accuracy"] == pytest.approx(right / len(nodes))
         session.close()
+    assert alone > 0 or not times
 
 
 def test_the_last_label_by_hand(comm, mpi_tmp_path):
@@ -373,7 +376,6 @@ def test_predictions_by_name_give_the_metrics(comm, parts, mpi_tmp_path):
     session = open_session(comm, parts(times=True), config_of(task__label_input=0.5, sampling__prefetch=0))
     graph = plain(mpi_tmp_path / "parts.h5")
     accuracy = split_metrics(session, "test", session.scores("test"))["accuracy"]
-    session.memory.reset()  # as a run leaves it that stopped anywhere
     chosen = np.flatnonzero((graph["node_split"] == 2) & (graph["node_label"] >= 0))
     columns = {"node": graph["node_id"][chosen].tolist(), "time": graph["node_label_time"][chosen].tolist()}
     nodes = asked(lambda path: read_nodes(session, path), **columns)
@@ -384,7 +386,18 @@ def test_predictions_by_name_give_the_metrics(comm, parts, mpi_tmp_path):
         assert set(words) <= set(CLASSES)
         right = [CLASSES[label] == word for label, word in zip(graph["node_label"][chosen], words, strict=True)]
         assert np.mean(right) == pytest.approx(accuracy)
+    ends_with_all_events(session, graph)
     session.close()
+
+
+def ends_with_all_events(session, graph: dict[str, np.ndarray]) -> None:
+    """Embeddings of all nodes are of the end of the graph, whatever was in memory before, as they are of questions."""
+    nodes = asked(lambda path: read_nodes(session, path), node=graph["node_id"].tolist())
+    wanted = answer_nodes(session, nodes, True, compute=_walk).slab("embedding", 0, session.world)
+    replay(session)
+    found = embed_all(session).slab("embedding", 0, session.world)
+    if session.world.rank == 0:
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
 def without(name: str):
