@@ -17,7 +17,7 @@ from hpcgnn.native.rows import gather_rows
 from hpcgnn.native.segment import EdgeLists
 from hpcgnn.native.workspace import empty_rows
 
-PIECE_BYTES = 32 << 20  # of the sums that exist at a time: more pieces would wait for all threads more often
+PIECE_BYTES = 4 << 20  # of the sums that exist at a time: they stay in the cache
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -101,10 +101,7 @@ class _SummedLinear(torch.autograd.Function):
             of_heads = _by_head(matrix, heads)
             for lists, edges, indptr in group.pieces(step):
                 sums = _head_sums(rows, of_group[edges], group.source[edges], indptr, memory)
-                products = rows.new_empty((heads, sums.shape[1], of_heads.shape[2]))
-                begin, shared = _begin(sums), products.flatten(0, 1)
-                _native.grouped_linear(begin, sums.flatten(0, 1), of_heads, shared, threads)
-                out[lists].unflatten(1, (heads, -1)).copy_(products.transpose(0, 1))
+                out[lists].unflatten(1, (heads, -1)).copy_(torch.bmm(sums, of_heads).transpose(0, 1))
         ctx.groups = groups
         ctx.save_for_backward(rows, weight, matrices)
         return out
@@ -134,11 +131,6 @@ def _lists_at_once(rows, weight) -> int:
     return max(64, PIECE_BYTES // max(1, weight.shape[1] * rows.shape[1] * rows.element_size()))
 
 
-def _begin(sums: torch.Tensor) -> torch.Tensor:
-    """Return the first row of every head in rows [H, n, I], and their number."""
-    return torch.arange(len(sums) + 1) * sums.shape[1]
-
-
 def _by_head(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Copy the shares of the heads of rows [n, O] one behind the other [H, n, O / H]."""
     return rows.unflatten(1, (heads, -1)).transpose(0, 1).contiguous()
@@ -162,14 +154,12 @@ def _sums_backward(
     """Form gradients where sums are multiplied; the sums are formed again, piece by piece."""
     threads, heads = torch.get_num_threads(), weight.shape[1]
     of_heads = _by_head(matrix, heads)
-    grad_heads, of_piece = torch.zeros_like(of_heads), torch.empty_like(of_heads)
+    grad_heads = torch.zeros_like(of_heads.mT, memory_format=torch.contiguous_format)
     for lists, edges, indptr in group.pieces(step):
         source, passed = group.source[edges], _by_head(gradient[lists], heads)
         sums = _head_sums(rows, weight[edges], source, indptr, memory[0])
-        grad_sums = _of_heads(memory[1], heads, passed.shape[1])
-        flat = (each.flatten(0, 1) for each in (passed, grad_sums))
-        _native.grouped_linear_backward(_begin(sums), sums.flatten(0, 1), of_heads, *flat, of_piece, threads)
-        grad_heads += of_piece
+        grad_sums = torch.bmm(passed, of_heads.mT, out=_of_heads(memory[1], heads, passed.shape[1]))
+        grad_heads.baddbmm_(passed.mT, sums)
         _native.head_products(indptr, source, grad_sums, rows, grad_weight[edges], threads)
         if grad_rows is not None:
             places, entry = transpose_index(source.to(torch.int32).numpy(), len(rows))
@@ -177,7 +167,7 @@ def _sums_backward(
             segment = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())[entry]
             places = torch.from_numpy(places)
             _native.add_head_rows(places, segment, entry, grad_sums, weight[edges], grad_rows, threads)
-    grad_matrix.unflatten(1, (heads, -1)).copy_(grad_heads.transpose(0, 1))
+    grad_matrix.unflatten(1, (heads, -1)).copy_(grad_heads.permute(2, 0, 1))
 
 
 def _values_backward(group: _Group, rows, weight, matrix, gradient, grad_rows, grad_weight, grad_matrix) -> None:

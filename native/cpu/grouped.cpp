@@ -1,5 +1,5 @@
-// Products of groups of rows with a matrix each, in one parallel region: the relations of a typed graph. Sums of rows
-// for heads: a row is loaded once for up to four heads.
+// Products of groups of rows with a matrix each, in one parallel region: the relations of a typed graph. Sums of rows for
+// heads: a row is loaded once for up to four heads.
 #include "hpcgnn/grouped.h"
 
 #include <type_traits>
@@ -289,8 +289,7 @@ void grouped_linear_backward(const Groups &groups, const Real *rows, int64_t in_
 #define HPCGNN_INSTANTIATE(Real)                                                                                       \
   template void head_sums(const EdgeLists &, const Real *, int64_t, const EdgeWeights<Real> &, Real *, int);           \
   template void head_products(const EdgeLists &, const Real *, const Real *, int64_t, int32_t, Real *, int);           \
-  template void add_head_rows(const EdgeLists &, const Real *, int64_t, int64_t, const EdgeWeights<Real> &, Real *,    \
-                              int);
+  template void add_head_rows(const EdgeLists &, const Real *, int64_t, int64_t, const EdgeWeights<Real> &, Real *, int);
 HPCGNN_INSTANTIATE(float)
 HPCGNN_INSTANTIATE(double)
 #undef HPCGNN_INSTANTIATE
