@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcgnn.native.attention import AttentionPlan, temporal_attention
     from hpcgnn.native.build import features
     from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
-    from hpcgnn.native.grouped import can_sum_first, grouped_linear, grouped_linear_reference, summed_linear
+    from hpcgnn.native.grouped import grouped_linear, grouped_linear_reference
     from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
     from hpcgnn.native.neighbor_batch import sample_layers
     from hpcgnn.native.neighbors import sample_neighbors
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
     from hpcgnn.native.sage import sage_layer
     from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
-    from hpcgnn.native.segment import EdgeLists, edge_attention, graph_attention, segment_max, segment_sum
+    from hpcgnn.native.segment import EdgeLists, graph_attention, segment_max, segment_sum
     from hpcgnn.native.workspace import empty_rows
 
 # What each module adds to this face.
@@ -37,7 +37,7 @@ EXPORTS = {
     "attention": ("AttentionPlan", "temporal_attention"),
     "build": ("features",),
     "encode": ("TimeEncode", "time_encode", "time_encode_reference"),
-    "grouped": ("can_sum_first", "grouped_linear", "grouped_linear_reference", "summed_linear"),
+    "grouped": ("grouped_linear", "grouped_linear_reference"),
     "gru": ("GruGates", "gru_gates", "gru_gates_reference"),
     "neighbor_batch": ("sample_layers",),
     "neighbors": ("sample_neighbors",),
@@ -47,7 +47,7 @@ EXPORTS = {
     "rows": ("GatherRows", "gather_rows", "scatter_rows", "segment_sum_rows"),
     "sage": ("sage_layer",),
     "sample": ("NO_LIMIT", "decay_keep", "sample_recent", "sample_uniform", "temporal_reply"),
-    "segment": ("EdgeLists", "edge_attention", "graph_attention", "segment_max", "segment_sum"),
+    "segment": ("EdgeLists", "graph_attention", "segment_max", "segment_sum"),
     "workspace": ("empty_rows",),
 }
 __all__ = [name for names in EXPORTS.values() for name in names]

@@ -139,47 +139,41 @@ def segment_max(rows: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
     return _SegmentMax.apply(rows, lists)
 
 
-class _EdgeAttention(torch.autograd.Function):
+class _GraphAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, source_score, target_score, edge_score, lists, slope):
-        source, target = source_score.contiguous(), target_score.contiguous()
+    def forward(ctx, rows, source_score, target_score, edge_score, lists, slope):
+        rows, source, target = rows.contiguous(), source_score.contiguous(), target_score.contiguous()
         check_index("graph_attention", lists.source, len(source))
         index = lists.source  # of the scores at the source of an edge
         if edge_score is not None:  # an edge has a row of its own
             source = source[index] + edge_score
             index = torch.arange(len(index), device=index.device)
-        weight = source.new_empty((lists.source.shape[0], source.shape[1]))
-        kernels, execution = compute_backend(source)
+        weight = rows.new_empty((lists.source.shape[0], source.shape[1]))
+        kernels, execution = compute_backend(rows)
         kernels.edge_attention(lists.indptr, index, source, target, slope, weight, execution)
-        ctx.save_for_backward(index, source, target, weight)
+        ctx.save_for_backward(rows, index, source, target, weight)
         ctx.lists, ctx.slope = lists, slope
-        return weight
+        return _sum(lists.indptr, lists.source, None, rows, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        (index, source, target, weight), lists = ctx.saved_tensors, ctx.lists
-        grad_score, grad_target = gradient.clone(memory_format=torch.contiguous_format), torch.empty_like(target)
+        (rows, index, source, target, weight), lists = ctx.saved_tensors, ctx.lists
+        gradient, back = gradient.contiguous(), lists.transposed
+        grad_score, grad_target = _products(lists, gradient, rows, source.shape[1]), torch.empty_like(target)
         kernels, execution = compute_backend(gradient)
         kernels.edge_attention_backward(
             lists.indptr, index, source, target, ctx.slope, weight, grad_score, grad_target, execution
         )
-        back = lists.transposed
+        grad_rows = _sum(back.indptr, back.destination, back.edge, gradient, weight)
         grad_source = _sum(back.indptr, back.edge, None, grad_score, None)
-        return grad_source, grad_target, grad_score if ctx.needs_input_grad[2] else None, None, None
-
-
-def edge_attention(
-    source_score, target_score, lists: EdgeLists, slope: float = 0.2, edge_score: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Weights [E, H] of edges: per head, the softmax over a destination's edges of leaky_relu(source_score [S, H] +
-    target_score [D, H], and + edge_score [E, H] if given)."""
-    return _EdgeAttention.apply(source_score, target_score, edge_score, lists, slope)
+        return grad_rows, grad_source, grad_target, grad_score if ctx.needs_input_grad[3] else None, None, None
 
 
 def graph_attention(
     rows, source_score, target_score, lists: EdgeLists, slope: float = 0.2, edge_score: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Sums [D, W] of the sources' rows [S, W], weighed by ``edge_attention`` (Velickovic et al., Graph attention
-    networks, 2018). Of an edge only its weights [E, H], and its scores if they are given, are stored."""
-    return segment_sum(rows, lists, edge_attention(source_score, target_score, lists, slope, edge_score))
+    """Weighted sums [D, W] of the sources' rows [S, W] (Velickovic et al., Graph attention networks, 2018). Weights
+    are, per head, the softmax over a destination's edges of leaky_relu(source_score [S, H] + target_score [D, H], and +
+    edge_score [E, H] if given). Of an edge only its weights [E, H], and its scores if they are given, are stored."""
+    return _GraphAttention.apply(rows, source_score, target_score, edge_score, lists, slope)

@@ -54,12 +54,12 @@ def edge_factors(
 
 
 def score_columns(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the matrix [..., W, 2 H] by which values become scores: of each head at the source of an edge, then at its
-    target; source, target [..., H, W / H]."""
-    vectors = torch.stack([source, target], dim=-1)
+    """Return the matrix [W, 2 H] by which values become scores: of each head at the source of an edge, then at its
+    target; source, target [H, W / H]."""
+    vectors = torch.stack([source, target], dim=2)
     # Made where the vectors lie: the capture of a CUDA graph allows no copy to the device.
-    heads = torch.eye(source.shape[-2], dtype=source.dtype, device=source.device)
-    return (vectors.unsqueeze(-1) * heads[:, None, None]).flatten(-4, -3).flatten(-2)
+    heads = torch.eye(len(source), dtype=source.dtype, device=source.device)
+    return (vectors.unsqueeze(3) * heads[:, None, None]).flatten(0, 1).flatten(1)
 
 
 def attend(

@@ -45,57 +45,9 @@ template <typename Real> void bind_grouped_linear(nb::module_ &module) {
       nb::arg("grad_weight").none(), nb::arg("threads"));
 }
 
-EdgeLists lists_of(const I64 &indptr, const I64 &row, const Maybe<const int64_t, 1> &edge) {
-  require(indptr.shape(0) >= 1, "indptr [segments + 1]");
-  return {static_cast<int64_t>(indptr.shape(0)) - 1, indptr.data(), row.data(), data_of(edge)};
-}
-
-// [heads, segments, width].
-template <typename T> bool has_heads(const T &array, size_t heads, size_t segments, size_t width) {
-  return has_shape(array, heads, segments) && array.shape(2) == width;
-}
-
-template <typename Real> void bind_heads(nb::module_ &module) {
-  module.def(
-      "head_sums",
-      [](I64 indptr, I64 row, Array<const Real, 2> rows, Array<const Real, 2> weight, Array<Real, 3> out, int threads) {
-        const EdgeLists lists = lists_of(indptr, row, std::nullopt);
-        require(has_heads(out, weight.shape(1), lists.segments, rows.shape(1)) && weight.shape(0) == row.shape(0),
-                "out [heads, segments, width], weight [edges, heads]");
-        head_sums<Real>(lists, rows.data(), rows.shape(1), {weight.data(), static_cast<int32_t>(weight.shape(1))},
-                        out.data(), threads);
-      },
-      Release());
-  module.def(
-      "head_products",
-      [](I64 indptr, I64 row, Array<const Real, 3> segment_rows, Array<const Real, 2> rows, Array<Real, 2> product,
-         int threads) {
-        const EdgeLists lists = lists_of(indptr, row, std::nullopt);
-        require(has_heads(segment_rows, product.shape(1), lists.segments, rows.shape(1)) &&
-                    product.shape(0) == row.shape(0),
-                "segment_rows [heads, segments, width], product [edges, heads]");
-        head_products<Real>(lists, segment_rows.data(), rows.data(), rows.shape(1),
-                            static_cast<int32_t>(product.shape(1)), product.data(), threads);
-      },
-      Release());
-  module.def(
-      "add_head_rows",
-      [](I64 indptr, I64 row, I64 edge, Array<const Real, 3> head_rows, Array<const Real, 2> weight, Array<Real, 2> sum,
-         int threads) {
-        const EdgeLists lists = lists_of(indptr, row, edge);
-        require(has_shape(sum, lists.segments, head_rows.shape(2)) && head_rows.shape(0) == weight.shape(1),
-                "sum [segments, width], head_rows [heads, n, width], weight [edges, heads]");
-        add_head_rows<Real>(lists, head_rows.data(), head_rows.shape(1), head_rows.shape(2),
-                            {weight.data(), static_cast<int32_t>(weight.shape(1))}, sum.data(), threads);
-      },
-      Release());
-}
-
 } // namespace
 
 HPCGNN_BINDING(grouped) {
-  bind_heads<float>(module);
-  bind_heads<double>(module);
   bind_grouped_linear<float>(module);
   bind_grouped_linear<double>(module);
 }

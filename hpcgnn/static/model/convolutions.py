@@ -8,7 +8,7 @@ whole-graph degrees [S], and returns [D, O], rectified if asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -25,7 +25,7 @@ from hpcgnn.native.layers import can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
 from hpcgnn.nn.batch_norm import BatchNormBase, merged_moments, own_moments
-from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of, singles
+from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of
 from hpcgnn.static.model.typed_attention import HanConv, HgtConv, SimpleHgnConv, gathered
 
 
@@ -408,27 +408,16 @@ class RelationalConv(nn.Module):
         return aggregate(feature, each_edge(pairs.lists), pairs.weight, self.aggregator)
 
 
-def _of_each(numbers: Sequence[int], counts: Sequence[int]) -> torch.Tensor:
-    """Repeat each number as often as its count says, on the host."""
-    return torch.tensor(numbers, dtype=torch.int64).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
-
-
 class RelationalAttention(nn.Module):
     """R-GAT: graph attention within each relation (Busbridge et al., Relational graph attention networks, 2019), added
-    up with the own row. concat and features of edges as in GatConv, with a product for each relation. relations: their
-    types of source and destination.
-
-    On the CPU, rows are weighed and summed before they are multiplied, where this makes them fewer. On devices the
-    different pairs of relation and source are multiplied in one product."""
+    up with the own row. concat and features of edges as in GatConv, with a product for each relation."""
 
     def __init__(
-        self, weights: RelationWeights, own: OwnRows, relations: Sequence[tuple[int, int]], heads: int, concat: bool,
-        edge_width: int = 0,
-    ):  # fmt: skip
+        self, weights: RelationWeights, own: OwnRows, num_relations: int, heads: int, concat: bool, edge_width: int = 0
+    ):
         super().__init__()
-        num_relations = len(relations)
         self.edge = glorot(num_relations, edge_width, heads) if edge_width else None
-        self.weights, self.own, self.relations, self.heads, self.concat = weights, own, relations, heads, concat
+        self.weights, self.own, self.num_relations, self.heads, self.concat = weights, own, num_relations, heads, concat
         head_width = weights.matrices.shape[2] // heads
         self.source, self.target = glorot(num_relations, heads, head_width), glorot(num_relations, heads, head_width)
 
@@ -436,70 +425,25 @@ class RelationalAttention(nn.Module):
         pairs, weights = block.pairs, self.weights()
         if pairs.weight is not None:
             raise ValueError("model.kind rgat weighs edges itself: leave edge weights out, or use sage or rgcn")
+        begin, from_source = pairs.begin(self.num_relations), pairs.sources
+        values = native.grouped_linear(
+            native.segment_sum(rows, from_source.rows), from_source.begin(self.num_relations), weights
+        )
+        source = self._scores(rows, from_source.rows, from_source.begin(self.num_relations), weights, self.source)
+        target = self._scores(block.own(rows), pairs.targets, begin, weights, self.target)
         edge_score = None
         if self.edge is not None and pairs.feature is not None:
             feature = widened(pairs.feature, self.edge.shape[1], self.edge.dtype)
-            edge_score = native.grouped_linear(feature, pairs.begin_edges(len(self.relations)), self.edge)
-        if native.can_sum_first(rows):
-            attended = self._sum_first(block, rows, weights, edge_score)
-        else:
-            attended = self._multiply_first(block, rows, weights, edge_score)
+            edge_score = native.grouped_linear(feature, pairs.begin_edges(self.num_relations), self.edge)
+        attended = native.graph_attention(values, source, target, from_source.lists, edge_score=edge_score)
         around = _join_heads(native.segment_sum(attended, pairs.merge), self.heads, self.concat)
         out = self.own(block, rows) + around
         return torch.relu(out) if rectify else out
 
-    def _multiply_first(self, block: Block, rows, weights, edge_score) -> torch.Tensor:
-        """Attend over the products of the pairs (relation, source): [P, H W]."""
-        pairs, from_source = block.pairs, block.pairs.sources
-        begin, source_begin = pairs.begin(len(self.relations)), from_source.begin(len(self.relations))
-        values = native.grouped_linear(native.segment_sum(rows, from_source.rows), source_begin, weights)
-        source = self._scores(rows, from_source.rows, source_begin, weights, self.source)
-        target = self._scores(block.own(rows), pairs.targets, begin, weights, self.target)
-        return native.graph_attention(values, source, target, from_source.lists, edge_score=edge_score)
-
-    def _sum_first(self, block: Block, rows, weights, edge_score) -> torch.Tensor:
-        """Attend over the rows, for all heads, and multiply the sums: [P, H W]."""
-        pairs, by_type = block.pairs, rows.split(block.num_src)
-        own = [of_type[:count] for of_type, count in zip(by_type, block.num_dst, strict=True)]
-        ends = torch.bmm(weights, score_columns(self.source, self.target)).chunk(2, dim=2)
-        source, first, step = self._scores_of_types(by_type, pairs.relations, ends[0], 0)
-        place = _of_each(first, pairs.num_edges) + _of_each(step, pairs.num_edges) * pairs.lists.source
-        target, first, step = self._scores_of_types(own, pairs.relations, ends[1], 1)
-        targets = singles(_of_each(first, pairs.counts) + _of_each(step, pairs.counts) * pairs.destination, len(target))
-        weight = native.edge_attention(
-            source, native.segment_sum(target, targets), EdgeLists(pairs.lists.indptr, place, len(source)),
-            edge_score=edge_score,
-        )  # fmt: skip
-        return native.summed_linear(rows, weight, weights, pairs.lists, pairs.relations, pairs.counts)
-
-    def _scores_of_types(
-        self, rows: Sequence[torch.Tensor], numbers: Sequence[int], composed, end: int
-    ) -> tuple[torch.Tensor, list[int], list[int]]:
-        """Score the rows of each type for all relations that have it at an end, 0: the source, 1: the destination,
-        without copying rows; composed: [R, I, H]. Returns the scores [., H], and of each relation the place of the
-        first stacked row's score and the distance to the next one's."""
-        scores, num_rows, num_scores = [rows[0].new_empty((0, self.heads))], 0, 0
-        places: dict[int, tuple[int, int]] = {}
-        for kind, of_type in enumerate(rows):
-            here = [number for number in numbers if self.relations[number][end] == kind]
-            if here:  # a row's scores for all relations follow each other
-                # Not ``product``: the gradient of few columns of many rows takes it three times as long.
-                matrix = composed[here].transpose(1, 2).flatten(0, 1)
-                scores.append(functional.linear(of_type, matrix).view(-1, self.heads))
-            places |= {
-                number: (num_scores + rank - num_rows * len(here), len(here)) for rank, number in enumerate(here)
-            }
-            num_rows, num_scores = num_rows + len(of_type), num_scores + len(of_type) * len(here)
-        first, step = ([places[number][part] for number in numbers] for part in range(2))
-        return torch.cat(scores), first, step
-
-    def _compose(self, weights, vectors) -> torch.Tensor:
-        """Multiply each relation's matrix with the vectors of the heads: [R, I, H]."""
-        return torch.einsum("rihc,rhc->rih", weights.unflatten(2, vectors.shape[1:]), vectors)
-
     def _scores(self, rows, lists: EdgeLists, begin, weights, vectors) -> torch.Tensor:
         """Score rows, each through its relation's matrix times the vectors of the heads: [., H]."""
-        return native.grouped_linear(native.segment_sum(rows, lists), begin, self._compose(weights, vectors))
+        composed = torch.einsum("rihc,rhc->rih", weights.unflatten(2, vectors.shape[1:]), vectors)
+        return native.grouped_linear(native.segment_sum(rows, lists), begin, composed)
 
 
 @dataclass(frozen=True)
@@ -576,7 +520,7 @@ def _make_basis_rgcn(shape: LayerShape) -> RelationalConv:
 def _make_rgat(shape: LayerShape) -> RelationalAttention:
     model, own = shape.config, shape.own_rows()
     weights = shape.weights(model.heads * shape.head_width, model.bases)
-    return RelationalAttention(weights, own, shape.relations, model.heads, shape.concat, shape.edge_width)
+    return RelationalAttention(weights, own, shape.num_relations, model.heads, shape.concat, shape.edge_width)
 
 
 def _make_han(shape: LayerShape) -> HanConv:

@@ -18,7 +18,6 @@ from torch import nn
 from hpcgnn.choices import has_kernel
 from hpcgnn.native.products import linear
 from hpcgnn.native.random import StepKey
-from hpcgnn.native.workspace import empty_rows
 from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, NodeBatchNorm, OwnRows
@@ -137,12 +136,7 @@ class InputRows(nn.Module):
             linear(rows, product.weight, product.bias) if type(product) is nn.Linear else product(rows)
             for rows, product in zip(inputs, self.products, strict=True)
         ]
-        if len(rows) == 1:
-            return rows[0]
-        if any(of_type.requires_grad for of_type in rows):
-            return torch.cat(rows)
-        # In memory that is kept: new pages take three times as long as the copy.
-        return torch.cat(rows, out=empty_rows(rows[0], sum(map(len, rows)), rows[0].shape[1]))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 class GraphModel(nn.Module):

@@ -289,16 +289,6 @@ def test_rgat_of_one_relation_is_gat():
     assert_alike(rgat(batch, [table]), gat(batch, [table]), 1e-10)
 
 
-def test_attention_of_products_is_that_of_sums(monkeypatch):
-    """Devices multiply the rows of sources, and the CPU weighed sums, where they are fewer."""
-    case = graph, model, _ = make_case(True, config_of(kind="rgat", bases=3))
-    found = run(case, seeds := seeds_of(graph, 9, np.random.default_rng(2)))
-    monkeypatch.setattr(native, "can_sum_first", lambda rows: False)
-    expected, parameters = run(case, seeds), list(model.parameters())
-    ours, theirs = (gradients(torch.cat(outputs), parameters) for outputs in (found, expected))
-    assert_alike([*found, *ours], [*expected, *theirs], 1e-10)
-
-
 def test_a_linear_output_follows_the_last_layer():
     graph, model, tables = make_case(True, config_of(output_layer="linear", activation="leaky_relu"))
     batch = sample_batch(graph, seeds_of(graph, 6, np.random.default_rng(0)), [3, 2])
