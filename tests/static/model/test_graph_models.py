@@ -8,7 +8,6 @@ import torch
 from graph_batches import input_rows, random_graph, sample_batch
 from layer_checks import assert_alike, gradients
 
-from hpcgnn import native
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.convolutions import ACTIVATIONS, SageConv, aggregate
