@@ -123,7 +123,7 @@ def _ends_of_histories(partition: TemporalPartition, first: int, stop: int, afte
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class NodeQuestions:
     """The questions of a split. steps: by step of ``train.batch_size`` questions; pieces: by step and place; step,
     place [k]: of every piece, the same on all ranks."""
 
@@ -135,7 +135,7 @@ class Questions:
 
 def make_questions(
     labels: NodeClasses, split: str, events: Batches, graph: TemporalGraph, batch_size: int
-) -> Questions:  # fmt: skip
+) -> NodeQuestions:  # fmt: skip
     """Collective. Make the questions of a split. events: the batches of all events."""
     world, channel, chosen = graph.world, graph.channel, labels.of_split(SPLITS.index(split))
     last, time, ids = last_times(events, world), labels.time[chosen], labels.ids[chosen]
@@ -157,7 +157,7 @@ def make_questions(
         return Batches(split, questions, indptr, sizes, first_row, np.zeros(len(questions), bool))
 
     steps = cut(edges, sizes, first_row[np.searchsorted(cuts[:-1], edges[:-1])])
-    return Questions(steps, cut(cuts, sizes[step_of], first_row), step_of, place_of)
+    return NodeQuestions(steps, cut(cuts, sizes[step_of], first_row), step_of, place_of)
 
 
 def label_events(
@@ -181,7 +181,7 @@ def label_events(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlannedBatch:
     """One plan of a step: batch ``at`` of ``batches``. writes: whether node memory moves through it; final: whether the
     step ends with it."""
 
@@ -198,7 +198,7 @@ class NodeLabelLoader:
     walk: the loader of all events; batches: the steps.
     """
 
-    def __init__(self, walk: TemporalLoader, planning: Planning, batches: Batches, entries: list[Entry]):
+    def __init__(self, walk: TemporalLoader, planning: Planning, batches: Batches, entries: list[PlannedBatch]):
         self.walk, self.batches, self.prefetch, self.sampler = walk, batches, walk.prefetch, planning.sampler
         self._planning, self._entries = planning, entries
 
@@ -223,18 +223,18 @@ class NodeLabelLoader:
         return [self._planning.channel]
 
 
-def interleave(events: Batches, questions: Questions, walks: bool, trains: bool) -> list[Entry]:
+def interleave(events: Batches, questions: NodeQuestions, walks: bool, trains: bool) -> list[PlannedBatch]:
     """List the plans of a split: before each piece of the questions, the batches of events before its place, where
     node memory ``walks`` through events. In training a step ends with its last questions; elsewhere every plan is a
     last one, as nothing is summed over several."""
-    entries: list[Entry] = []
+    entries: list[PlannedBatch] = []
     walked, steps = 0, questions.step.tolist()
     for number, (step, place) in enumerate(zip(steps, questions.place.tolist(), strict=True)):
         if walks:
-            entries += [Entry(events, at, step, True, not trains) for at in range(walked, place)]
+            entries += [PlannedBatch(events, at, step, True, not trains) for at in range(walked, place)]
             walked = place
         is_last = number + 1 == len(steps) or steps[number + 1] > step
-        entries.append(Entry(questions.pieces, number, step, False, is_last or not trains))
+        entries.append(PlannedBatch(questions.pieces, number, step, False, is_last or not trains))
     return entries
 
 
@@ -249,7 +249,7 @@ def make_node_loaders(
         walk, planning = train if split == SPLITS[0] else evaluation
         if split == SPLITS[0] and config.task.train_at == "events":
             batches = label_events(labels, walk.batches, graph.partition, graph.world, graph.channel)
-            entries = [Entry(batches, step, step, True, True) for step in range(batches.num_steps)]
+            entries = [PlannedBatch(batches, step, step, True, True) for step in range(batches.num_steps)]
         else:
             questions = make_questions(labels, split, walk.batches, graph, config.train.batch_size)
             batches, entries = questions.steps, interleave(walk.batches, questions, walks, split == SPLITS[0])
