@@ -39,7 +39,7 @@ def labeled(path: Path, node_type: str, times: bool, change=lambda columns: None
             "split": rng.choice([0, 1, 2, -1], count, p=[0.5, 0.2, 0.2, 0.1]),
         }
         if times:
-            columns["label_time"] = START + rng.integers(0, 9000, count)
+            columns["label_time"] = START + rng.integers(0, 4000, count)
         change(columns)
         for name, values in columns.items():
             group[name] = values
