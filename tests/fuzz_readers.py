@@ -127,6 +127,13 @@ def make_arrays(folder: Path, name: str) -> None:
     write_spec(folder, {"path": name}, *(f"{array}[:,{column}]" for column in range(3)), columns=further, ids="row")
 
 
+def make_numbers(folder: Path, name: str) -> None:
+    """Edges as numbers without a header."""
+    np.stack([table()[name] for name in "uit"], 1).astype("<i8").tofile(folder / name)
+    file = {"path": name, "format": "raw", "dtype": "int64", "width": 3}
+    write_spec(folder, file, *(f"array[:,{column}]" for column in range(3)), columns={}, ids="row")
+
+
 def make_lists(folder: Path, name: str) -> None:
     """Links as lists, as JSON, or as triples."""
     pairs = list(zip(table()["u"].tolist(), table()["i"].tolist(), strict=True))
@@ -182,7 +189,8 @@ def convert_pyg(folder: Path) -> None:
 # Valid sources of every format of tables: names of files, and the function that makes them and their spec.
 TABLES: dict[str, dict[str, Callable[[Path, str], object]]] = {
     "auto": {"events.csv": make_text}, "text": {"events.csv.gz": make_text}, "npz": {"a.npz": make_arrays},
-    "npy": {"a.npy": make_arrays}, "parquet": {"events.parquet": make_columns}, "arrow": {"e.feather": make_columns},
+    "npy": {"a.npy": make_arrays}, "raw": {"a.raw": make_numbers},
+    "parquet": {"events.parquet": make_columns}, "arrow": {"e.feather": make_columns},
     "mat": {"a.mat": make_arrays}, "pt": {"a.pt": make_arrays}, "lists": {"l.txt": make_lists},
     "triples": {"l.nt": make_lists}, "turtle": {"l.ttl": make_lists}, "idlists": {"l.json": make_lists},
 }  # fmt: skip

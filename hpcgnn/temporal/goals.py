@@ -298,16 +298,16 @@ def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
     """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events of several
     types."""
     partition = graph.partition
-    if config.task.has_properties:
-        return NodePropertyGoal(config, graph)
     if config.task.of_nodes:
         return NodeClassGoal(config, partition, graph.world)
-    if not config.task.has_labels:
+    if not config.task.has_labels and not config.task.has_properties:
         return EventLinkGoal(config, partition.edge_types)
     if partition.edge_types:
         kind, listed = config.task.kind, ", ".join(partition.edge_types)
         message = f"task.kind {kind} takes events of one type, the graph has the types {listed}: use task.kind link"
         raise DistributedError(message, user_error=True)
+    if config.task.has_properties:
+        return NodePropertyGoal(config, graph)
     return EventLabelGoal(config, partition, graph.world)
 
 

@@ -240,7 +240,7 @@ KNOWN = {
 @pytest.mark.nightly
 @pytest.mark.skipif(not WIKIPEDIA.exists(), reason=f"{WIKIPEDIA} is missing")
 @pytest.mark.parametrize("kind", KNOWN)
-def test_known_figures_of_wikipedia(comm, folder, kind):
+def test_known_figures_of_wikipedia(comm, mpi_tmp_path, kind):
     """The mean reciprocal rank of the test's events among all pages, in batches of 200."""
 
     def wikipedia(path):
@@ -253,7 +253,7 @@ def test_known_figures_of_wikipedia(comm, folder, kind):
     values = {"window_ratio": 0.15, "decay_time": 3600.0}
     section = BaselineConfig(kind, **{name: values[name] for name in BASELINES[kind].options})
     config = make_config(baseline__kind=kind, eval__protocol="tgb", eval__negatives_per_pass=1000)
-    session = open_session(comm, graph_and_parts(comm, folder, wikipedia)[1], config)
+    session = open_session(comm, graph_and_parts(comm, mpi_tmp_path, wikipedia)[1], config)
     assert baseline_metrics(session, section)["test_mrr"] == pytest.approx(KNOWN[kind], abs=5e-4)
 
 
