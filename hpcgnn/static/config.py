@@ -253,9 +253,8 @@ class GraphModelConfig:
         activation: Activation function between the layers.
         norm: Normalization before each activation or, with residual, before each layer.
         input_layer: Add a linear layer before the first layer, with dropout and without activation.
-        output_layer: Linear layer that makes the outputs from rows of the last layer: "none": the last layer makes the
-            outputs itself; "linear": the last layer has width hidden, with heads side by side; "activated": it has
-            norm, activation and dropout, too.
+        output_layer: Linear layer after the last layer. "none": the last layer makes the outputs. "linear": the linear
+            layer makes them of rows of width hidden. "activated": these rows have norm, activation and dropout, too.
         residual: Add the input of each layer to its output, with a linear layer before the first and after the last
             one.
         linear_skip: Add a product of a node's own row to the output of each layer, before norm and activation. In place

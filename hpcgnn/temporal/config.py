@@ -311,11 +311,9 @@ class TemporalTaskConfig(TaskConfig):
     """The task: what is learned of the events.
 
     Attributes:
-        kind: Task. "link": link prediction, whether an event happens. "node": classification of an event's source at
-            that time, by the event's label. "edge": classification of the event from both endpoints and its features.
-            "edge_regression": the same with a number as label. "node_property": weights of classes of nodes at times,
-            from all events before. "node_class": classification of nodes by their columns label and split, each node at
-            one time: its column label_time, or the end of its history.
+        kind: Task. "link": whether an event happens. "node": class of an event's source at that time. "edge" and
+            "edge_regression": label of the event, a class or a number. "node_property": weights of classes of nodes at
+            times. "node_class": class of a node by its columns label and split, once.
         labels_file: File of the labels of kind node_property, which hpcgnn convert writes beside a graph file.
         labels_sha256: SHA-256 of labels_file, recorded when a run starts; a file with another content is refused
             afterwards.

@@ -447,14 +447,14 @@ def test_tests_that_are_not_there_and_rows_too_few_are_found():
 
 
 def test_rows_are_the_tasks_of_all_kinds():
-    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes at times
-    have a page of their own, and their test is in tests/temporal/test_node_property.py."""
+    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes in time have
+    tests of their answers in tests/temporal/test_node_property.py and test_node_classes.py."""
     kinds = {kind: typing.get_args(typing.get_type_hints(task)["kind"])
              for kind, task in (("temporal", TemporalTaskConfig), ("static", OneTaskConfig))}  # fmt: skip
     tasks = {(kind, task) for kind, names in (kinds | {"snapshots": tuple(GOALS)}).items() for task in names}
     rows = {tuple(re.match(r"(\w+), `(\w+)`", name).groups()) for name in TABLE}
     as_others = {(kind, "edge_regression") for kind in ("temporal", "static", "snapshots")} | {("static", "regression")}
-    assert tasks == rows | as_others | {("temporal", "node_property")}
+    assert tasks == rows | as_others | {("temporal", "node_property"), ("temporal", "node_class")}
 
 
 @pytest.mark.parametrize(("name", "column"), COMMANDS)

@@ -34,7 +34,7 @@ LONG = (
 MOST_HINTS = 40
 TRAIN = "hpcgnn train "
 # A run folder, several runs, text, a file of the page.
-NEEDS_MORE = r" --(resume|each|help\w*|print_config|config (?!jobs/))\b"
+NEEDS_MORE = r" --(resume|each|help\w*|print_config|task\.labels_file|config (?!jobs/))\b"
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -86,7 +86,7 @@ def settings(**changes) -> dict:
 
 @pytest.mark.serial
 def test_added_parts_are_choices(added, monkeypatch):
-    text = keys_text(map(entry, keys("static")), 1000)
+    text = keys_text(map(entry, keys("static")), 10_000)
     for key, (_, name, row) in ROWS.items():
         assert f"{name}: {row.says}" in text
         with pytest.raises(ValueError, match=rf"{key} must be one of .*\b{name}.*, got 'no such word'"):
