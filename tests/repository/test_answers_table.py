@@ -447,8 +447,8 @@ def test_tests_that_are_not_there_and_rows_too_few_are_found():
 
 
 def test_rows_are_the_tasks_of_all_kinds():
-    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes in time have
-    tests of their answers in tests/temporal/test_node_property.py and test_node_classes.py."""
+    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes in time
+    have tests in tests/temporal/test_node_property.py and test_node_classes.py."""
     kinds = {kind: typing.get_args(typing.get_type_hints(task)["kind"])
              for kind, task in (("temporal", TemporalTaskConfig), ("static", OneTaskConfig))}  # fmt: skip
     tasks = {(kind, task) for kind, names in (kinds | {"snapshots": tuple(GOALS)}).items() for task in names}
