@@ -353,7 +353,9 @@ class TemporalTaskConfig(TaskConfig):
         if self.negatives < 1:
             raise ValueError(f"task.negatives must be at least 1, got {self.negatives}")
         if self.is_typed:
-            raise ValueError(f"task.decoder {self.decoder} has weights by edge type, and events have none: use another")
+            raise ValueError(
+                f"task.decoder {self.decoder} has weights by edge type, which temporal graphs do not train: use another"
+            )
         if self.balance_classes and "class_weights" not in LOSSES[self.loss].options:
             raise ValueError(f"task.balance_classes: task.loss {self.loss} does not weigh classes; leave it out")
         if self.class_weights and self.balance_classes:

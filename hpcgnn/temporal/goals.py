@@ -295,8 +295,8 @@ class NodePropertyGoal(TemporalGoal):
 
 
 def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
-    """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events of several
-    types."""
+    """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events, or of nodes at
+    times, where events have several types."""
     partition = graph.partition
     if config.task.of_nodes:
         return NodeClassGoal(config, partition, graph.world)

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from run_commands import asked
 from selection import long_but
 from test_edge_types import SPAN, draw_events, merge, write_typed
+from test_node_property import epoch as run_steps
 from test_temporal_tasks import Epoch, assert_same, open_trainer, weights_of
 from training_runs import START, bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
@@ -81,20 +82,6 @@ CASES = {
     "several relations": (USERS, {"task__label_input": 0.5, "train__batch_size": 50}),
 }  # fmt: skip
 SHORT = ("before events, labels as input", "once, at given times", "once, without memory", "several relations")
-
-
-def run_steps(trainer: Trainer, first: int = 0, stop: int | None = None) -> list[float]:
-    """Collective. Losses of steps of the first epoch, from ``first`` up to ``stop``."""
-    losses = []
-    with trainer.session.plans("train", 0, first) as plans:
-        for plan in plans:
-            summed = trainer.train_step(plan)
-            if summed is not None:
-                losses.append(summed[0])
-                trainer.progress.step = plan.step + 1
-            if trainer.progress.step == stop:
-                break
-    return losses
 
 
 def run_epoch(comm, parts: Path, config: TemporalConfig) -> Epoch:
