@@ -55,15 +55,21 @@ PLACES, SNAPSHOTS = 50, 14
 
 
 def write_events(path: Path, row: dict, rng: np.random.Generator) -> None:
-    """Events between random nodes of one type, nearly all of whose pairs meet in training; labels as the task wants."""
+    """Events between random nodes of one type, nearly all of whose pairs meet in training; labels as the task wants, of
+    more nodes where nodes have them."""
     kind = row["task.kind"]
-    src, dst = rng.integers(0, PEOPLE, (2, EVENTS))
+    people = NODES if kind == "node_class" else PEOPLE
+    src, dst = rng.integers(0, people, (2, EVENTS))
     columns = {
         "src": src, "dst": dst, "time": np.sort(rng.integers(0, 10 * EVENTS, EVENTS)),
         "label": rng.standard_normal(EVENTS) if kind == "edge_regression" else rng.integers(0, 2, EVENTS),
         "feat": rng.standard_normal((EVENTS, 2)).astype(np.float32),
     }  # fmt: skip
-    write_graph(path, {"person": {"id": np.arange(PEOPLE)}}, {("person", "meets", "person"): columns})
+    nodes: dict = {"id": np.arange(people)}
+    if kind == "node_class":
+        nodes |= {"label": rng.integers(0, 2, people), "feat": rng.standard_normal((people, 2)).astype(np.float32)}
+        nodes["split"] = rng.choice(3, people, p=[0.5, 0.1, 0.4]).astype(np.int8)
+    write_graph(path, {"person": nodes}, {("person", "meets", "person"): columns})
 
 
 def write_static(path: Path, row: dict, rng: np.random.Generator) -> None:
@@ -301,7 +307,8 @@ def telling(write, table: str):
 
 
 @pytest.mark.parametrize(("wing", "task", "table"), [
-    ("temporal", "edge", "edges/person.meets.person"), ("static", "node", "nodes/node")
+    ("temporal", "edge", "edges/person.meets.person"), ("temporal", "node_class", "nodes/person"),
+    ("static", "node", "nodes/node"),
 ])  # fmt: skip
 def test_labels_among_the_features_are_found(tmp_path, wing, task, table):
     assert excess(wing, row_of(wing, task__kind=task), tmp_path, telling(GRAPHS[wing], table)) > ERRORS + 1
