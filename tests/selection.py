@@ -3,9 +3,9 @@
 A test that is skipped for a reason that skips.toml does not have, or for one that it has more often than it says, fails
 the run. Tests for other numbers of ranks are deselected, and counted; so are those marked nightly, unless ``-m`` or the
 name of their file asks for them. With ``--once`` every test that knows ranks runs on one of the numbers 1 to 4, which
-its file decides: sessions on all four numbers run each of them once. With ``--short``, of the tests that start ranks or
-need Slurm only those run that core.toml lists, none that is marked long, and of one that knows ranks at most MOST_CASES
-cases, which are spread over all its cases.
+its file decides: sessions on all four numbers run each of them once, with at most CASES_ONCE cases of a test, which are
+spread over all its cases. With ``--short``, of the tests that start ranks or need Slurm only those run that core.toml
+lists, none that is marked long, and at most CASES_SHORT cases of a test that knows ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 # Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
 ONCE, SHORT, LONG, CASE, NIGHTLY = "once", "short", "long", "case", "nightly"
-MOST_CASES = 4
+CASES_SHORT, CASES_ONCE = 4, 8
 JOBS = ("launcher", "slurm")
 HOMES = (1, 2, 3, 1, 2, 4)  # numbers of ranks, in turns: on two cores, few ranks are done sooner
 SALT = "273"  # of several hundred, this one gives the four numbers of ranks the most even shares of the time
@@ -48,8 +48,8 @@ def long_but(cases: Iterable[Any], is_short: Callable[[Any], bool]) -> list[Any]
     return [case if is_short(case) else pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
-def further_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Cases of tests that know ranks beyond MOST_CASES of a test; those that stay are spread over all its cases."""
+def further_cases(items: Iterable[pytest.Item], most: int) -> list[pytest.Item]:
+    """Cases of tests that know ranks beyond ``most`` of a test; those that stay are spread over all its cases."""
     tests = defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, ONE_RANK)):
@@ -58,7 +58,7 @@ def further_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
         case
         for cases in tests.values()
         for place, case in enumerate(cases)
-        if place and place * MOST_CASES // len(cases) == (place - 1) * MOST_CASES // len(cases)
+        if place and place * most // len(cases) == (place - 1) * most // len(cases)
     ]
 
 
@@ -205,8 +205,8 @@ class RankSelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         reasons = {item: self.why_not(item) for item in items}
-        if self.core is not None:
-            reasons |= dict.fromkeys(further_cases(item for item in items if not reasons[item]), CASE)
+        if most := CASES_SHORT if self.core is not None else CASES_ONCE if self.once else 0:
+            reasons |= dict.fromkeys(further_cases((item for item in items if not reasons[item]), most), CASE)
         whole = not any("::" in argument for argument in config.args)  # files, not single tests of them
         if gone := [name for name in self.unmet if whole and name.partition("::")[0] in self.files]:
             raise pytest.UsageError(f"{CORE.name} lists tests that are not there: {', '.join(sorted(gone))}")

@@ -22,12 +22,18 @@ MARKS = {
 NUMBERS = {"any": {1, 2, 3, 4}, "several": {2, 3, 4}, "three or four": {3, 4}, "one of both": {4}}
 
 
+class Item(SimpleNamespace):
+    """A test, as far as its selection looks at it."""
+
+    __hash__ = object.__hash__
+
+
 def item_of(path, marks):
     def iterate(name):
         return (mark.mark for mark in marks if mark.name == name)
 
     closest = lambda name: next(iterate(name), None)  # noqa: E731
-    return SimpleNamespace(path=path, nodeid=str(path), iter_markers=iterate, get_closest_marker=closest)
+    return Item(path=path, nodeid=str(path), iter_markers=iterate, get_closest_marker=closest)
 
 
 def numbers_of(item) -> set[int]:
@@ -57,9 +63,19 @@ def test_a_long_test_is_none_of_the_short_suite(core, reason):
 def test_some_cases_of_a_test_that_knows_ranks_stand_for_all(count, kept):
     cases = [item_of(f"test_a.py::test_b[{case}]", []) for case in range(count)]
     alone = [item_of(f"test_a.py::test_c[{case}]", [pytest.mark.serial]) for case in range(count)]
-    left_out = selection.further_cases([*cases, *alone])
+    left_out = selection.further_cases([*cases, *alone], 4)
     assert [place for place, case in enumerate(cases) if case not in left_out] == kept
     assert not any(case in left_out for case in alone)
+
+
+@pytest.mark.parametrize(("once", "core", "kept"), [(False, None, 20), (True, None, 8), (True, (), 4), (False, (), 4)])
+def test_how_many_cases_a_session_runs(once, core, kept):
+    cases = [item_of(TESTS / "test_any.py", []) for _ in range(20)]
+    ranks = next(iter(numbers_of(cases[0]))) if once else 1
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    config = SimpleNamespace(hook=hook, args=["tests/test_any.py::test_b"])
+    selection.RankSelection(ranks, once, core, lambda _: True).pytest_collection_modifyitems(config, cases)
+    assert len(cases) == kept
 
 
 def test_tests_for_more_ranks_than_a_suite_starts_are_left_to_others():
