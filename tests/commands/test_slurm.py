@@ -125,7 +125,7 @@ def srun_speaks_pmix() -> bool:
         pytest.param("generic", ["--batch", "--signal=TERM"], id="TERM to the script, mpirun"),
         pytest.param("generic", ["--full", "--signal=TERM"], id="TERM to all processes, mpirun", marks=NIGHTLY),
         pytest.param("srun-pmix", ["--batch", "--signal=USR1"], id="time limit, srun"),
-        pytest.param("srun-pmix", ["--signal=TERM"], id="TERM to the ranks, srun"),
+        pytest.param("srun-pmix", ["--signal=TERM"], id="TERM to the ranks, srun", marks=NIGHTLY),
     ],
 )
 def test_interrupted_job_is_requeued_and_goes_on_without_gap(submit, tmp_path, site, flags):
@@ -203,7 +203,7 @@ def test_train_tgn_job_is_interrupted_requeued_and_finishes(submit, flags):
 SMALL = ["--data.synthetic_events", 2000, "--train.batch_size", 100, "--train.log_every", 1]
 
 
-@pytest.mark.parametrize("site", ["generic", "srun-pmix"])
+@pytest.mark.parametrize("site", [pytest.param("generic", marks=NIGHTLY), "srun-pmix"])
 def test_job_on_two_nodes_is_requeued_and_answers_as_one_rank(submit, mpirun, tmp_path, site):
     """Ranks that reach each other by TCP; the signal reaches those of both nodes."""
     needs(site, nodes=2)
