@@ -51,9 +51,12 @@ def sums_of(weight: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
     return native.segment_sum(weight.unsqueeze(1), each_edge(lists)).squeeze(1)
 
 
-def with_loop_rows(block: Block, rows: torch.Tensor) -> torch.Tensor:
-    """Give the self-loops of ``block.looped`` rows, too: the mean of the rows [E, W] of the destination's other
-    edges."""
+def edge_rows(block: Block, dtype: torch.dtype, self_loop: bool) -> torch.Tensor:
+    """Return the features of edges [E, F] in a dtype; with self_loop those of ``block.looped``, whose self-loops have
+    the mean of the features of the destination's other edges."""
+    rows = block.feature.to(dtype)
+    if not self_loop:
+        return rows
     lists, looped = block.lists, block.looped
     loops = aggregate(rows, each_edge(lists), None, "mean")
     place = torch.arange(len(rows), device=rows.device) + lists.destination
@@ -236,8 +239,7 @@ class GatConv(nn.Module):
         """Score the edges, self-loops among them, by their features: [., H]."""
         if self.edge is None or block.feature is None:
             return None
-        scores = product(block.feature.to(self.edge.dtype), self.edge)
-        return with_loop_rows(block, scores) if self.self_loop else scores
+        return product(edge_rows(block, self.edge.dtype, self.self_loop), self.edge)
 
 
 class Gatv2Conv(nn.Module):
@@ -266,8 +268,7 @@ class Gatv2Conv(nn.Module):
         targets = linear(block.own(rows), self.target.weight, self.target.bias)
         mixed = gathered(values, lists.source) + gathered(targets, lists.destination)
         if self.edge is not None and block.feature is not None:
-            of_edges = product(block.feature.to(self.edge.dtype), self.edge)
-            mixed = mixed + (with_loop_rows(block, of_edges) if self.self_loop else of_edges)
+            mixed = mixed + product(edge_rows(block, self.edge.dtype, self.self_loop), self.edge)
         scores = functional.leaky_relu(mixed, 0.2).unflatten(1, self.attention.shape) * self.attention
         none = values.new_zeros((lists.num_sources, self.heads))
         # The scores are whole: with slope 1 there is no second leaky ReLU.
