@@ -218,6 +218,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--num_edges", type=int, help="number of edges, counting both directions (default: 20 for each node)"
     )
     static.add_argument("--classes", type=int, help="number of classes of the nodes (default: 47, IGBH 2,983)")
+    static.add_argument("--edge_features", type=int, default=0, help="with --static, width of the edges' features")
+    static.add_argument("--weights", action="store_true", help="with --static, write a weight for each edge")
     snapshots = parser.add_argument_group("snapshot graph")
     snapshots.add_argument(
         "--snapshots", type=int, help="write a graph with this number of snapshots instead of events"
@@ -251,7 +253,9 @@ def run_static(args: argparse.Namespace) -> str:
     if args.rmat:
         synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, classes, args.rmat)
     else:
-        synthesize_static(args.output, num_nodes, num_edges, args.seed, width, classes)
+        synthesize_static(
+            args.output, num_nodes, num_edges, args.seed, width, classes, args.edge_features, args.weights
+        )
     return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {classes} classes"
 
 
@@ -265,6 +269,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.igbh is not None and (args.static or args.rmat or args.num_nodes is not None or args.num_edges is not None):
         parser.error("--igbh has the number of papers, which decides the other sizes: leave out --static, --rmat, "
                      "--num_nodes and --num_edges")  # fmt: skip
+    if (args.edge_features or args.weights) and not args.static:
+        parser.error("--edge_features and --weights belong to --static")
     refuse_existing(args.output, args.overwrite)
     if args.snapshots is not None:
         num_nodes = 1_000 if args.num_nodes is None else args.num_nodes

@@ -207,6 +207,34 @@ def test_static_labels_are_learnable_from_features_and_better_with_neighbors(tmp
     assert helped > alone + 0.2
 
 
+def test_both_directions_of_a_link_have_the_same_columns(tmp_path, monkeypatch):
+    """Which change nothing else, nor each other."""
+    monkeypatch.setattr(synthetic_static, "LINK_BLOCK", 64)
+    found = {}
+    for name, options in {
+        "plain": [],
+        "feat": ["--edge_features", "3"],
+        "both": ["--edge_features", "3", "--weights"],
+    }.items():
+        assert main(["--static", "--num_nodes", "50", *options, str(tmp_path / name)]) == 0
+        with h5py.File(tmp_path / name) as file:
+            found[name] = {column: dataset[...] for column, dataset in file["edges/node.to.node"].items()}
+    assert [sorted(columns) for columns in found.values()] == [
+        ["dst", "src"],
+        ["dst", "feat", "src"],
+        ["dst", "feat", "src", "weight"],
+    ]
+    for columns in found.values():
+        for column in columns.keys() & {"feat", "weight"}:
+            np.testing.assert_array_equal(columns[column][::2], columns[column][1::2])
+            assert len(np.unique(columns[column][::2], axis=0)) == 500
+        for column in columns.keys() & found["feat"].keys():
+            np.testing.assert_array_equal(columns[column], found["feat"][column])
+    assert 0.5 <= found["both"]["weight"].min() < 0.6 < 1.9 < found["both"]["weight"].max() <= 2
+    with pytest.raises(SystemExit):
+        main(["--rmat", "--weights", str(tmp_path / "r.h5")])
+
+
 @pytest.mark.parametrize(("num_nodes", "num_edges", "num_classes"), [(2, 0, 1), (2, 10, 5), (3, 4, 3)])
 def test_tiny_static_graphs(tmp_path, num_nodes, num_edges, num_classes):
     nodes, src, dst = make_static(tmp_path / "g.h5", num_nodes, num_edges, width=0, num_classes=num_classes)
