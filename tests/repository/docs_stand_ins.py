@@ -22,11 +22,11 @@ from data_tools.partition.command import partition
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
-SHOP, LEARNED_SHOP, LINKS, NEXT_LINKS = "shop", "shop with a split", "links", "links of snapshots"
+SHOP, LEARNED_SHOP, LINKS = "shop", "shop with a split", "links"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
-    r"links-run/|link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
+    r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult|accuracy/fb15k237": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
@@ -35,8 +35,7 @@ KINDS = {
 PAGE_KINDS = {"static.md": STATIC, "snapshots.md": SNAPSHOTS}
 RUN_OPTIONS = {
     TEMPORAL: [], STATIC: ["--kind=static", "--sampling.fanouts=[3,2]", "--model.layers=2"],
-    LINKS: ["--kind=static", "--task.kind=link", "--sampling.fanouts=[3]", "--model.layers=1"],
-    SNAPSHOTS: ["--kind=snapshots"], NEXT_LINKS: ["--kind=snapshots", "--task.kind=link"],
+    SNAPSHOTS: ["--kind=snapshots"],
 }  # fmt: skip
 GRAPHS: dict[str, Callable[[Path], object]] = {
     TEMPORAL: lambda path: bipartite(path, 12_000, 100, 40, ticks=3_000_000, edge_width=2),
@@ -58,7 +57,7 @@ SET_NAMES = (
     "parts/", "sfhh-parts/", "mo-parts/", "enron-parts/", "cora-parts/", "fb15k-237-parts/", "gowalla-parts/",
 )  # fmt: skip
 FLAGS = ("--stratify", "--sort", "--undirected", "--cumulative", "--static", "--rmat", "--raw")
-RUN_NAMES = ("run/", "other/", "run2/", "links-run/")
+RUN_NAMES = ("run/", "other/", "run2/")
 STAND_INS = GRAPH_NAMES + SET_NAMES + RUN_NAMES
 
 
@@ -89,8 +88,7 @@ class StandIns:
     def _kind(self, text: str) -> str:
         """Which kind of graph a command is about."""
         found = next((kind for pattern, kind in KINDS.items() if re.search(pattern, text)), "")
-        of_page = PAGE_KINDS.get(self._page, TEMPORAL)
-        return NEXT_LINKS if (found, of_page) == (LINKS, SNAPSHOTS) else found or of_page
+        return found or PAGE_KINDS.get(self._page, TEMPORAL)
 
     def _fits(self, name: str, kind: str) -> bool:
         """Whether a graph, set or run is there that a command about such a graph can use."""
@@ -117,8 +115,6 @@ class StandIns:
             small = ["--data.synthetic_events=600"] if kind == TEMPORAL else ["--data.synthetic_nodes=120"]
             ended = run_caught("train", "--train.epochs=1", f"--output.dir={path}", *small, *RUN_OPTIONS[kind])
             assert ended.returncode == 0, ended
-            if kind == NEXT_LINKS:  # questions about nodes of the built-in graph
-                (self._folder / "pairs.csv").write_text("src,dst\n1000,1003\n1006,1039\n")
 
 
 def _kind_of(path: Path) -> str:

@@ -37,6 +37,12 @@ TRAIN = "hpcgnn train "
 NEEDS_MORE = r" --(resume|each|help\w*|print_config|task\.labels_file|config (?!jobs/))\b"
 
 
+def asks_a_run(command: Command) -> str:
+    """The run folder that a command of a block evaluates or predicts with, or nothing."""
+    found = re.search(r"hpcgnn (?:predict|evaluate|export_model) (\S+/)", command.words)
+    return found[1] if found and not command.inline and not command.reason else ""
+
+
 def environment(folder: Path) -> dict[str, str]:
     """What an activated environment sets, and what README.md names for root and more ranks than cores. No rank is bound
     to a core, and one that waits leaves its core to others, as test machines are shared."""
@@ -93,6 +99,19 @@ def test_training_commands_have_keys_that_are_there(page, tmp_path, monkeypatch)
         if TRAIN in command.words and not command.reason and not re.search(NEEDS_MORE, command.words):
             words = shlex.split(command.words.partition(TRAIN)[2])
             train._parse([*words, *([] if "--output.dir" in words else [f"--output.dir={tmp_path}"])])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("page", [page for page in COMMANDS if any(asks_a_run(each) for each in COMMANDS[page])])
+def test_runs_that_answer_are_made_on_their_page(page):
+    """A reader has the run folder that a block of commands reads, by a command before."""
+    made = set()
+    for command in COMMANDS[page]:
+        words = shlex.split(command.words)
+        if "--output.dir" in words:
+            made.add(words[words.index("--output.dir") + 1])
+        asked = asks_a_run(command)
+        assert asked in made | {""}, f"{command}: no command above makes {asked}"
 
 
 @pytest.mark.serial
