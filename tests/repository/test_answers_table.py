@@ -56,6 +56,17 @@ def events(path: Path) -> None:
     named(path, "edges/user.interacts.item/label", WORDS[:2])
 
 
+def people(path: Path) -> None:
+    """Events of users and items, with a class of every user."""
+    events(path)
+    rng = np.random.default_rng(5)
+    with h5py.File(path, "r+") as file:
+        group = file["nodes/user"]
+        count = int(group.attrs["num_nodes"])
+        group["label"], group["split"] = rng.integers(0, 3, count), np.arange(count) % 3
+    named(path, "nodes/user/label", WORDS)
+
+
 def papers(path: Path) -> None:
     synthesize_static(path, 80, 320, seed=1, width=4, num_classes=3)
     named(path, "nodes/node/label", WORDS)
@@ -176,6 +187,10 @@ RUNS = {
     "temporal, `node`": Row(
         events, [*EVENTS, "--task.kind=node"], perceptron("decoder"),
         {"nodes.csv": {"node": 1000 + 3 * SOME, "type": ["user"] * 12}}, {"node": "user"}, WORDS[:2],
+    ),
+    "temporal, `node_class`": Row(
+        people, [*EVENTS, "--task.kind=node_class"], perceptron("decoder"),
+        {"nodes.csv": {"node": 1000 + 3 * SOME, "type": ["user"] * 12}}, {"node": "user"}, WORDS,
     ),
     "temporal, `edge`": Row(
         events, [*EVENTS, "--task.kind=edge"], perceptron("decoder"),
@@ -336,6 +351,9 @@ CHECKS: dict[str, dict[str, Callable | str]] = {
         TOP: "temporal/test_replay.py::test_best_answers_are_those_of_all_pairs",
     },
     "temporal, `node`": ANY_CLASS | {LABEL: OF_EVENTS},
+    "temporal, `node_class`": ANY_CLASS | {
+        LABEL: "temporal/test_node_classes.py::test_predictions_by_name_give_the_metrics",
+    },
     "temporal, `edge`": ANY_CLASS | {PAIRS: OF_EVENTS, LABEL: OF_EVENTS},
     "static, `link`": ANY_LINK | {
         PAIRS: "static/test_link_predict.py::test_scores_are_those_of_evaluation_on_any_number_of_ranks",
@@ -447,14 +465,14 @@ def test_tests_that_are_not_there_and_rows_too_few_are_found():
 
 
 def test_rows_are_the_tasks_of_all_kinds():
-    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes in time
-    have tests in tests/temporal/test_node_property.py and test_node_classes.py."""
+    """Tasks with numbers have the commands of another row, as the text below the table says. Labels of nodes at many
+    times have tests in tests/temporal/test_node_property.py."""
     kinds = {kind: typing.get_args(typing.get_type_hints(task)["kind"])
              for kind, task in (("temporal", TemporalTaskConfig), ("static", OneTaskConfig))}  # fmt: skip
     tasks = {(kind, task) for kind, names in (kinds | {"snapshots": tuple(GOALS)}).items() for task in names}
     rows = {tuple(re.match(r"(\w+), `(\w+)`", name).groups()) for name in TABLE}
     as_others = {(kind, "edge_regression") for kind in ("temporal", "static", "snapshots")} | {("static", "regression")}
-    assert tasks == rows | as_others | {("temporal", "node_property"), ("temporal", "node_class")}
+    assert tasks == rows | as_others | {("temporal", "node_property")}
 
 
 @pytest.mark.parametrize(("name", "column"), COMMANDS)
