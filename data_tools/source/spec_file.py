@@ -89,9 +89,9 @@ def apply_settings(data: Mapping, assigned: Mapping[str, str]) -> tuple[dict, di
 
 
 def setting(name: str, text: str, usual: Any) -> Any:
-    """Read the value of ``--set`` as YAML; one character, in the place of a ``usual`` text, stays as it is: a
-    delimiter is no YAML. Raises ValueError."""
-    if len(text) == 1 and isinstance(usual, str):
+    """Read the value of ``--set`` as YAML. In the place of a ``usual`` text, one character stays as it is, and so does
+    what begins with %: delimiters and forms of dates are no YAML. Raises ValueError."""
+    if isinstance(usual, str) and (len(text) == 1 or text.startswith("%")):
         return text
     try:
         return decode_yaml(text)

@@ -74,6 +74,17 @@ def test_dates_in_csv(tmp_path):
         assert file["edges/node.to.node/time"][:].tolist() == [1704067200000, 1704067200250]
 
 
+def test_a_form_of_dates_is_set_as_it_is(tmp_path):
+    """A value of --set is YAML, where no text begins with %."""
+    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,31.12.2023 23:30\n2,3,01.01.2024 08:00\n")
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", "--set", "zone=Europe/Berlin"]
+    for number, form in enumerate(("%d.%m.%Y %H:%M", '"%d.%m.%Y %H:%M"')):
+        graph = tmp_path / f"{number}.h5"
+        assert main([*command, "--set", f"dates={form}", str(graph)]) == 0
+        with h5py.File(graph) as file:
+            assert file["edges/node.to.node/time"][:].tolist() == [1704061800, 1704092400]
+
+
 @pytest.mark.parametrize(
     ("dates", "column", "message"),
     [
