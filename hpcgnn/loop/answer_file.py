@@ -70,6 +70,14 @@ class AnswerColumns:
     classes: Sequence[str] = ()  # names of the classes that vectors of probabilities are of; empty: they have none
     zone: str = ""  # of dates
 
+    def placed(self, columns: dict[str, Any], count: int) -> AnswerColumns:
+        """Make ``count`` answers of each, of some columns [n, ...] of this rank, with the column place, from 1."""
+        asked = np.arange(len(self.row)).repeat(count)
+        repeated = {name: column.take(asked) for name, column in columns.items()}
+        repeated["place"] = np.tile(np.arange(1, count + 1), len(self.row))
+        row = (self.row[:, None] * count + np.arange(count)).ravel()
+        return AnswerColumns(row, self.total * count, repeated, zone=self.zone)
+
     def slab(self, name: str, first: int, world: World) -> np.ndarray | Any:
         """Collective. Gather a column of the answers first .. first + SLAB - 1, in order of row, on rank 0 (None
         elsewhere)."""
@@ -126,18 +134,20 @@ def best_classes(answers: AnswerColumns, words: Sequence[str], count: int) -> An
     ``words``, and probability, for each column of probabilities [n, C] of the answers with its ending."""
     endings = [name.removeprefix(LIKELY) for name in answers.columns if name.startswith(LIKELY)]
     likely = {ending: answers.columns[LIKELY + ending] for ending in endings}
-    num_kept = min(count, likely[endings[0]].shape[1])
-    asked = np.arange(len(answers.row)).repeat(num_kept)
-    columns = {
-        name: column.take(asked) for name, column in answers.columns.items() if not name.startswith(("class", LIKELY))
-    }
-    columns["place"] = np.tile(np.arange(1, num_kept + 1), len(answers.row))
+    question = {name: column for name, column in answers.columns.items() if not name.startswith(("class", LIKELY))}
+    placed = answers.placed(question, min(count, likely[endings[0]].shape[1]))
     for ending, shares in likely.items():
-        best = np.argsort(-shares, axis=1, kind="stable")[:, :num_kept]
-        columns |= _named_classes(best.ravel(), words, shares.shape[1], ending)
-        columns[LIKELY + ending] = np.take_along_axis(shares, best, axis=1).ravel()
-    row = (answers.row[:, None] * num_kept + np.arange(num_kept)).ravel()
-    return AnswerColumns(row, answers.total * num_kept, columns)
+        best, values = largest(shares, count)
+        placed.columns.update(_named_classes(best, words, shares.shape[1], ending))
+        placed.columns[LIKELY + ending] = values
+    return placed
+
+
+def largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the ``count`` largest of each row of values [n, C], one row after the other, the largest first; of equal
+    ones the first. Returns their columns and values [n * min(count, C)]."""
+    best = np.argsort(-values, axis=1, kind="stable")[:, :count]
+    return best.ravel(), np.take_along_axis(values, best, axis=1).ravel()
 
 
 def refuse_probabilities(arguments: Namespace, classifies: bool, loss: str = "") -> None:

@@ -311,6 +311,21 @@ def test_the_most_probable_classes_are_rows():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+def test_the_most_probable_classes_have_dates_in_their_zone(tmp_path, suffix):
+    time, shares = np.array([1_720_000_000], "M8[s]"), np.array([[0.25, 0.75]])
+    answers = AnswerColumns(np.array([0]), 1, {"time": time, "probability": shares}, zone="Europe/Berlin")
+    out = tmp_path / f"best.{suffix}"
+    write_answers(str(out), best_classes(answers, [], 2), World.alone())
+    if suffix == "csv":
+        assert out.read_text().splitlines()[1] == "2024-07-03T11:46:40+02:00,1,1,0.75"
+    elif suffix == "npz":
+        assert np.load(out)["time"].tolist() == ["2024-07-03T11:46:40+02:00"] * 2
+    else:
+        assert [each.isoformat() for each in pd.read_parquet(out)["time"]] == ["2024-07-03T11:46:40+02:00"] * 2
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(("kind", "options", "words"), [
     ("node", [], "class and outputs"), ("node", ["--probabilities"], "class and probabilities"),
     ("node", ["--top_k=2"], "best classes"), ("regression", [], "outputs"),
