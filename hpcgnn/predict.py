@@ -48,8 +48,8 @@ def make_parser() -> jsonargparse.ArgumentParser:
     )
     parser.add_argument(
         "--top_k", type=int, default=0,
-        help="number of best answers to write for each query of a run on links, or of most probable classes for each "
-        "node or pair; 0: all is written as it is",
+        help="number of best answers to write for each query of a run on links (with --pairs: of best edge types), or "
+        "of most probable classes for each node or pair; 0: all is written as it is",
     )  # fmt: skip
     parser.add_argument(
         "--sources", type=str, default="",

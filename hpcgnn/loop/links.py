@@ -1,8 +1,8 @@
-"""Answers of runs on links: scores of pairs, and the best answers, which are for each source the destinations, or for
-each destination the sources, that score highest among all nodes.
+"""Answers of runs on links: scores of pairs, and the best answers, which are for each source the destinations, for each
+destination the sources, that score highest among all nodes, or for each pair the edge types that do.
 
 A query is the end that is given, an answer the end that is found. n nodes of a type at this rank, m pairs, Q queries, k
-answers of each at most, Z width of embeddings.
+answers of each at most, R edge types, Z width of embeddings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
 from hpcgnn.graph.original_ids import OriginalIds
-from hpcgnn.loop.answer_file import AnswerColumns, answer_with, logistic, text
+from hpcgnn.loop.answer_file import AnswerColumns, answer_with, largest, logistic, text
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
@@ -95,6 +95,11 @@ def check_queries(arguments: Namespace, of_links: bool, of_classes: bool) -> Non
         )
     if (arguments.sources or arguments.destinations or arguments.new_only) and not arguments.top_k:
         raise ValueError("--sources, --destinations and --new_only are for --top_k: leave them out")
+    if of_links and arguments.pairs and (arguments.sources or arguments.destinations or arguments.new_only):
+        raise ValueError(
+            "--sources, --destinations and --new_only are for the best nodes, and --pairs with --top_k finds the best "
+            "edge types: leave them out"
+        )
     check_choice("--known", arguments.known, (ALL, TRAIN))
     if arguments.known != ALL and not arguments.new_only:
         raise ValueError(f"--known {arguments.known} is for --new_only: give it, too, or leave --known out")
@@ -105,6 +110,28 @@ def check_queries(arguments: Namespace, of_links: bool, of_classes: bool) -> Non
 def score_column(score: np.ndarray, probabilities: bool) -> dict[str, np.ndarray]:
     """Name the decoder's scores [m]; with ``probabilities``, name their logistic function."""
     return {"probability": logistic(score)} if probabilities else {"score": score}
+
+
+def score_edge_types(
+    decoder: Any, source: torch.Tensor, destination: torch.Tensor, types: int
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Score pairs of embeddings [m, Z] as edges of each type: score [m, R]."""
+    relations = (torch.full((len(source),), number, device=source.device) for number in range(types))
+    return {"score": torch.stack([decoder(source, destination, each) for each in relations], 1).cpu().numpy()}
+
+
+def answer_edge_types(
+    answers: AnswerColumns, edge_types: tuple[int, list[str]], arguments: Namespace, session: Session
+) -> None:  # fmt: skip
+    """Collective. Write the edge types that score highest for each pair, one a row, the best first; of equal scores the
+    lower number comes first. answers: columns that name the pairs, and score [m, R]; edge_types: number and names."""
+    types, words = edge_types
+    question = {name: column for name, column in answers.columns.items() if name != "score"}
+    best = answers.placed(question, min(arguments.top_k, types))
+    number, score = largest(answers.columns["score"], arguments.top_k)
+    best.columns["rel"] = np.array([*words, *map(str, range(len(words), types))])[number] if words else number
+    best.columns.update(score_column(score, arguments.probabilities))
+    answer_with(arguments.out, best, "best edge types", session)
 
 
 def answer_best(links_of: Callable[[str, str], LinkEnds], arguments: Namespace, session: Session) -> None:

@@ -19,7 +19,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, answer_edge_types, check_queries
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.source_times import DATES, NUMBERS, date_texts
@@ -46,7 +46,8 @@ def check(arguments: Namespace, config: SnapshotConfig) -> SnapshotConfig:
     kind, of_nodes = config.task.kind, config.task.kind in OF_NODES
     if of_nodes and arguments.pairs:
         raise ValueError(f"--pairs is for runs on links or edges; this one has task.kind {kind}: leave it out")
-    ranks_links = arguments.top_k > 0 and kind == LINK
+    of_types = bool(arguments.pairs) and config.task.is_typed  # edge types of pairs are ranked, and no nodes
+    ranks_links = arguments.top_k > 0 and kind == LINK and not of_types
     if not of_nodes and sum([bool(arguments.pairs), arguments.embeddings, ranks_links]) != 1:
         raise ValueError(f"this run has task.kind {kind}: give one of --pairs, --top_k and --embeddings")
     if arguments.snapshots != 1 and not (of_nodes or arguments.embeddings):
@@ -66,6 +67,10 @@ def answer(session: Session, arguments: Namespace) -> None:
     """Collective. Write the predictions for all nodes, or their embeddings, at the last snapshots; or, of links and
     edges, for pairs or the best answers, ``task.horizon`` snapshots after the last one."""
     out, kind = arguments.out, session.config.task.kind
+    if arguments.top_k and kind == LINK and arguments.pairs:
+        answers = score_pairs(session, read_pairs(session, arguments.pairs, (1, [])), every_type=True)
+        answer_edge_types(answers, edge_types_of(session), arguments, session)
+        return
     if arguments.top_k and kind == LINK:
         answer_best(partial(links_of, session), arguments, session)
         return
@@ -101,13 +106,14 @@ def edge_types_of(session: Session) -> tuple[int, list[str]]:
     return max(1, session.goal.num_edge_types), list(session.schema.values[EDGE_NAMES])
 
 
-def read_pairs(session: Session, path: str) -> Questions:
-    """Collective. Read this rank's share of a file of pairs. Raises DistributedError naming file and row for a missing
+def read_pairs(session: Session, path: str, edge_types: tuple[int, list[str]] | None = None) -> Questions:
+    """Collective. Read this rank's share of a file of pairs. edge_types: number and names of those that it tells, where
+    it does not tell those of the run. Raises DistributedError naming file and row for a missing
     column, an unknown node or no edge type."""
     partition = session.partition
     ids = partial(OriginalIds, partition.book, ids=original_ids(partition), world=session.world)
     named = Named(partition.book.node_types[:1], ids)
-    return read_edges(path, {"src": named, "dst": named}, session.world, *edge_types_of(session))
+    return read_edges(path, {"src": named, "dst": named}, session.world, *(edge_types or edge_types_of(session)))
 
 
 def original_ids(partition: Any) -> np.ndarray:
@@ -115,14 +121,18 @@ def original_ids(partition: Any) -> np.ndarray:
     return partition.columns.get("id", partition.flat_row)
 
 
-def score_pairs(session: Session, pairs: Questions, probabilities: bool = False) -> AnswerColumns:
-    """Collective. Answer each pair at the snapshot of the prediction: a score of a link, the class of an edge with its
-    outputs, or its number."""
+def score_pairs(
+    session: Session, pairs: Questions, probabilities: bool = False, every_type: bool = False
+) -> AnswerColumns:  # fmt: skip
+    """Collective. Answer each pair at the snapshot of the prediction: a score of a link, or, with ``every_type``, of
+    each edge type [m, R], the class of an edge with its outputs, or its number."""
     model, classes, ends = session.model, session.schema.values[EDGE_CLASSES], links_of(session)
 
     def columns_of(
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, _: torch.Tensor
     ) -> dict[str, np.ndarray]:
+        if every_type:
+            return links.score_edge_types(ends.decoder, source, destination, session.goal.num_edge_types)
         if session.config.task.kind == LINK:
             return links.score_column(ends.decoder(source, destination, relation).cpu().numpy(), probabilities)
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()

@@ -21,7 +21,7 @@ from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop import links
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, refuse_probabilities, text
-from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import ALL, LinkEnd, LinkEnds, answer_best, answer_edge_types, check_queries
 from hpcgnn.loop.question_file import Named, Questions, read_edges, read_questions, read_times
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.source_times import DATES, TimeUnit
@@ -57,7 +57,8 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
     if not task.of_edges and arguments.pairs:
         raise ValueError("--pairs is for runs that learned edges; this one predicts labels of all nodes: leave it out")
     asked = [bool(arguments.pairs), arguments.embeddings]
-    if kind == LINK and sum([*asked, arguments.top_k > 0]) != 1:
+    ranks = arguments.top_k > 0 and not (task.is_typed and arguments.pairs)  # nodes, and no edge types of pairs
+    if kind == LINK and sum([*asked, ranks]) != 1:
         raise ValueError(
             "this run learned links: give one of --pairs, to score pairs of nodes, --top_k and --embeddings"
         )
@@ -100,7 +101,11 @@ def answer(session: Session, arguments: Namespace) -> None:
     session = one_task(session, arguments.task)
     config, classes = session.config, session.schema.values.get(CLASSES, [])
     best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
-    if arguments.pairs:
+    if arguments.pairs and best and config.task.kind == LINK:
+        pairs = read_pairs(session, arguments.pairs, (1, []))
+        answers = score_pairs(session, pairs, times=arguments.times, every_type=True)
+        answer_edge_types(answers, edge_types_of(session), arguments, session)
+    elif arguments.pairs:
         pairs, what = read_pairs(session, arguments.pairs), "scores" if config.task.kind == LINK else "pairs"
         answers = score_pairs(session, pairs, probabilities, arguments.times)
         answer_with(arguments.out, answers, what, session, classes, best)
@@ -209,9 +214,10 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
     )  # fmt: skip
 
 
-def read_pairs(session: Session, path: str) -> Questions:
+def read_pairs(session: Session, path: str, edge_types: tuple[int, list[str]] | None = None) -> Questions:
     """Collective. Read this rank's share of a file of pairs: edge types for links, or the columns ``task.edge_columns``
-    for labels of edges, of several numbers as name_0, name_1, ... Raises DistributedError naming file and row for a
+    for labels of edges, of several numbers as name_0, name_1, ... edge_types: number and names of those that it tells,
+    where it does not tell those of the run. Raises DistributedError naming file and row for a
     missing column, an unknown node, no edge type or no number."""
     learned = session.goal.learned
     ends = {"src": _named(session, learned.src_type), "dst": _named(session, learned.dst_type)}
@@ -220,7 +226,8 @@ def read_pairs(session: Session, path: str) -> Questions:
     timed = session.config.sampling.time_column
     times = partial(_read_times, session.partition, timed) if timed else None
     further = list(chain.from_iterable(names))
-    return read_edges(path, ends, session.world, *edge_types_of(session), further=further, times=times)
+    types = edge_types or edge_types_of(session)
+    return read_edges(path, ends, session.world, *types, further=further, times=times)
 
 
 def _read_times(partition: GraphPartition, column: str, path: str, first: int, text: pa.Array) -> np.ndarray:
@@ -258,16 +265,18 @@ def _named(session: Session, kind: int) -> Named:
 
 
 def score_pairs(
-    session: Session, pairs: Questions, probabilities: bool = False, times: str = DATES
+    session: Session, pairs: Questions, probabilities: bool = False, times: str = DATES, every_type: bool = False
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Compute for each pair the decoder's score [m] of a link, the class of an edge with its outputs [m,
     C], or its number, as exact evaluation does for edges; in a run with times as its evaluation does. times: form of
-    the pairs' times, as for ``TimeUnit.shown``."""
+    the pairs' times, as for ``TimeUnit.shown``; every_type: of links, a score for each edge type [m, R]."""
     task, decoder, values = session.config.task, session.goal.head, session.schema.values
 
     def columns_of(
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor
     ) -> dict[str, np.ndarray]:
+        if every_type:
+            return links.score_edge_types(decoder, source, destination, session.goal.num_edge_types)
         if task.kind == LINK:
             return links.score_column(decoder(source, destination, relation).cpu().numpy(), probabilities)
         output = label_edges(decoder, (source, destination), [numbers]).cpu().numpy()

@@ -22,7 +22,7 @@ from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.model import MODELS
 from hpcgnn.snapshots.model.frame import SequenceModel
-from hpcgnn.snapshots.predict import check, forecast, forecast_nodes, links_of, read_pairs, score_pairs
+from hpcgnn.snapshots.predict import answer, check, forecast, forecast_nodes, links_of, read_pairs, score_pairs
 from hpcgnn.snapshots.session import follow
 
 KINDS = {"carried": {}, "windows": {"sampling__window_size": 3}, "state of all": {"model__kind": "evolvegcn_o"}}
@@ -258,6 +258,31 @@ def test_models_without_an_output_layer_are_refused(comm, mpi_tmp_path):
     with pytest.raises(DistributedError, match=r"--embeddings: model.class_path .*Nameless has no module output, its"):
         forecast_nodes(session, 1, embeddings=True)
     session.close()
+
+
+def test_best_edge_types_are_those_of_all_scores(comm, mpi_tmp_path):
+    """Each pair as a link of each type, by scores that are asked for one by one."""
+    graph = random_graph(5, 18, 9, 30)
+    graph.edges["rel"] = np.random.default_rng(1).integers(0, 3, len(graph.src))
+    graph.edge_attributes["rel"] = {"names": json.dumps(["red", "green", "blue"])}
+    config = make_config(task__kind="link", inputs__degrees="log", task__decoder="distmult")
+    parts, given, out = write_parts(comm, mpi_tmp_path, graph, 4), mpi_tmp_path / "p.csv", mpi_tmp_path / "best.npz"
+    src, dst = [1, 5, 17, 4], [2, 5, 0, 3]
+    on_rank_0(comm, lambda: given.write_text("src,dst\n1,2\n5,5\n17,0\n4,3\n") and None)
+    session = open_session(comm, parts, config)
+    answer(session, asked_for(pairs=str(given), top_k=2, out=str(out)))
+    session.close()
+    session = open_session(comm, parts, config)
+    every = {"src": np.repeat(src, 3), "dst": np.repeat(dst, 3), "rel": [*range(3)] * 4}
+    scores = score_pairs(session, asked(partial(read_pairs, session), **every)).slab("score", 0, session.world)
+    session.close()
+    if comm.rank:
+        return
+    found, scores = np.load(out), scores.reshape(4, 3)
+    order = np.argsort(-scores, axis=1)[:, :2]
+    assert found["rel"].tolist() == [["red", "green", "blue"][kind] for kind in order.ravel()]
+    assert [found["src"].tolist(), found["dst"].tolist()] == [np.repeat(src, 2).tolist(), np.repeat(dst, 2).tolist()]
+    np.testing.assert_allclose(found["score"], np.take_along_axis(scores, order, 1).ravel(), rtol=1e-9)
 
 
 LINKS = {

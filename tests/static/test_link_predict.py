@@ -24,7 +24,7 @@ from hpcgnn.kinds import KINDS
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.inference import infer
-from hpcgnn.static.predict import check, embed_ends, links_of, read_pairs, score_pairs
+from hpcgnn.static.predict import answer, check, embed_ends, links_of, read_pairs, score_pairs
 from hpcgnn.static.step import DESTINATION, SOURCE
 
 CASES = {
@@ -162,6 +162,57 @@ def test_words_of_the_graph_are_asked_for_and_answered(comm, mpi_tmp_path):
         assert tables[1]["rel"].tolist() == [1, 3]
         assert tables[1]["src"].tolist() == ["007", "12.0"]
         assert np.array_equal(tables[0]["score"], tables[1]["score"])
+
+
+@pytest.mark.parametrize("words", [[], ["knows", "likes", "hates", "owes"]])
+@pytest.mark.parametrize("case", ["typed", "both directions count", "no layers"])
+def test_the_best_edge_types_are_those_of_all_scores(comm, mpi_tmp_path, case, words):
+    """Each pair as an edge of each type, by scores that are asked for one by one; of equal ones the lower number."""
+    make, changes = CASES[case]
+
+    def write(path):
+        make(path)
+        with h5py.File(path, "r+") as file:
+            if words:
+                file["edges/entity.fact.entity/rel"].attrs["names"] = json.dumps(words)
+
+    parts, given, out = make_static_parts(comm, write, mpi_tmp_path), mpi_tmp_path / "p.csv", mpi_tmp_path / "out.csv"
+    on_rank_0(comm, lambda: given.write_text("src,dst\n7,12\n3,3\n0,49\n7,12\n12,7\n") and None)
+    session = open_graph_session(comm, parts, link_config(**changes))
+    with torch.no_grad():
+        for weight in session.goal.head.parameters():
+            weight[2] = weight[1]  # the same type twice
+    answer(session, asked_for(pairs=str(given), top_k=3, out=str(out), probabilities=True))
+    src, dst = [7, 3, 0, 7, 12], [12, 3, 49, 12, 7]
+    every = {"src": np.repeat(src, 4), "dst": np.repeat(dst, 4), "rel": [*range(4)] * 5}
+    scores = score_pairs(session, asked(partial(read_pairs, session), **every)).slab("score", 0, session.world)
+    if comm.rank:
+        return
+    with open(out, newline="") as file:
+        heading, *rows = csv.reader(file)
+    assert heading == ["src", "dst", "place", "rel", "probability"]
+    expected, names = [], words or [*"0123"]
+    for source, destination, of_types in zip(src, dst, scores.reshape(5, 4), strict=True):
+        order = sorted(range(4), key=lambda kind, of_types=of_types: (-of_types[kind], kind))[:3]
+        expected += [(str(source), str(destination), str(place), names[kind], 1 / (1 + np.exp(-of_types[kind])))
+                     for place, kind in enumerate(order, 1)]  # fmt: skip
+    assert [tuple(row[:4]) for row in rows] == [row[:4] for row in expected]
+    np.testing.assert_allclose([float(row[4]) for row in rows], [row[4] for row in expected], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"new_only": True}, "are for the best nodes, and --pairs with --top_k finds the best edge types"),
+     ({"sources": "q.csv"}, "are for the best nodes, and --pairs with --top_k finds the best edge types"),
+     ({"embeddings": True}, "give one of --pairs")],
+)  # fmt: skip
+def test_what_does_not_go_with_the_best_edge_types_is_refused(changes, message):
+    config = link_config(task__decoder="distmult")
+    assert check(asked_for(pairs="p.csv", top_k=2), config)
+    with pytest.raises(ValueError, match=message):
+        check(asked_for(pairs="p.csv", top_k=2, **changes), config)
+    with pytest.raises(ValueError, match="give one of --pairs"):  # no edge types
+        check(asked_for(pairs="p.csv", top_k=2), link_config())
 
 
 def test_unknown_nodes_are_refused(comm, mpi_tmp_path):
