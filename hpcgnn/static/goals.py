@@ -450,6 +450,7 @@ class LinkGoal(StaticGoal):
         self.candidates = self._make_candidates(partition, channel)
         self._pairs: dict[str, NegativePairs] = {}
         self._read_given(partition, channel)
+        self._training_edges = self.pools[SPLITS[0]]  # queries may take their place as seeds
         self._queries: QueryOptions | None = None
         if config.task.over_all:
             self._make_queries(partition, channel)
@@ -613,7 +614,7 @@ class LinkGoal(StaticGoal):
     def make_baselines(self, config: LinkBaselineConfig, graph: StaticGraph) -> dict[int, LinkBaseline]:
         """Collective. Make the configured baseline for each end that is predicted. Raises DistributedError without
         training edges."""
-        seeds, dtype = self.pools[SPLITS[0]], self._config.train.dtype
+        seeds, dtype = self._training_edges, self._config.train.dtype
         if seeds.total == 0:
             raise DistributedError("baseline.kind: there are no training edges to score by", user_error=True)
         ends, make = (seeds.columns["src"], seeds.columns["dst"]), LINK_BASELINES[config.kind].make

@@ -126,6 +126,19 @@ def test_baselines_give_one_answer(comm, mpi_tmp_path, kind, ranking):
     assert found == pytest.approx(alone, rel=1e-9)
 
 
+@pytest.mark.parametrize("loss", ["one_vs_all", "k_vs_all"])
+@pytest.mark.parametrize("ranking", RANKINGS)
+def test_the_loss_over_all_nodes_changes_no_rule(comm, mpi_tmp_path, ranking, loss):
+    """The seeds of training are queries then; rules score by the edges as before."""
+    parts = make_static_parts(comm, market(*MANY_USERS), mpi_tmp_path)
+    options = BARE | {"eval__ranking": ranking, "baseline__kind": "item_cf"}
+    over_all = link_config(**options, task__loss=loss, task__negatives=0)
+    expected, found = (
+        metrics_of(open_graph_session(comm, parts, config), config) for config in (link_config(**options), over_all)
+    )
+    assert found == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_of_a_baseline_writes_what_counting_gives(comm, mpi_tmp_path, kind):
     """Recall and gain at 20 of users among all items that they have not in training, user by user."""
