@@ -3,7 +3,7 @@
     hpcgnn append parts/ new.csv
 
 The new files are read by the spec that the set was converted with. A new node goes to the part of the first node that
-it meets; two new nodes that meet go to the part with the fewest nodes. A kill leaves the old set or the new one.
+it meets, unless that part has too much by then. A kill leaves the old set or the new one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ import numpy as np
 from data_tools.cli import ToolParser, run_alone, with_exit_code
 from data_tools.convert import convert, describe_counts
 from data_tools.graph.book import REMEDY, SetBook, open_book
+from data_tools.graph.leftovers import LOCK, SCRATCH, leftovers
 from data_tools.graph.source import EdgeType, NodeType, open_source
+from data_tools.new_nodes import IMBALANCE, place_nodes
 from data_tools.partition.command import partition
 from data_tools.partition.quality import summary
+from data_tools.source.event_rows import write_event_rows
 from data_tools.source.rewrite import create_table
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import build_spec
@@ -36,7 +39,6 @@ from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
 
 ANEW = "convert and partition all files anew"
-SCRATCH = ".append-"  # how the names of folders within a set begin in which it is written anew
 
 
 class NodeMatch:
@@ -64,22 +66,33 @@ class NodeMatch:
 
 
 def append(
-    folder: str | os.PathLike, assigned: dict[str, str], graph: str | os.PathLike | None = None
+    folder: str | os.PathLike, assigned: dict[str, str], graph: str | os.PathLike | None = None,
+    imbalance: float = IMBALANCE,
 ) -> tuple[str, dict]:  # fmt: skip
     """Append the events of new files to a set. assigned: paths by the names that files have in the set's spec, "": of
-    its only file; graph: where the graph file of all events is kept, None: nowhere. Returns a line that describes the
-    new events, and the quality of the new set.
+    its only file; graph: where the graph file of all events is kept, None: nowhere; imbalance: as `place_nodes` takes
+    it. Returns a line that describes the new events, and the quality of the new set.
 
     Raises FileFormatError or ValueError, and changes nothing then, for a set that is no temporal one or has no spec,
-    for events before the set's last one, and for columns that differ from the set's.
+    for events before the set's last one, for columns that differ from the set's, and while another append runs.
     """
     folder = pathlib.Path(folder)
-    book = open_book(folder)
+    if not imbalance >= 1:
+        raise ValueError(f"--imbalance {imbalance}: must be at least 1, the load of a mean part")
+    if not files.book_path(folder).is_file():
+        files.refuse_folder(folder)
+    busy = f"{folder}: another append to this set is running; wait for its end, and start again"
+    with durable.locked(folder / LOCK, busy):
+        return append_alone(open_book(folder), assigned, graph, imbalance)
+
+
+def append_alone(
+    book: SetBook, assigned: dict[str, str], graph: str | os.PathLike | None, imbalance: float
+) -> tuple[str, dict]:  # fmt: skip
+    """Append as `append` does, which holds the lock of the set's folder."""
+    folder = book.path.parent
     if book.kind != "temporal":
         raise FileFormatError(f"{folder}: append takes a temporal partition set, this one is {book.kind}: {ANEW}")
-    if len(book.relations) > 1:
-        listed = ", ".join(relation.name for relation in book.relations)
-        raise FileFormatError(f"{folder}: append takes a set of one relation, this one has {listed}: {ANEW}")
     with files.reading(book.path, files.BOOK, REMEDY) as file:
         attributes = {name: str(file.attrs.get(name, "")) for name in ("spec", "sources", "source_name")}
     remove_leftovers(book)
@@ -90,7 +103,8 @@ def append(
             counts = convert(spec, scratch / "new.h5")
             grown = scratch / pathlib.Path(attributes["source_name"] or "graph.h5").name
             with open_source(scratch / "new.h5").file as added:
-                part, num_new = grow(book, added, grown, attributes)
+                matches = grow(book, added, grown, attributes)
+                part = place_nodes(*problem_of(book, added, matches), imbalance)
             np.save(scratch / "parts.npy", part)
             balance, seed = tuple(book.options["balance"]), int(book.options["seed"])
             assignment = scratch / "parts.npy"
@@ -106,19 +120,19 @@ def append(
             replace_set(book, scratch / "set")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    num_new = {name: len(match.new) for name, match in matches.items()}
     events, nodes = describe_counts(counts.edges, "relations"), describe_counts(num_new, "types")
     notes = "".join(f"; {note}" for note in counts.notes)
     return f"{folder}: appended events: {events}; new nodes: {nodes}{notes}", quality
 
 
 def remove_leftovers(book: SetBook) -> None:
-    """Remove what killed commands left in the folder: scratch folders, and parts of a set that is not there."""
-    folder, parts = book.path.parent, {book.part_path(part) for part in range(book.num_parts)}
-    for leftover in folder.glob(f"{SCRATCH}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for path in folder.glob("part-*.h5"):
-        if path not in parts:
-            path.unlink()
+    """Remove what an append that was stopped has left in the folder; its lock is this process's by now."""
+    for path in leftovers(book):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            path.unlink(missing_ok=True)
 
 
 def spec_of(folder: pathlib.Path, text: str, assigned: dict[str, str]) -> SourceSpec:
@@ -152,11 +166,11 @@ def without_nan_words(value: Any) -> Any:
 
 def grow(
     book: SetBook, added: h5py.File, path: pathlib.Path, attributes: dict[str, str]
-) -> tuple[np.ndarray, dict[str, int]]:  # fmt: skip
-    """Write the graph file of a set and of a new graph file; returns the part [N] int32 of every node, and the number
-    of new nodes by type. attributes: spec and sources of the set. Raises FileFormatError where the two do not fit."""
+) -> dict[str, NodeMatch]:  # fmt: skip
+    """Write the graph file of a set and of a new graph file; returns how the nodes of every type match. attributes:
+    spec and sources of the set. Raises FileFormatError where the two do not fit."""
     sources = json.dumps(decode_json(attributes["sources"] or "[]") + decode_json(added.attrs["sources"]))
-    (relation,) = book.relations
+    check_times(book, added)
     with files.writing(path, files.GRAPH, kind=book.kind, sources=sources, spec=attributes["spec"]) as out:
         matches = {}
         for number, node_type in enumerate(book.types):
@@ -164,9 +178,13 @@ def grow(
             group = create_table(out, "nodes", node_type.name, match.num_nodes, number)
             columns = [name for name in node_type.columns if name != "row"]
             write_nodes(book, node_type, group, added["nodes"][node_type.name], columns, match)
-        group = create_table(out, "edges", relation.name, relation.num_edges + num_rows(added, relation), 0)
-        write_events(book, relation, group, added["edges"][relation.name], matches)
-    return place(book, added["edges"][relation.name], matches), {name: len(m.new) for name, m in matches.items()}
+        for number, relation in enumerate(book.relations):
+            count = relation.num_edges + num_rows(added, relation)
+            group = create_table(out, "edges", relation.name, count, number)
+            write_events(book, relation, group, added["edges"][relation.name], matches)
+        if len(book.relations) > 1:
+            write_event_rows(out)
+    return matches
 
 
 def num_rows(added: h5py.File, relation: EdgeType) -> int:
@@ -194,10 +212,11 @@ def write_nodes(
 def write_events(
     book: SetBook, relation: EdgeType, group: h5py.Group, added: h5py.Group, matches: dict[str, NodeMatch]
 ) -> None:  # fmt: skip
-    """Write the events of the set by row id, then the new ones, slab by slab."""
-    columns, old_count = [name for name in relation.columns if name != "row"], relation.num_edges
-    check_columns(book, group.name, {*columns, "src", "dst"}, set(added))
-    check_times(book, relation, added)
+    """Write the events of the set by row id, then the new ones, slab by slab; without their order among all relations,
+    which is another one now."""
+    made = {"row"} | ({files.EVENT} if len(book.relations) > 1 else set())
+    columns, old_count = [name for name in relation.columns if name not in made], relation.num_edges
+    check_columns(book, group.name, {*columns, "src", "dst"}, set(added) - made)
     for key in ("time_scale", "dates", "zone"):
         if key in added.attrs:
             group.attrs[key] = added.attrs[key]
@@ -260,17 +279,24 @@ def check_layout(book: SetBook, where: str, ours: Any, theirs: Any) -> None:
         )
 
 
-def check_times(book: SetBook, relation: EdgeType, added: h5py.Group) -> None:
+def check_times(book: SetBook, added: h5py.File) -> None:
     """Raise FileFormatError for new times in another unit, and for times before the last one of the set."""
-    ours = relation.time_scale, relation.zone
-    theirs = added.attrs.get("time_scale"), added.attrs.get("zone")
-    if ours != theirs:
-        raise FileFormatError(f"{book.path.parent}: time scale and zone are {ours}, of the new file {theirs}: {ANEW}")
-    last = np.iinfo(np.int64).min
+    first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for relation in book.relations:
+        group, ours = added["edges"][relation.name], (relation.time_scale, relation.zone)
+        if not len(group["time"]):
+            continue
+        theirs = group.attrs.get("time_scale"), group.attrs.get("zone")
+        if ours != theirs:
+            raise FileFormatError(
+                f"{book.path.parent}: time scale and zone are {ours}, of the new file {theirs}: {ANEW}"
+            )  # fmt: skip
+        first = min(first, int(group["time"][0]))
     for part in range(book.num_parts):
         with files.reading(book.part_path(part), files.PART, REMEDY) as file:
-            last = max([last, *file["edges"][relation.name]["time"][-1:].tolist()])
-    if (first := int(added["time"][0])) < last:
+            for relation in book.relations:
+                last = max([last, *file["edges"][relation.name]["time"][-1:].tolist()])
+    if first < last:
         raise FileFormatError(
             f"{book.path.parent}: its last event is at time {last}, the first one of the new file at {first}: only "
             f"later events can be appended; {ANEW}"
@@ -296,39 +322,35 @@ def numbered(values: np.ndarray, words: np.ndarray | None) -> np.ndarray:
     return values if words is None else np.where(values >= 0, words[np.maximum(values, 0)], values)
 
 
-def place(book: SetBook, added: h5py.Group, matches: dict[str, NodeMatch]) -> np.ndarray:
-    """Choose the part [N] int32 of every node of the grown graph, the types one after the other: the set's nodes stay,
-    new nodes follow in the order of the new events."""
-    (relation,) = book.relations
-    parts = {}
-    for node_type in book.types:
-        match = matches[node_type.name]
-        parts[node_type.name] = np.full(match.num_nodes, -1, np.int32)
+def problem_of(
+    book: SetBook, added: h5py.File, matches: dict[str, NodeMatch]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Make what `place_nodes` takes: parts, ends of the new events in order, and entries of the set's histories."""
+    starts = np.cumsum([0, *(matches[node_type.name].num_nodes for node_type in book.types)])
+    part = np.full(starts[-1], -1, np.int32)
+    for node_type, start in zip(book.types, starts[:-1], strict=True):
         of_id = np.repeat(np.arange(book.num_parts), np.diff(node_type.offsets))
-        parts[node_type.name][match.row_of] = of_id
-    sizes = np.sum([np.diff(node_type.offsets) for node_type in book.types], axis=0)
-    names = relation.src_type.name, relation.dst_type.name
-    ends = [matches[name].rows[added[end][:]] for name, end in zip(names, ("src", "dst"), strict=True)]
-    first, second = (parts[name] for name in names)
-    is_new = (first[ends[0]] < 0) | (second[ends[1]] < 0)
-    for src, dst in zip(*(rows[is_new].tolist() for rows in ends), strict=True):
-        chosen = max(first[src], second[dst])
-        chosen = int(sizes.argmin()) if chosen < 0 else chosen
-        for part, row in ((first, src), (second, dst)):
-            if part[row] < 0:
-                part[row] = chosen
-                sizes[chosen] += 1
-    for part in parts.values():  # nodes of a new table without an event
-        for row in np.flatnonzero(part < 0):
-            part[row] = sizes.argmin()
-            sizes[part[row]] += 1
-    return np.concatenate(list(parts.values()))
+        part[start + matches[node_type.name].row_of] = of_id
+    ends, order = [], []
+    for relation in book.relations:
+        group = added["edges"][relation.name]
+        types = (relation.src_type, group["src"]), (relation.dst_type, group["dst"])
+        ends.append(np.stack([starts[kind.index] + matches[kind.name].rows[rows[:]] for kind, rows in types]))
+        order.append(group[files.EVENT][:] if files.EVENT in group else np.arange(len(group["src"])))
+    src, dst = np.concatenate(ends, axis=1)[:, np.argsort(np.concatenate(order), kind="stable")]
+    entries = np.zeros(book.num_parts, np.int64)
+    for number in range(book.num_parts):
+        with files.reading(book.part_path(number), files.PART, REMEDY) as file:
+            entries[number] = sum(len(file["history"][relation.name]["event"]) for relation in book.relations)
+    return part, src, dst, entries
 
 
 def replace_set(book: SetBook, made: pathlib.Path) -> None:
     """Put a finished set in the place of an old one: the parts under new names, then the book, which names them, then
     the old parts leave. The book's rename decides which set is there."""
     folder, edition = book.path.parent, book.edition + 1
+    if open_book(folder).set_id != book.set_id:  # where the file system has no locks, or by another command
+        raise FileFormatError(f"{folder}: another set has taken its place meanwhile: append again")
     for part in range(book.num_parts):
         durable.commit(files.part_path(made, part), files.part_path(folder, part, edition))
     with h5py.File(files.book_path(made), "r+") as file:
@@ -349,6 +371,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="path of a new file by its name in the spec of the set; may be repeated",
     )  # fmt: skip
     parser.add_argument(
+        "--imbalance", type=float, default=IMBALANCE, metavar="LOAD",
+        help="a new node joins the part of the first node that it meets, unless nodes or history entries of the part "
+        f"exceed this number of means (default: {IMBALANCE})",
+    )  # fmt: skip
+    parser.add_argument(
         "--graph", metavar="FILE", help="keep the graph file of all events here (default: none is kept)"
     )
     return parser
@@ -361,7 +388,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     assigned = dict(text.split("=", 1) for text in arguments.assignments if "=" in text)
     if len(assigned) < len(arguments.assignments) or bool(assigned) == bool(arguments.file):
         raise ValueError("give the file with the new events, or the new files by --set NAME=PATH")
-    line, quality = append(arguments.folder, assigned or {"": arguments.file}, arguments.graph)
+    line, quality = append(arguments.folder, assigned or {"": arguments.file}, arguments.graph, arguments.imbalance)
     print(summary(quality))
     print(line)
     return 0

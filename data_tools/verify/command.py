@@ -18,6 +18,7 @@ import numpy as np
 from data_tools.cli import ToolParser
 from data_tools.graph.book import SetBook, read_book
 from data_tools.graph.findings import Findings, each
+from data_tools.graph.leftovers import describe_leftovers
 from data_tools.graph.source import time_scale
 from data_tools.reports import Report
 from data_tools.team import Team
@@ -235,4 +236,6 @@ def main(argv: list[str] | None = None, team: Team | None = None) -> int:
     what = "events" if book.kind == "temporal" else "edges"
     compared = f", equal to {args.against}" if args.against else ""
     print(f"{args.folder}: fine; {book.num_parts} parts, {num_nodes} nodes, {num_edges} {what}{compared}")
+    if note := describe_leftovers(book):
+        print(note)
     return 0

@@ -6,6 +6,7 @@ import pathlib
 
 from data_tools.graph.book import SetBook
 from data_tools.graph.findings import Findings, each
+from data_tools.graph.leftovers import leftovers
 from data_tools.team import Team
 from hpcgnn.graph import files
 
@@ -32,9 +33,10 @@ def check_file(book: SetBook, part: int, findings: Findings) -> None:
 
 
 def check_strangers(book: SetBook, findings: Findings) -> None:
-    """Note part files that do not belong to the set."""
+    """Note part files that do not belong to the set, except for those that a stopped append has left."""
+    right = {book.part_path(part) for part in range(book.num_parts)} | set(leftovers(book))
     for path in sorted(book.path.parent.glob("part-*")):
-        if path not in {book.part_path(part) for part in range(book.num_parts)}:
+        if path not in right:
             findings.add(path, "", f"does not belong to this set of {book.num_parts} parts; remove it")
 
 

@@ -109,6 +109,30 @@ def remove_leftovers(path: pathlib.Path) -> None:
             leftover.unlink()
 
 
+@contextlib.contextmanager
+def locked(path: pathlib.Path, busy: str) -> Iterator[None]:
+    """Hold a lock file within the block, and remove it at the end. A kill leaves it behind, but free. Raises ValueError
+    with the text ``busy`` where another process holds it. Where files cannot be locked, nobody is kept out."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ValueError(busy) from None
+        except OSError:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                break
+        os.close(descriptor)  # its holder removed the file after it was opened here: this lock keeps nobody out
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
 def commit(temporary: str | os.PathLike, path: str | os.PathLike) -> None:
     """fsync a finished temporary file and rename it to its final name, durably."""
     fsync(temporary)  # before the rename: a crash must not leave the final name with a part of the contents

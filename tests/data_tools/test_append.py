@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
+from places import HELPERS
 
 from data_tools import append as command
 from data_tools.convert import main as convert
 from data_tools.graph.book import open_book
+from data_tools.graph.leftovers import LOCK
+from data_tools.new_nodes import place_nodes
 from data_tools.partition.command import partition
+from data_tools.verify.command import main as verify_main
 from data_tools.verify.command import verify
 from hpcgnn.graph import files
 
@@ -114,27 +121,112 @@ def test_equal_to_a_set_of_all_events(made, parts, tmp_path):
     assert len(list(parts.iterdir())) == PARTS + 1
 
 
-def test_new_nodes_follow_their_first_partner(made, parts):
-    """By a loop over the new events."""
+@pytest.mark.parametrize("limit", ["1", "1.1", "100"])
+def test_new_nodes_follow_their_first_partner(made, parts, limit):
+    """Up to a load, by a loop over the new events that counts everything again for each of them."""
     before = parts_of_nodes(open_book(parts))
-    assert command.main([str(parts), str(made / "new.csv")]) == 0
+    assert command.main([str(parts), str(made / "new.csv"), "--imbalance", limit]) == 0
     after = parts_of_nodes(open_book(parts))
-    users, items = (dict(enumerate(part.tolist())) for part in before)
-    sizes = np.bincount(np.concatenate(before), minlength=PARTS)
+    part = {(kind, row): int(place) for kind in (0, 1) for row, place in enumerate(before[kind])}
     with h5py.File(made / "all.h5") as file:
         group = file["edges/user.rates.item"]
-        for src, dst in zip(group["src"][OLD:].tolist(), group["dst"][OLD:].tolist(), strict=True):
-            part = users.get(src, items.get(dst, int(sizes.argmin())))
-            for known, row in ((users, src), (items, dst)):
-                if row not in known:
-                    known[row] = part
-                    sizes[part] += 1
-    assert [users[row] for row in range(len(users))] == after[0].tolist()
-    assert [items[row] for row in range(len(items))] == after[1].tolist()
+        events = [
+            ((0, src), (1, dst)) for src, dst in zip(group["src"][:].tolist(), group["dst"][:].tolist(), strict=True)
+        ]
+    mean = [len(after[0]) + len(after[1]), 2 * ALL]
+
+    def shares(place, assigned):
+        nodes = sum(part == place for part in assigned.values())
+        return [PARTS * count / total for count, total in zip((nodes, entries(place, assigned)), mean, strict=True)]
+
+    def entries(place, assigned):
+        return sum(assigned.get(end) == place for event in events for end in event)
+
+    for event in events[OLD:]:
+        new = [end for end in event if end not in part]
+        places = [part[end] for end in event if end in part]
+        if places and max(shares(places[0], part | dict.fromkeys(new, places[0]))) > float(limit):
+            places = []
+        if new:
+            least = min(range(PARTS), key=lambda place: max(shares(place, part)))
+            part |= dict.fromkeys(new, places[0] if places else least)
+    for kind in (0, 1):
+        assert [part[kind, row] for row in range(len(after[kind]))] == after[kind].tolist()
+
+
+def test_new_nodes_do_not_pile_up():
+    """A thousand new nodes meet one node; without a limit all of them would follow it."""
+    part, new = np.r_[np.arange(40) % PARTS, np.full(1000, -1)], 40 + np.arange(1000)
+    placed = place_nodes(part, new, np.zeros(1000, np.int64), np.full(PARTS, 20))
+    assert np.array_equal(placed[:40], part[:40])
+    assert np.bincount(placed).tolist() == [10, 344, 343, 343]  # part 0 has half of all history entries as it is
+    several = place_nodes(part, new, np.arange(1000) % 8, np.full(PARTS, 20))
+    sizes, entries = np.bincount(several), np.bincount(several[40:]) + np.full(PARTS, 270)
+    assert max(sizes.max() / sizes.mean(), entries.max() / entries.mean()) <= 1.1
+    unlimited = place_nodes(part, new, np.zeros(1000, np.int64), np.full(PARTS, 20), 1e9)
+    assert (unlimited[40:] == 0).all()
+
+
+def test_in_several_steps(made, parts, tmp_path):
+    """Equal to one step where new nodes find the same parts; each step has an edition."""
+    whole = shutil.copytree(parts, tmp_path / "whole")
+    for number, (first, last) in enumerate([(OLD, 330), (330, 331), (331, ALL)]):
+        new = write_rows(tmp_path / f"{number}.csv", first, last)
+        assert command.main([str(parts), str(new), "--imbalance", "100"]) == 0
+        assert open_book(parts).edition == number + 1
+        assert verify(parts) == []
+    assert command.main([str(whole), str(made / "new.csv"), "--imbalance", "100"]) == 0
+    one, other = open_book(parts), open_book(whole)
+    assert (one.num_nodes, one.num_edges) == (other.num_nodes, other.num_edges)
+    # Row ids differ where a step lists its new nodes in another order; names do not.
+    for node_type in one.types:
+        assert sorted(one.node_column(node_type, "id")) == sorted(other.node_column(node_type, "id"))
+
+
+def test_one_append_at_a_time(made, parts, tmp_path, capsys, monkeypatch):
+    """A second one is refused while the first runs, and changes nothing; a lock that a kill left keeps nobody out."""
+    (parts / LOCK).touch()
+    made_set, answers = command.replace_set, []
+
+    def replace(*arguments):
+        before = sorted(path.name for path in parts.iterdir())
+        answers.append(command.main([str(parts), str(made / "new.csv")]))
+        assert sorted(path.name for path in parts.iterdir()) == before
+        made_set(*arguments)
+
+    monkeypatch.setattr(command, "replace_set", replace)
+    assert command.main([str(parts), str(made / "new.csv")]) == 0
+    assert answers == [2]
+    assert "another append to this set is running; wait for its end" in capsys.readouterr().err
+    assert open_book(parts).num_edges == ALL
+    assert not (parts / LOCK).exists()
+
+
+def test_a_set_that_changed_meanwhile_is_left_alone(made, parts, tmp_path, monkeypatch):
+    """As on a file system without locks, or by partition --overwrite."""
+    made_set = command.replace_set
+
+    def replace(book, scratch):
+        shutil.copy(tmp_path / "other" / "book.h5", parts / "book.h5")
+        made_set(book, scratch)
+
+    partition(made / "old.h5", tmp_path / "other", PARTS, "random")
+    monkeypatch.setattr(command, "replace_set", replace)
+    with pytest.raises(files.FileFormatError, match="another set has taken its place meanwhile: append again"):
+        command.append(parts, {"": str(made / "new.csv")})
+    assert open_book(parts).set_id == open_book(tmp_path / "other").set_id
+
+
+def test_killed_at_random_moments(made, parts, tmp_path):
+    """By the system; what is left is the old set or the new one, and the next append ends in the new one."""
+    command_line = [sys.executable, str(HELPERS / "killed_append.py"), str(parts), str(made / "new.csv"), str(tmp_path)]
+    ended = subprocess.run([*command_line, "12"], capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert set(json.loads(ended.stdout.splitlines()[-1])) >= {"old"}
 
 
 @pytest.mark.parametrize("stop", [0, PARTS, PARTS + 1, 2 * PARTS])
-def test_a_kill_leaves_the_old_set_or_the_new_one(made, parts, monkeypatch, stop):
+def test_a_kill_leaves_the_old_set_or_the_new_one(made, parts, tmp_path, monkeypatch, capsys, stop):
     """At every rename and removal; the next call finds a whole set, and cleans up."""
 
     class Killed(BaseException):
@@ -167,14 +259,28 @@ def test_a_kill_leaves_the_old_set_or_the_new_one(made, parts, monkeypatch, stop
     monkeypatch.undo()
     book = open_book(parts)
     assert book.num_edges == (OLD if stop <= PARTS else ALL)
-    assert [line for line in verify(parts) if "does not belong to this set" not in line] == []
-    command.remove_leftovers(book)
+    capsys.readouterr()
+    assert verify_main([str(parts)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{book.num_edges} events" in printed
+    assert "of an append that was stopped, or still runs; the set is whole without them, and the next hpcgnn" in printed
+    later = write_rows(tmp_path / "later.csv", 417, ALL)
+    assert command.main([str(parts), str(made / "new.csv" if stop <= PARTS else later)]) == 0
     assert verify(parts) == []
     assert len(list(parts.iterdir())) == PARTS + 1
+    assert verify_main([str(parts)]) == 0
+    assert "stopped" not in capsys.readouterr().out
+
+
+def test_other_strangers_are_problems(parts):
+    """A part beyond the last one is of no edition of this set."""
+    shutil.copy(parts / "part-0.h5", parts / f"part-{PARTS}.h5")
+    assert any("does not belong to this set of 4 parts; remove it" in line for line in verify(parts))
 
 
 REFUSED = {
     "earlier": ("v1,3,0,a,0.5\n", "last event is at time 990, the first one of the new file at 0"),
+    "low": ("v1,3,2000,b,0.5\n", "--imbalance 0.9: must be at least 1"),
     "word": ("v1,3,2000,d,0.5\n", "the class 'd' is not among the set's, a, b, c"),
 }
 
@@ -185,7 +291,8 @@ def test_what_does_not_fit_is_refused(parts, tmp_path, name, capsys):
     row, message = REFUSED[name]
     (tmp_path / "bad.csv").write_text("user,item,time,word,x\n" + row)
     before = {path.name: path.read_bytes() for path in parts.iterdir()}
-    assert command.main([str(parts), str(tmp_path / "bad.csv")]) == 2
+    options = ["--imbalance", "0.9"] if name == "low" else []
+    assert command.main([str(parts), str(tmp_path / "bad.csv"), *options]) == 2
     assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == before
 
