@@ -11,6 +11,7 @@ import pytest
 from data_tools import append
 from data_tools.convert import main as convert
 from data_tools.export.command import export
+from data_tools.graph.book import open_book
 from data_tools.graph.checks import validate
 from data_tools.graph.source import open_source
 from data_tools.partition.command import partition
@@ -131,8 +132,40 @@ def test_a_column_of_that_name(tables, tmp_path, capsys):
     assert "/edges/user.c.user: the column event is for the order of all events: rename it" in capsys.readouterr().err
 
 
-def test_append_takes_one_relation(tables, tmp_path):
-    convert(write_source(tmp_path, tables))
-    partition(tmp_path / "graph.h5", tmp_path / "parts", 2, "random")
-    with pytest.raises(files.FileFormatError, match=r"append takes a set of one relation, this one has user.a"):
-        append.append(tmp_path / "parts", {})
+@pytest.mark.parametrize("method", ["random", "metis"])
+def test_append_numbers_events_among_all_relations(tables, tmp_path, method):
+    """Every column of every part is what it is in a set of all events with the same parts. The first new events happen
+    at the last time of the set; one relation has no new event, and nodes are new in two of them."""
+    last = 14  # time of the set
+    tables[1][:, 2] = 5
+    tables[0][:40, 2], tables[0][40:, 2] = np.minimum(tables[0][:40, 2], last), np.maximum(tables[0][40:, 2], last)
+    tables[0][38:42, 2] = last
+    is_old = [np.arange(COUNTS[0]) < 40, *(table[:, 2] <= last for table in tables[1:])]
+    for number in (0, 2):
+        late = np.flatnonzero(~is_old[number])[::3]
+        tables[number][late, 0] = 20 + np.arange(len(late)) % 4
+    folders = {name: tmp_path / name for name in ("old", "new", "all")}
+    chosen = {"old": is_old, "new": [~mask for mask in is_old], "all": [slice(None)] * 3}
+    for name, folder in folders.items():
+        folder.mkdir()
+        options = write_source(folder, [table[rows] for table, rows in zip(tables, chosen[name], strict=True)])
+        assert name == "new" or convert(options) == 0
+    partition(folders["old"] / "graph.h5", tmp_path / "parts", 3, method)
+    append.append(tmp_path / "parts", {name: str(folders["new"] / f"{name}.csv") for name in NAMES})
+    book = open_book(tmp_path / "parts")
+    part = [np.empty(node_type.num_nodes, np.int64) for node_type in book.types]
+    for node_type, of_type in zip(book.types, part, strict=True):
+        of_type[book.node_column(node_type, "row")] = np.repeat(np.arange(3), np.diff(node_type.offsets))
+    np.save(tmp_path / "same.npy", np.concatenate(part))
+    partition(folders["all"] / "graph.h5", tmp_path / "whole", 3, assignment=tmp_path / "same.npy")
+    assert verify(tmp_path / "parts") == []
+    for number in range(3):
+        with (
+            h5py.File(book.part_path(number)) as ours,
+            h5py.File(files.part_path(tmp_path / "whole", number)) as theirs,
+        ):
+            columns = []
+            theirs.visititems(lambda name, item, into=columns: into.append(name) if hasattr(item, "dtype") else None)
+            assert len(columns) > 20
+            for name in columns:
+                assert np.array_equal(ours[name][:], theirs[name][:]), name

@@ -60,6 +60,9 @@ PROGRAMS = {
     "a sweep, a report, a stop, more ranks, a warm start": (
         "further/compare_runs.sh", "test_stories.py::test_compare_runs",
     ),
+    "a graph that grows: append, score, train on": (
+        "further/append_events.sh", "test_stories.py::test_append_events",
+    ),
     "Python without mpirun": ("events_in_python.py", "test_docs.py::test_from_a_table_to_best_items"),
 }  # fmt: skip
 # Blocks of commands, by page and section.
@@ -228,6 +231,24 @@ def test_rdf_entities(tmp_path):
     right = sum(found[person] == true[person] for person in true)
     assert f"correct: {right} of 40 persons" in printed
     assert hpcgnn.load_run(tmp_path / "run").evaluate()["test_accuracy"] == right / 40 > 0.6
+
+
+def test_append_events(tmp_path):
+    """Every step appends 300 events, which are the test of the models before and after; the newest one is the better
+    one. The set that grew has what a set of all events has."""
+    printed = run_script("further/append_events.sh", tmp_path, 2)
+    line = r"^step (\d): AP of the new events ([\d.]+), with an epoch more ([\d.]+)$"
+    scores = np.array(re.findall(line, printed, re.MULTILINE), float)
+    assert scores[:, 0].tolist() == [1, 2]
+    assert (scores[:, 2] > scores[:, 1]).all()
+    for step in (1, 2):
+        log = (tmp_path / f"run-{step}" / "log" / "rank-0.log").read_text()
+        assert f"{5400 + 300 * step} events in 8 parts" in log
+        assert re.search(r"test (\d+)", log)[1] == str(round((5400 + 300 * step) * 0.05))
+    run = hpcgnn.load_run(tmp_path / "run-1")
+    assert f"{run.evaluate(data=tmp_path / 'parts')['test_ap']:.4f}" == f"{scores[1, 1]:.4f}"
+    names = [file for file in (tmp_path / "parts").iterdir() if file.name != "book.h5"]
+    assert sorted(path.name for path in names) == [f"part-{number}.2.h5" for number in range(8)]
 
 
 def test_next_meetings(tmp_path):
