@@ -51,12 +51,9 @@ def sums_of(weight: torch.Tensor, lists: EdgeLists) -> torch.Tensor:
     return native.segment_sum(weight.unsqueeze(1), each_edge(lists)).squeeze(1)
 
 
-def edge_rows(block: Block, dtype: torch.dtype, self_loop: bool) -> torch.Tensor:
-    """Return the features of edges [E, F] in a dtype; with self_loop those of ``block.looped``, whose self-loops have
-    the mean of the features of the destination's other edges."""
-    rows = block.feature.to(dtype)
-    if not self_loop:
-        return rows
+def with_loop_rows(block: Block, rows: torch.Tensor) -> torch.Tensor:
+    """Give the self-loops of ``block.looped`` rows, too: the mean of the rows [E, W] of the destination's other edges.
+    Means of features, before a product with them, cost less than those of products, and have no gradient."""
     lists, looped = block.lists, block.looped
     loops = aggregate(rows, each_edge(lists), None, "mean")
     place = torch.arange(len(rows), device=rows.device) + lists.destination
@@ -239,7 +236,8 @@ class GatConv(nn.Module):
         """Score the edges, self-loops among them, by their features: [., H]."""
         if self.edge is None or block.feature is None:
             return None
-        return product(edge_rows(block, self.edge.dtype, self.self_loop), self.edge)
+        feature = block.feature.to(self.edge.dtype)
+        return product(with_loop_rows(block, feature) if self.self_loop else feature, self.edge)
 
 
 class Gatv2Conv(nn.Module):
@@ -268,7 +266,8 @@ class Gatv2Conv(nn.Module):
         targets = linear(block.own(rows), self.target.weight, self.target.bias)
         mixed = gathered(values, lists.source) + gathered(targets, lists.destination)
         if self.edge is not None and block.feature is not None:
-            mixed = mixed + product(edge_rows(block, self.edge.dtype, self.self_loop), self.edge)
+            feature = block.feature.to(self.edge.dtype)
+            mixed = mixed + product(with_loop_rows(block, feature) if self.self_loop else feature, self.edge)
         scores = functional.leaky_relu(mixed, 0.2).unflatten(1, self.attention.shape) * self.attention
         none = values.new_zeros((lists.num_sources, self.heads))
         # The scores are whole: with slope 1 there is no second leaky ReLU.
