@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from places import HELPERS
 
 from data_tools import append as command
 from data_tools.convert import main as convert
@@ -219,7 +219,7 @@ def test_a_set_that_changed_meanwhile_is_left_alone(made, parts, tmp_path, monke
 
 def test_killed_at_random_moments(made, parts, tmp_path):
     """By the system; what is left is the old set or the new one, and the next append ends in the new one."""
-    command_line = [sys.executable, str(HELPERS / "killed_append.py"), str(parts), str(made / "new.csv"), str(tmp_path)]
+    command_line = [sys.executable, str(Path(__file__).with_name("killed_append.py")), str(parts), str(made / "new.csv"), str(tmp_path)]
     ended = subprocess.run([*command_line, "12"], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert set(json.loads(ended.stdout.splitlines()[-1])) >= {"old"}
