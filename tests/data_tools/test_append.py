@@ -219,8 +219,9 @@ def test_a_set_that_changed_meanwhile_is_left_alone(made, parts, tmp_path, monke
 
 def test_killed_at_random_moments(made, parts, tmp_path):
     """By the system; what is left is the old set or the new one, and the next append ends in the new one."""
-    command_line = [sys.executable, str(Path(__file__).with_name("killed_append.py")), str(parts), str(made / "new.csv"), str(tmp_path)]
-    ended = subprocess.run([*command_line, "12"], capture_output=True, text=True, timeout=500)
+    program, sources = Path(__file__).with_name("killed_append.py"), (parts, made / "new.csv", tmp_path)
+    words = [sys.executable, *map(str, (program, *sources, 12))]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert set(json.loads(ended.stdout.splitlines()[-1])) >= {"old"}
 
