@@ -51,19 +51,19 @@ def fit(
     data: folder of a partition set; or a graph file, which is partitioned first, into the folder GRAPH-parts beside it,
     unless that folder has its partition set already; empty: the ``data.path`` of ``config``, or a built-in graph.
     recipe: name of a recipe. config: values of configuration keys, such as ``{"train.epochs": 10, "sampling.fanouts":
-    [10, 5]}``; a class is taken for its path. kind: of a built-in graph; the data decides where there is some. folder:
-    the run folder; empty: a new one below ``runs/``. quiet: print nothing; the log is in the run folder.
+    [10, 5]}``; a class is taken for its path. kind: of a built-in graph, as the key ``kind`` of ``config``; the data
+    decides where there is some. folder: the run folder; empty: a new one below ``runs/``. quiet: print nothing; the log
+    is in the run folder.
 
     Raises ValueError and DistributedError for wrong data or values, and KeyboardInterrupt after a request to stop, such
     as Ctrl-C: ``Run.resume`` then continues.
     """
     argv = ["--recipe", recipe] if recipe else []
-    _check_keys(config)
-    values = _flat(config or {})
-    path_of_config = values.pop("data.path", "")
-    if data and path_of_config:
-        raise ValueError(f"data is {os.fspath(data)}, and data.path of config {path_of_config}: leave out one of them")
-    data = data or path_of_config
+    sections = dict(config or {})
+    kind = _either("kind", kind, "kind", sections.pop("kind", ""))
+    _check_keys(sections)
+    values = _flat(sections)
+    data = _either("data", data, "data.path", values.pop("data.path", ""))
     if data:
         path, found = _on_ranks(lambda world: partition_set(Path(data), world))
         wanted = kind or (configuration.kind_of(argv) if recipe else found)
@@ -168,9 +168,16 @@ class Run:
         return _on_ranks(answer)
 
 
-def _check_keys(config: Values | None) -> None:
+def _either(name: str, value: Any, key: str, of_config: Any) -> Any:
+    """Return the value of an argument, or of its key in the configuration. Raises ValueError for two values."""
+    if value and of_config:
+        raise ValueError(f"{name} is {value}, and {key} of config {of_config}: leave out one of them")
+    return value or of_config
+
+
+def _check_keys(config: Values) -> None:
     """Raise ValueError for names that are options of the command line, but no keys of the configuration."""
-    for key, value in (config or {}).items():
+    for key, value in config.items():
         if "." not in key and not isinstance(value, Mapping):
             raise ValueError(f"config: {key!r} is no key of the configuration, such as 'train.epochs'")
 

@@ -234,9 +234,17 @@ def test_a_kind_that_the_data_has_not_is_refused(mpi_tmp_path, graph):
     for given, reason in (
         ({"recipe": "tgn"}, "recipe 'tgn' is for temporal graphs"),
         ({"kind": "snapshots"}, "kind 'sn"),
+        ({"config": {"kind": "snapshots"}}, "kind 'sn"),
+        ({"kind": "static", "config": {"kind": "snapshots"}}, "kind is static, and kind of config snapshots: leave"),
     ):
         with pytest.raises(ValueError, match=reason):
             hpcgnn.fit(graph, **given)
+
+
+def test_a_run_file_is_a_configuration(mpi_tmp_path):
+    """With its kind, which chooses the built-in graph."""
+    config = {"kind": "static", **SMALL, "train": {"epochs": 1}, "data": {"synthetic_nodes": 100}}
+    assert hpcgnn.fit(config=config, folder=mpi_tmp_path / "run", quiet=True).config.KIND == "static"
 
 
 @pytest.mark.serial
