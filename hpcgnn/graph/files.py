@@ -171,6 +171,11 @@ def open_checked(path: str | os.PathLike, expected: str) -> h5py.File:
 
 def refuse_folder(folder: pathlib.Path) -> None:
     """Raise FileFormatError for a path that has no book, with the reason and the command that makes a partition set."""
+    if folder.is_file() and not h5py.is_hdf5(folder):
+        raise FileFormatError(
+            f"{folder}: a file, not a partition set; hpcgnn convert makes a graph file of tables, and {PARTITION} a "
+            "partition set of that"
+        )
     if folder.is_file():
         parts = folder.with_name(f"{folder.stem}-parts")
         raise FileFormatError(

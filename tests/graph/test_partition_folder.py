@@ -26,6 +26,14 @@ def test_a_graph_file_is_no_partition_set(tmp_path):
     assert f"{COMMAND} {graph} {tmp_path / 'g-parts'}" in refusal(graph)
 
 
+def test_a_table_is_converted_first(tmp_path):
+    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,3\n")
+    assert refusal(tmp_path / "events.csv") == (
+        f"{tmp_path / 'events.csv'}: a file, not a partition set; hpcgnn convert makes a graph file of tables, and "
+        "hpcgnn partition a partition set of that"
+    )
+
+
 def test_a_folder_without_a_set(tmp_path):
     folder = tmp_path / "p"
     assert f"{folder}: no such folder; make a partition set there: {COMMAND} GRAPH.h5 {folder}" in refusal(folder)

@@ -53,7 +53,8 @@ def position(file: str, item: int | str, names: list[str], width: int) -> int:
 def hint(names: list[str]) -> str:
     """Render a remedy for a column that is not found."""
     if len(names) == 1 and (marks := [mark for mark in ";\t|, " if mark in names[0]]):
-        return f"; is {marks[0]!r} the delimiter? A spec (--spec) says so"
+        value = "whitespace" if marks[0].isspace() else marks[0]
+        return f'; is {marks[0]!r} the delimiter? --set delimiter="{value}" with csv presets says so, or a spec'
     return "; a spec (--spec) says which column is what, docs/own_data.md has one" if names else ""
 
 

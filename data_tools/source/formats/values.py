@@ -151,8 +151,9 @@ def text_array(file: str, items: list[bytes]) -> pa.Array:
 def not_utf8(file: str, error: Exception) -> FileFormatError:
     """Make the error for a text in another encoding, or bytes that are no text."""
     return FileFormatError(
-        f"{file}: not UTF-8 text ({error}); is it compressed or binary? A spec declares another encoding, such as "
-        "encoding: latin-1; iconv -f latin1 -t utf-8 makes it UTF-8"
+        f"{file}: not UTF-8 text ({error}); is it compressed or binary? Another encoding is declared by "
+        "--set encoding=latin-1 with csv presets, in specs by encoding: latin-1; iconv -f latin1 -t utf-8 makes it "
+        "UTF-8"
     )
 
 

@@ -291,7 +291,8 @@ def test_a_line_without_end_is_refused(tmp_path, capsys, compress):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("src;dst;time\n1;2;3\n", "is ';' the delimiter? A spec (--spec) says so"),
+        ("src;dst;time\n1;2;3\n", "is ';' the delimiter? --set delimiter=\";\" with csv presets says so, or a spec"),
+        ("src dst time\n1 2 3\n", "is ' ' the delimiter? --set delimiter=\"whitespace\" with csv presets"),
         ("user_id,item_id,timestamp\n1,2,3\n", "a spec (--spec) says which column is what"),
         ("src,dst,time\n1,2,2024-01-01T00:00:00\n", "--set dates=iso"),
     ],
@@ -317,6 +318,7 @@ def test_another_encoding_is_named(tmp_path, capsys, text):
     (tmp_path / "e.csv").write_bytes(text.encode("latin-1"))
     message = refused(tmp_path, capsys, "--preset", "csv-temporal", "--set", f"events={tmp_path / 'e.csv'}")
     assert "e.csv: not UTF-8 text" in message
+    assert "--set encoding=latin-1 with csv presets" in message
     assert "encoding: latin-1; iconv -f latin1 -t utf-8 makes it UTF-8" in message
 
 
