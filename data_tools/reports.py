@@ -43,7 +43,8 @@ def columns(group: h5py.Group) -> dict[str, str]:
 
 def describe_column(data: h5py.Dataset) -> str:
     """Describe one dataset."""
-    names, form = files.class_names(data), f"{data.dtype.name} {list(data.shape)}"
+    kind = f"text of {data.dtype.itemsize} bytes" if data.dtype.kind == "S" else data.dtype.name
+    names, form = files.class_names(data), f"{kind} {list(data.shape)}"
     form += " per snapshot" * bool(data.attrs.get("per_snapshot", False))
     if not names:
         return form

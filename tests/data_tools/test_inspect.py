@@ -9,6 +9,7 @@ import pytest
 
 from data_tools import convert
 from data_tools.inspect import main
+from data_tools.reports import describe_column
 from hpcgnn.graph import files
 
 pytestmark = pytest.mark.serial
@@ -176,6 +177,13 @@ def test_other_numbers_are_no_dates(tmp_path, capsys, times):
     for printed in convert_times(capsys, tmp_path / "g.h5", times):
         assert "1970" not in printed
         assert "UTC" not in printed
+
+
+def test_ids_of_text_have_their_width(tmp_path):
+    """In bytes, where NumPy's names of types count bits."""
+    with h5py.File(tmp_path / "g.h5", "w") as file:
+        assert describe_column(file.create_dataset("id", data=np.array([b"pen", b"cup"]))) == "text of 3 bytes [2]"
+        assert describe_column(file.create_dataset("feat", data=np.zeros((2, 5), np.float32))) == "float32 [2, 5]"
 
 
 def test_long_names_are_shortened(tmp_path, capsys):
