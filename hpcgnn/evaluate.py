@@ -2,7 +2,7 @@
 
 The protocol is the protocol of the run. On temporal graphs `--eval tgb`, short for `--eval.protocol tgb`, chooses
 another one, and `--baseline.kind` scores a rule in place of the model. On static and snapshot graphs `--eval.exact`,
-`--eval.ranking` and `--eval.negatives` do, and `--eval.train_split true` also scores the training split.
+`--eval.ranking` and `--eval.negatives` do. `--eval.train_split true` also scores the training split.
 `--eval.correct_and_smooth true` corrects outputs of nodes by the labels of training nodes.
 `--eval.negatives_file` names other given negatives. On static graphs `--sampling.eval_fanouts` changes the fanouts.
 The run itself stays as it is.

@@ -15,6 +15,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
+from hpcgnn.graph.saved_rows import SavedRows
 from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.loop.own_metrics import own_functions, own_metrics
 from hpcgnn.loop.prefetch import Prefetcher
@@ -164,6 +165,17 @@ class Session:
     def batches(self) -> dict[str, Any]:
         """The current batches of every split."""
         return {split: loader.batches for split, loader in self.loaders.items()}
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether validation continues from the memory that training has left."""
+        return self.rebuild is not None and self.renew is None
+
+    def put_back(self, saved: list[SavedRows]) -> None:
+        """Collective. Set memory to what it was when it was ``saved``, without waiting writes."""
+        self.memory.reset()
+        self.memory.put(saved[0])
+        self.memory.share(self.graph.channel)
 
     def start_epoch(self, epoch: int) -> None:
         """Collective. Make the training batches of an epoch."""

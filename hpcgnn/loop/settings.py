@@ -200,7 +200,7 @@ EVAL_OPTIONS: dict[str, tuple[Any, str]] = {
     "ranking": (str | None, "ranking of links, or drawn: against drawn negatives; static and snapshot graphs"),
     "message_edges": (str | None, "edges that carry messages in the test: train or train_val; static graphs"),
     "negatives": (int | None, "number of negatives drawn for each link; static and snapshot graphs"),
-    "train_split": (bool | None, "whether to score the training split, too; static and snapshot graphs"),
+    "train_split": (bool | None, "whether to score the training split, too"),
     "correct_and_smooth": (bool | None, "whether to correct outputs by the labels of training nodes; static graphs"),
     "batch_size": (int | None, "number of seeds or events in a batch; static and temporal graphs"),
 }

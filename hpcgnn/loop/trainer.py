@@ -195,8 +195,12 @@ class Trainer:
         also saves a checkpoint."""
         if TRAIN_SPLIT not in self.session.loaders:
             return {}
-        trained = self.session.memory.saved() if saves else None
-        return {f"train_{name}": value for name, value in self._score(TRAIN_SPLIT, trained).items()}
+        session = self.session
+        trained = session.memory.saved() if saves else None
+        metrics = self._score(TRAIN_SPLIT, trained)
+        if trained is not None and session.keeps_memory:
+            session.put_back(trained)
+        return {f"train_{name}": value for name, value in metrics.items()}
 
     def _renew(self) -> None:
         """Rebuild memory before validation, where the session does so. A signal stops it, and the resumed run rebuilds

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal, cast
 
 from hpcgnn.choices import check_choices, names_with
 from hpcgnn.comm.world import CommConfig
-from hpcgnn.loop.settings import OutputConfig, Planner, Sections, TrainConfig, check_graphs, check_time_groups
+from hpcgnn.loop.settings import (
+    OutputConfig,
+    Planner,
+    Sections,
+    TrainConfig,
+    check_graphs,
+    check_time_groups,
+    check_train_split,
+)
 from hpcgnn.native.random import MOST_HOPS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.task.config import TaskConfig
@@ -417,6 +425,9 @@ class TemporalConfig(Sections):
     def __post_init__(self):
         check_time_groups(self.comm)
         check_graphs(self.train, self.task.loss_path)
+        check_train_split(self.eval.train_split, self.train)
+        if self.eval.train_split:
+            _check_train_split(self)
         if self.comm.sampling_servers:
             raise ValueError(
                 "comm.sampling_servers is for static graphs: on temporal graphs, ranks sample where they keep "
@@ -496,11 +507,12 @@ class TemporalConfig(Sections):
             config.eval.check_file()
         if baseline:
             train = replace(config.train, callbacks=[])  # nothing is trained
-            config = replace(config, baseline=config.baseline.of_kind(baseline), train=train)
+            section = replace(config.eval, train_split=False)  # rules score validation and test
+            config = replace(config, baseline=config.baseline.of_kind(baseline), train=train, eval=section)
         return cast(TemporalConfig, Sections.evaluated_by(config, "", "", "", changes))
 
     def check_evaluation(self, changes: dict[str, Any]) -> None:
-        """Accept all changes: the only key is batch_size, which all evaluations read."""
+        """Accept all changes: all evaluations read batch_size and train_split."""
 
 
 def _check_parts(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
@@ -541,6 +553,18 @@ def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: Te
             "train.parallel_epochs > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
             "follows sampled neighbors: use deliver_to self, or strategy recent without remote_half_life"
         )
+
+
+def _check_train_split(config: TemporalConfig) -> None:
+    """Raise ValueError for settings that scores of the training split do not go with."""
+    task = config.task
+    unfit = {
+        f"task.kind {task.kind}": task.has_properties or task.of_nodes, "baseline.kind": bool(config.baseline.kind),
+        "train.parallel_epochs": config.train.parallel_epochs > 1,
+    }  # fmt: skip
+    for name, is_set in unfit.items():
+        if is_set:
+            raise ValueError(f"eval.train_split does not work with {name}: leave it false")
 
 
 def _check_nodes(config: TemporalConfig) -> None:

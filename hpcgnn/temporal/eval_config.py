@@ -26,6 +26,8 @@ class TemporalEvalConfig:
             afterwards.
         batch_size: Number of events in a batch of validation and test; 0: the same as in training.
         negatives_per_pass: Number of negatives of an event that are scored at once; bounds memory when there are many.
+        train_split: Also score the training split, as validation is scored, but from empty node memory on. Its metrics
+            are reported as train_ap and so on.
     """
 
     protocol: Literal["", "tgb"] = ""
@@ -34,6 +36,7 @@ class TemporalEvalConfig:
     negatives_sha256: str = ""
     batch_size: int = 0
     negatives_per_pass: int = 100
+    train_split: bool = False
 
     def __post_init__(self):
         check_choices("eval", self)
@@ -47,6 +50,8 @@ class TemporalEvalConfig:
             raise ValueError(
                 f"eval.negatives_file is read by eval.negative_kind {readers} and by eval.protocol tgb only"
             )
+        if self.train_split and self.negatives_file:
+            raise ValueError("eval.train_split: files of negatives list no training events; use other negatives")
         if self.protocol == "tgb":
             self.negative_kind = "file" if self.negatives_file else "all"
             self.batch_size = self.batch_size or 200
@@ -84,10 +89,18 @@ class TemporalEvalConfig:
         Raises ValueError.
         """
         if name == "tgb":
-            return TemporalEvalConfig("tgb", negatives_file=negatives_file, negatives_per_pass=self.negatives_per_pass)
+            return TemporalEvalConfig(
+                "tgb", negatives_file=negatives_file, negatives_per_pass=self.negatives_per_pass,
+                train_split=self.train_split and not negatives_file,
+            )  # fmt: skip
         batch_size = 0 if self.protocol == "tgb" else self.batch_size
         return TemporalEvalConfig(
-            "", name, negatives_file, batch_size=batch_size, negatives_per_pass=self.negatives_per_pass
+            "",
+            name,
+            negatives_file,
+            batch_size=batch_size,
+            negatives_per_pass=self.negatives_per_pass,
+            train_split=self.train_split and not negatives_file,
         )
 
 

@@ -16,7 +16,7 @@ from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, do_nothing, prepare
@@ -238,6 +238,8 @@ def _make_loaders(
         pairs = (train, training), (walk, evaluation)
         return make_node_loaders(config, graph, goal.node_classes, model.has_memory, *pairs)
     loaders = {name: load(name, sizes[name], planning=evaluation) for name in SPLITS[1:]}
+    if config.eval.train_split:
+        loaders[TRAIN_SPLIT] = loaders["val"].of_split("train", sizes["val"])
     return {"train": train} | loaders
 
 

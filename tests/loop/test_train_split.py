@@ -18,19 +18,20 @@ from static_runs import (
     static_config,
     whole_and_stopped,
 )
-from training_runs import make_config, on_rank_0
+from training_runs import bipartite, make_config, make_parts, on_rank_0
+from training_runs import open_session as open_temporal
 
 import hpcgnn
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
-from hpcgnn.config import parse
 from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.kinds import open_session
+from hpcgnn.loop.checkpoint import find_best
+from hpcgnn.loop.checkpoint_writer import load
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots.session import follow
-from hpcgnn.train import make_parser
 
 EXACT = {
     "train.epochs": 2,
@@ -133,6 +134,44 @@ def test_snapshots(comm, mpi_tmp_path, settings):
             assert one[name] == without[name]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"memory__placement": "replicated"}, {"memory__updater": "none", "sampling__batch_by": "time"},
+        {"eval__negative_kind": "all", "eval__batch_size": 25},
+    ],
+)  # fmt: skip
+def test_temporal_graphs(comm, mpi_tmp_path, settings):
+    """From new memory, after training and after the test alike; validation goes on from the memory of training, as
+    without it; one answer on all ranks; evaluate gives what training has recorded."""
+    graph = on_rank_0(comm, lambda: bipartite(mpi_tmp_path / "graph.h5", 400, edge_width=2))
+    parts, lines = make_parts(comm, graph, mpi_tmp_path / "parts", 4), []
+    for part, wanted, name in ((comm, True, "all"), (MPI.COMM_SELF, True, f"{comm.rank}"), (comm, False, "without")):
+        folder = mpi_tmp_path / name
+        folder.mkdir(exist_ok=True)
+        config = make_config(eval__train_split=wanted, train__epochs=2, train__log_every=0, **settings)
+        trainer = Trainer(open_temporal(part, parts, config), folder, lambda *_, **__: None, StopRequest())
+        trainer.run()
+        lines.append([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()])
+        if wanted:
+            session = open_temporal(part, parts, config)
+            load(session, find_best(folder / "checkpoints"))
+            found = {
+                f"train_{name}": value
+                for name, value in split_metrics(session, TRAIN_SPLIT, session.scores(TRAIN_SPLIT)).items()
+            }
+            best = lines[-1][lines[-1][-1]["epoch"]]
+            assert len(found) >= 2
+            for name, value in found.items():
+                for line in (best, lines[-1][-1]):
+                    assert line[name] == (None if np.isnan(value) else pytest.approx(value, rel=1e-9))
+    for one, other, without in zip(*lines, strict=True):
+        for name in one.keys() - {"train_seconds", "samples_per_second", "kind", "samples", "monitor", "best"}:
+            assert one[name] == (pytest.approx(other[name], rel=1e-9) if other[name] is not None else None)
+        for name in [name for name in without if name.startswith(("val_", "test_", "loss"))]:
+            assert one[name] == without[name]
+
+
 def test_stopped_and_resumed(comm, mpi_tmp_path):
     """A signal while the training split is scored."""
     parts = make_static_parts(comm, plain, mpi_tmp_path)
@@ -162,7 +201,13 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"scored with itself as a message; .* or use task.message_splits all"):
         static_config(eval__train_split=True, task__kind="edge")
     static_config(eval__train_split=True, task__kind="edge", task__message_splits="all")
-    with pytest.raises(ValueError, match=r"no option --eval.train_split; did you mean --train.train_metrics\?"):
-        parse(make_parser("temporal"), ["--eval.train_split", "true"])
-    with pytest.raises(ValueError, match=r"--eval.train_split is not for runs on temporal graphs, which have --eval"):
-        make_config().evaluated_by("", "", "", {"train_split": True})
+    with pytest.raises(ValueError, match="both report metrics such as train_accuracy: use one"):
+        make_config(eval__train_split=True, train__train_metrics=True)
+    for settings in ({"baseline__kind": "unlimited"}, {"train__parallel_epochs": 2}, {"task__kind": "node_class"}):
+        with pytest.raises(ValueError, match=r"eval\.train_split does not work with .*: leave it false"):
+            make_config(eval__train_split=True, **settings)
+    with pytest.raises(ValueError, match="files of negatives list no training events"):
+        make_config(eval__train_split=True, eval__negative_kind="file", eval__negatives_file="negatives.npz")
+    changed = make_config(eval__train_split=True).evaluated_by("tgb", "", "", {})
+    assert changed.eval.train_split
+    assert not changed.evaluated_by("", "", "unlimited", {}).eval.train_split
