@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MOST_NAMED = 4  # differences that an error lists
-OF_NUMBERS = ("time_scale", "scales")  # values that do not say what outputs stand for
+OF_NUMBERS = ("time_scale", "clock_scales", "scales")  # values that do not say what outputs stand for
 
 
 @dataclass

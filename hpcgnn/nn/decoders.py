@@ -345,11 +345,33 @@ class PairDecoder(nn.Module):
         return self.link(source, destination) + linear(hidden, self.out.weight).view(features.shape[:-1])
 
 
+class ClockDecoder(nn.Module):
+    """An MLP over clocks and counts of a pair and its nodes, plus one over the embeddings, if there are any.
+
+    When a pair met last, and how often, ranks links better than most models do (Cornell et al., On the power of
+    heuristics in temporal graphs, 2025). Here the weights of such facts are learned.
+    """
+
+    def __init__(self, width: int, clocks: int, hidden: int):
+        """width: Z, 0 without embeddings; clocks: the numbers F of a pair; hidden: width of the layers."""
+        super().__init__()
+        self.link = MlpDecoder(width) if width else None
+        self.first, self.second, self.out = nn.Linear(clocks, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)
+
+    def forward(self, source, destination, clocks) -> torch.Tensor:
+        """Score pairs. source [n, Z] or [k, n, Z], destination [k, n, Z], clocks [k, n, F]; returns logits [k, n]."""
+        hidden = clocks.flatten(0, -2)
+        for layer in (self.first, self.second):
+            hidden = torch.relu(linear(hidden, layer.weight, layer.bias))
+        score = linear(hidden, self.out.weight, self.out.bias).view(clocks.shape[:-1])
+        return score if self.link is None else score + self.link(source, destination)
+
+
 @dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines, and the
     neighbors K of a node that it compares. reciprocal: edge types have a second row for queries of sources; distance,
-    offset: of scores that are distances."""
+    offset: of scores that are distances. clocks: numbers F of a pair; hidden: width of the layers that read them."""
 
     width: int
     relations: int = 1
@@ -358,23 +380,32 @@ class DecoderSizes:
     reciprocal: bool = False
     distance: str = "l1"
     offset: float = 0.0
+    clocks: int = 0
+    hidden: int = 0
 
 
 @dataclass(frozen=True)
 class DecoderPart(Part):
     """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type (RelationDecoder);
     reciprocal: always asks for sources through second rows of the edge types; options: the keys of the section that it
-    reads. compares_neighbors: scores the common nodes of neighborhoods, too, and has no ``all_pairs``.
-    shares_negatives: its ``all_pairs`` has gradients, so that the edges of a batch may have the same negatives. kernel:
-    the class, and no subclass, that a native kernel computes."""
+    reads. compares_neighbors: scores the common nodes of neighborhoods, too; reads_clocks: scores clocks and counts of
+    pairs, too. Both are for temporal graphs and have no ``all_pairs``. shares_negatives: its ``all_pairs`` has
+    gradients, so that the edges of a batch may have the same negatives. kernel: the class, and no subclass, that a
+    native kernel computes."""
 
     make: Callable[[DecoderSizes], nn.Module]
     typed: bool = False
     reciprocal: bool = False
     options: tuple[str, ...] = ()
     compares_neighbors: bool = False
+    reads_clocks: bool = False
     shares_negatives: bool = True
     kernel: type[nn.Module] | None = None
+
+    @property
+    def needs_events(self) -> bool:
+        """Whether it scores what temporal graphs alone have."""
+        return self.compares_neighbors or self.reads_clocks
 
 
 DECODERS = {
@@ -413,6 +444,11 @@ DECODERS = {
         lambda sizes: PairDecoder(sizes.width, sizes.slots),
         "mlp, and whether the nodes are recent neighbors or have neighbors in common (temporal graphs only)",
         compares_neighbors=True, shares_negatives=False,
+    ),
+    "clocks": DecoderPart(
+        lambda sizes: ClockDecoder(sizes.width, sizes.clocks, sizes.hidden),
+        "mlp, and times since the last events of the pair and of its nodes, and their numbers (temporal graphs only)",
+        reads_clocks=True, shares_negatives=False,
     ),
 }  # fmt: skip
 

@@ -409,7 +409,7 @@ def _count_types(partition: SnapshotPartition, decoder: str, world: World) -> in
     with together(world, "read the types of edges"):
         if TYPE not in partition.edge_columns:
             there = ", ".join((*partition.edge_columns, *partition.unread)) or "none"
-            untyped = [name for name, part in DECODERS.items() if not (part.typed or part.compares_neighbors)]
+            untyped = [name for name, part in DECODERS.items() if not (part.typed or part.needs_events)]
             raise ValueError(
                 f"task.decoder {decoder} needs edge types, and the edges have no column {TYPE}, an integer from 0 on "
                 f"(columns: {there}): add it to the table of edges and convert again, or set task.decoder "

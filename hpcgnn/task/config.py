@@ -145,7 +145,7 @@ class TaskConfig:
                 raise ValueError(
                     f"task.{name}: task.decoder {self.decoder} does not read it; use {' or '.join(readers)}"
                 )
-        if DECODERS[self.decoder].compares_neighbors and not self.has_events:
+        if DECODERS[self.decoder].needs_events and not self.has_events:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
 
     def _is_set(self, name: str) -> bool:

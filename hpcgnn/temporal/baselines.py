@@ -250,8 +250,8 @@ class PairDecay(DecayedSum):
     def _mean_interval(self) -> float:
         """Collective. Average the time between two successive training events of a pair."""
         world = self.graph.world
-        time, count = self.history.intervals(int(self.graph.splits.bounds[1]))
-        time, count = world.total(time), world.total(count)
+        gaps = self.history.intervals(int(self.graph.splits.bounds[1]))
+        time, count = world.total(float(gaps.sum(dtype=np.float64))), world.total(len(gaps))
         if time == 0:
             message = (
                 "baseline.kind pair_decay: no pair has training events at two times, so there is no mean time between "

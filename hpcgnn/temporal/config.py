@@ -458,8 +458,14 @@ class TemporalConfig(Sections):
                 f"train.callbacks follow training, and baseline.kind {self.baseline.kind} trains nothing: leave out "
                 "one of them (train.metrics work)"
             )
+        reads_clocks = DECODERS[self.task.decoder].reads_clocks
         if not self.model.class_path:
-            _check_parts(self.model, self.memory, self.sampling)
+            _check_parts(self.model, self.memory, self.sampling, reads_clocks)
+        elif reads_clocks:
+            raise ValueError(
+                f"task.decoder {self.task.decoder} does not go with model.class_path: custom models get no clocks of "
+                "pairs; use another decoder"
+            )
         if self.train.parallel_epochs > 1 and self.memory.has_memory:
             _check_writes(self.model, self.memory, self.sampling)
 
@@ -515,10 +521,13 @@ class TemporalConfig(Sections):
         """Accept all changes: all evaluations read batch_size and train_split."""
 
 
-def _check_parts(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
-    """Raise ValueError for parts of the model that do not go together."""
+def _check_parts(
+    model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig, reads_clocks: bool
+) -> None:  # fmt: skip
+    """Raise ValueError for parts of the model that do not go together. reads_clocks: the decoder has more than
+    embeddings, and needs none."""
     readout, updater = READOUTS[model.readout], memory.updater
-    if readout.shows_memory and not memory.has_memory:
+    if readout.shows_memory and not memory.has_memory and (readout.reads_last or not reads_clocks):
         raise ValueError(
             f"model.readout {model.readout} shows node memory, but memory.updater is {updater}: choose an updater, or "
             f"readout {names_with(READOUTS, 'shows_memory', False)}"
@@ -593,7 +602,7 @@ def _check_nodes(config: TemporalConfig) -> None:
 
 def _check_labels(config: TemporalConfig) -> None:
     """Raise ValueError for settings that only link prediction has."""
-    if DECODERS[config.task.decoder].compares_neighbors:
+    if DECODERS[config.task.decoder].needs_events:
         raise ValueError(f"task.decoder {config.task.decoder} scores links, task.kind is {config.task.kind}: use mlp")
     if config.eval.ranking or config.eval.protocol:
         raise ValueError(

@@ -278,9 +278,10 @@ def of_step(negatives: AnyNegatives, batches: Batches, step: int, columns: slice
     return drawn.at(slice(events.start - first, events.stop - first), columns)
 
 
-def events_of_destinations(partition: TemporalPartition, channel: Channel) -> Events:
-    """Collective. Bring this rank the events whose destination it owns, which is their source here, too."""
-    events = partition.events
+def events_of_destinations(partition: TemporalPartition, channel: Channel, events: Events | None = None) -> Events:
+    """Collective. Bring this rank the events whose destination it owns, which is their source here, too. events: of
+    this rank's sources; None: those of the partition."""
+    events = partition.events if events is None else events
     owner, _ = partition.book.locate(events.dst)
     row, dst, time = exchange_columns([events.row, events.dst, events.time], owner, channel)
     order = np.argsort(row, kind="stable")
@@ -313,11 +314,15 @@ class PairHistory:
         """Number every own event among the events of its pair, from 1, int64 [e]."""
         return self._by_event(np.arange(len(self._order)) - self._firsts() + 1)
 
-    def intervals(self, end: int) -> tuple[float, int]:
-        """Sum the times between successive events of own pairs, of rows below ``end``, and count them."""
+    def intervals(self, end: int) -> np.ndarray:
+        """Return the times between successive events of own pairs, of rows below ``end``, int64."""
         row, time = self.events.row[self._order], self.events.time[self._order]
         later = np.flatnonzero((np.arange(len(row)) > self._firsts()) & (row < end))
-        return float((time[later] - time[later - 1]).sum(dtype=np.float64)), len(later)
+        return time[later] - time[later - 1]
+
+    def times_before(self) -> np.ndarray:
+        """Return the time of the event before every own event in its pair, int64 [e]; of a first one any time."""
+        return self._by_event(np.roll(self.events.time[self._order], 1))
 
     def interval_changes(self) -> np.ndarray:
         """Compute by how much every own event changes its pair's mean time between events, 0 before the second one:
@@ -351,12 +356,14 @@ class PairHistory:
         return answer[:, 0], answer[:, 1]
 
     def at_last(
-        self, src: np.ndarray, dst: np.ndarray, before: np.ndarray, columns: list[np.ndarray], missing: int
-    ) -> np.ndarray:
+        self, src: np.ndarray, dst: np.ndarray, before: np.ndarray, columns: list[np.ndarray], missing: int,
+        time: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """Collective. Find the values of w columns [e] int64 of own events at the last event of each pair (global ids
-        [n]) with a row below ``before`` [n]: int64 [n, w], ``missing`` where there is none. One request and one
-        reply."""
+        [n]) with a row below ``before`` [n] and, if given, a time before ``time`` [n]: int64 [n, w], ``missing`` where
+        there is none. One request and one reply."""
         owner, local = self._book.locate(src)
+        keys = [local, dst, before] if time is None else [local, dst, before, time]
 
         def answer(asked: np.ndarray) -> np.ndarray:
             event = self._find(*asked.T)
@@ -364,9 +371,11 @@ class PairHistory:
             out[exists] = np.column_stack([column[event[exists]] for column in columns])
             return out
 
-        return ask(np.column_stack([local, dst, before]), owner, self._channel, answer)
+        return ask(np.column_stack(keys), owner, self._channel, answer)
 
-    def _find(self, local: np.ndarray, dst: np.ndarray, before: np.ndarray) -> np.ndarray:
+    def _find(
+        self, local: np.ndarray, dst: np.ndarray, before: np.ndarray, time: np.ndarray | None = None
+    ) -> np.ndarray:  # fmt: skip
         """Find which own events [m] are the last ones; -1 where there is none."""
         event = np.full(len(local), -1, np.int64)
         if len(self._pairs) == 0:
@@ -376,6 +385,8 @@ class PairHistory:
         pair = np.minimum(np.searchsorted(self._pairs, key), len(self._pairs) - 1)
         exists = np.flatnonzero((self._destinations[met] == dst) & (self._pairs[pair] == key))
         position = np.searchsorted(self.events.row, before[exists])
+        if time is not None:  # which never decreases with the row
+            position = np.minimum(position, np.searchsorted(self.events.time, time[exists]))
         last = np.searchsorted(self._place, self._place_key(pair[exists], position)) - 1
         has_met = last >= self._begin[pair[exists]]
         event[exists[has_met]] = self._order[last[has_met]]

@@ -140,7 +140,8 @@ class StepPlan:
     label, their edge type ("rel"), and count, the number of negatives of each that count, if not all. write, hot,
     delivery: None without memory; hot: of the hot nodes, where there are any; delivery: None when only the winners get
     mails. final: no further plan of this step scores more negatives; node_feature [U, .]: of the unique nodes, None
-    where nodes have none."""
+    where nodes have none; clocks [1 + k, b, F]: numbers of the pairs of the events and of their negatives, for decoders
+    that read them."""
 
     step: int
     epoch: int
@@ -159,6 +160,7 @@ class StepPlan:
     columns: dict[str, torch.Tensor]
     final: bool = True
     node_feature: torch.Tensor | None = None
+    clocks: torch.Tensor | None = None
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:

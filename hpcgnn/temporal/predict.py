@@ -503,14 +503,18 @@ def answer(session: Session, arguments: Namespace) -> None:
     best answers, or the embeddings of all nodes, after the end of the graph."""
     task, classes, out = session.config.task, session.schema.values[CLASSES], arguments.out
     best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
+    learned = task.predicts_nodes or task.has_properties
+    embeddings = arguments.embeddings or not (arguments.pairs or learned or best)
+    if embeddings and not getattr(session.model, "has_embedding", True):  # a custom model has no such attribute
+        message = "this model scores pairs by clocks alone and has no embeddings: give --pairs, or --top_k"
+        raise DistributedError(message, user_error=True)
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)
         what = "labels" if task.has_labels else "scores"
         answers = score_pairs(session, pairs, probabilities, _walk, arguments.times)
         answer_with(out, answers, what, session, classes, best)
     elif arguments.nodes:
-        learned = task.predicts_nodes or task.has_properties
-        nodes, embeddings = read_nodes(session, arguments.nodes), arguments.embeddings or not learned
+        nodes = read_nodes(session, arguments.nodes)
         walk = _walk_to_times if task.has_properties else _walk
         answers = answer_nodes(session, nodes, embeddings, probabilities, walk, arguments.times)
         answer_with(out, answers, "embeddings" if embeddings else "labels", session, classes, best)

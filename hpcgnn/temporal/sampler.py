@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
+import numpy as np
 import torch
 
 from hpcgnn import native
@@ -19,8 +20,9 @@ from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalSamplingConfig
-from hpcgnn.temporal.graph import History, TemporalPartition
-from hpcgnn.temporal.negatives import AnyNegatives
+from hpcgnn.temporal.graph import Events, History, TemporalPartition
+from hpcgnn.temporal.model.clocks import Clocks
+from hpcgnn.temporal.negatives import AnyNegatives, Negatives
 from hpcgnn.temporal.neighbors import Answer, Array, Queries, neighbor_queries, root_identity
 from hpcgnn.temporal.plan import PLANNED, Level, Query, StepPlan, pad_plan
 from hpcgnn.temporal.sides import DeviceSide, HostSide, Needs, Placement, graph_bytes
@@ -89,8 +91,8 @@ class TemporalSampler:
 
     def _plan(self, batches, negatives, epoch: int, step: int, write: bool, columns: slice) -> StepPlan:
         side, needs = self._side, self._needs
-        # Four kinds of exchanges in one order on all ranks, also on those without an event: negatives, neighbors hop by
-        # hop, the route, writes.
+        # Five kinds of exchanges in one order on all ranks, also on those without an event: negatives, clocks, then
+        # neighbors hop by hop, the route, writes.
         events, candidates = side.events(batches, negatives, step, columns)
         planned = {name: values for name, values in events.columns.items() if name in PLANNED}
         planned |= {} if candidates.count is None else {"count": candidates.count}
@@ -103,6 +105,7 @@ class TemporalSampler:
         identity = root_identity(events.row, numbers, self._num_events, side.lib)
         limit = native.NO_LIMIT if self._in_batch else int(batches.first_row[step])
         writing = write and needs.mailing is not None
+        clocks = None if needs.clocks is None else self._clocks_of(needs.clocks, events, candidates, limit)
         queries, answers = self._descend(
             self._windows(Queries(roots, times, identity)), limit, writing, epoch, step
         )  # fmt: skip
@@ -119,9 +122,17 @@ class TemporalSampler:
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
             nearby, side.event_feature(events),
-            *writes, {name: self._move(values) for name, values in planned.items()}, write, node_feature,
+            *writes, {name: self._move(values) for name, values in planned.items()}, write, node_feature, clocks,
         )  # fmt: skip
         return pad_plan(plan) if self._padded else plan
+
+    def _clocks_of(self, clocks: Clocks, events: Events, negatives: Negatives, limit: int) -> torch.Tensor:
+        """Collective. Compute the clocks [1 + k, b, F] of events and of their k negatives; plans on the host alone."""
+        dst, src = np.concatenate([events.dst[None], negatives.dst.T]), events.src
+        if negatives.src is not None:
+            src = np.concatenate([src[None], negatives.src.T])
+        numbers = clocks.at(src, dst, events.time, limit)
+        return self._move(numbers).to(self._place.dtype).view(*dst.shape, clocks.width)
 
     def _windows(self, queries: Queries) -> Queries:
         """Repeat the roots once per window, the newest first; unchanged without windows."""
@@ -195,6 +206,8 @@ def choose_sampler(
     hindrance = other_device(place.device)
     if not hindrance and place.plan_channel.size > 1:
         hindrance = f"{place.plan_channel.size} ranks hold the graph, a device can plan for one"
+    if not hindrance and needs.clocks is not None:
+        hindrance = "the decoder reads clocks of pairs, which the host computes"
     if not hindrance and needs.mailing is not None and not needs.mailing.simple:
         hindrance = "mails go to neighbors, or are more than the newest one"
     if hindrance and config.plan_on == "device":

@@ -13,6 +13,7 @@ from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import LABEL, SPLIT, TemporalPartition
 
 TIME_SCALE, OUTPUTS, CLASSES, EDGE_TYPES = "time_scale", "outputs", "classes", "edge_types"
+CLOCK_SCALES = "clock_scales"
 
 
 def needs_of(partition: TemporalPartition) -> dict[str, str]:

@@ -21,6 +21,7 @@ from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
+from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalConfig
@@ -30,12 +31,13 @@ from hpcgnn.temporal.graph import FEATURE, LABEL, LABELS_OF_NODES, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
+from hpcgnn.temporal.model.clocks import Clocks, num_clocks, shown_events, time_scales
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
 from hpcgnn.temporal.properties import PropertyLoader
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
-from hpcgnn.temporal.schema import CLASSES, EDGE_TYPES, OUTPUTS, TIME_SCALE, adapt, needs_of
+from hpcgnn.temporal.schema import CLASSES, CLOCK_SCALES, EDGE_TYPES, OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
 
 # What would read a column of events that a run has no use for.
@@ -65,13 +67,16 @@ def open_session(
             config = adapt(config, graph.partition, trained)
     goal = make_goal(config, graph)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
-    values = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: goal.class_names(graph.partition)}
+    values: dict[str, Any] = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: goal.class_names(graph.partition)}
     if graph.partition.edge_types:
         values[EDGE_TYPES] = list(graph.partition.edge_types)
+    if DECODERS[config.task.decoder].reads_clocks:
+        counted = partial(time_scales, graph.partition, graph.splits, world, graph.channel)
+        values[CLOCK_SCALES] = counted() if trained is None else trained.values[CLOCK_SCALES]
     schema = trained or Schema(needs, values)
     if config.task.label_input and goal.node_classes is not None:
         graph.partition = with_label_input(graph.partition, goal.node_classes)
-    model = _build_model(config, graph, goal, dtype, scale)
+    model = _build_model(config, graph, goal, dtype, values)
     memory, hot = _make_memory(config, graph, model, dtype)
     is_replicated = memory.layout is not None and hot is None  # every rank keeps the memory of all nodes
     features = graph.features(dtype, memory.layout, is_replicated)
@@ -84,7 +89,7 @@ def open_session(
     channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
     place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
-    loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers))
+    loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers), values.get(CLOCK_SCALES))
     task = goal.task(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
         config.task.freeze, config.memory.staleness,
@@ -128,15 +133,16 @@ def _event_columns(config: TemporalConfig) -> list[str]:
 
 
 def _build_model(
-    config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype, time_scale: float
+    config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, dtype: torch.dtype, values: dict[str, Any]
 ) -> TemporalModel:
-    """Collective."""
+    """Collective. values: what training counted in the graph, as in the schema."""
     partition, sampling = graph.partition, config.sampling
     torch.manual_seed(config.train.seed % (1 << 63))
     added = goal.num_outputs - INPUT_COLUMNS if config.task.label_input else 0
     sizes = TemporalSizes(
-        partition.node_width + added, partition.edge_width, sampling.fanout(0), sampling.num_windows, time_scale,
-        config.task.decoder, config.task.temperature, len(partition.edge_types),
+        partition.node_width + added, partition.edge_width, sampling.fanout(0), sampling.num_windows,
+        values[TIME_SCALE], config.task.decoder, config.task.temperature, len(partition.edge_types),
+        num_clocks(len(values.get(CLOCK_SCALES, ()))),
     )  # fmt: skip
     with together(graph.world, "build the model"):
         model_class = resolve_model(config.model.class_path)
@@ -182,9 +188,10 @@ def _make_memory(
 
 def _make_loaders(
     config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
-    timers: tuple[Timers, Timers],
+    timers: tuple[Timers, Timers], clock_scales: list[float] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one."""
+    """Collective. Make loaders by split: training has a sampler of its own, validation and test share one.
+    clock_scales: of the clocks of pairs, None where the decoder reads none."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
     settings, mailing = config.memory, None
     if model.has_memory:
@@ -192,19 +199,25 @@ def _make_loaders(
             settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
             model.config.message_from == "memory",
         )  # fmt: skip
-    needs = Needs(model.num_hops, mailing, model.needs_nearby)
+    needs, shown = Needs(model.num_hops, mailing, model.needs_nearby), None
+    if clock_scales is not None:
+        needs = replace(needs, clocks=Clocks(partition, channel, clock_scales))
+        shown = Clocks(partition, channel, clock_scales, shown_events(partition, graph.splits, channel))
     # Questions of nodes are no events of the graph, and a device has nothing but those.
     is_asked = config.task.has_properties or config.task.of_nodes
     sampling = replace(config.sampling, plan_on="host") if is_asked else config.sampling
-    shared = (sampling, needs, config.train.seed, place)
+    seed = config.train.seed
     make = choose_sampler(partition, sampling, needs, place)
     graphs = {}
     if config.train.cuda_graphs:
         with together(world, "prepare CUDA graphs"):
             _check_graphs(config, make)
         graphs = {"padded": True}
-    trains = make(partition, graph.splits.history, *shared, **graphs)
-    evaluates = make(partition, partition.history, *shared, evaluation=True, in_batch=config.eval.in_batch_neighbors)
+    trains = make(partition, graph.splits.history, sampling, replace(needs, clocks=shown), seed, place, **graphs)
+    evaluates = make(
+        partition, partition.history, sampling, needs, seed, place, evaluation=True,
+        in_batch=config.eval.in_batch_neighbors,
+    )  # fmt: skip
     epochs = range(world.group, config.train.parallel_epochs, world.num_groups)
     draws = goal.draws_negatives
     fixed: Callable[[Batches], AnyNegatives] = no_negatives

@@ -25,6 +25,7 @@ from hpcgnn.temporal.features import NodeFeatures
 from hpcgnn.temporal.graph import FEATURE, Events, History, TemporalPartition
 from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.temporal.memory import HotNodes
+from hpcgnn.temporal.model.clocks import Clocks
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, of_step
 from hpcgnn.temporal.neighbors import Answer, Array, Histories, NeighborSource, Queries
 from hpcgnn.temporal.plan import PLANNED, Announcement, Delivery, WritePlan, on_device
@@ -36,11 +37,13 @@ Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | 
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Needs of a model from a plan: hops of neighbors below the roots (0: none), the kind of mails (None: no memory),
-    and whether its decoder compares the roots' neighbors."""
+    whether its decoder compares the roots' neighbors, and what computes the clocks of pairs that it reads (None: it
+    reads none)."""
 
     hops: int
     mailing: Mailing | Any
     slots: bool
+    clocks: Clocks | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -389,13 +389,18 @@ class TemporalLinkTask(TemporalTask):
         rows, k = by_role(plan, embedding), plan.num_negatives
         nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
         kind = {"edge_type": plan.columns[EDGE_TYPE]} if EDGE_TYPE in plan.columns else {}
+
+        def further(pairs: slice) -> dict[str, Any]:
+            return kind if plan.clocks is None else kind | {"clocks": plan.clocks[pairs]}
+
         if not plan.paired:
-            logits = self.model.decode(rows, nearby, **kind)
+            logits = self.model.decode(rows, nearby, **further(slice(None)))
             return LinkScores(logits[0], logits[1:], count=plan.columns.get("count"))
         source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
-        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby), **kind)
+        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby), **further(slice(1)))
         between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
-        return LinkScores(positive[0], self.model.decode_pairs(rows[source], rows[destination], between, **kind))
+        negative = self.model.decode_pairs(rows[source], rows[destination], between, **further(slice(1, None)))
+        return LinkScores(positive[0], negative)
 
     def _loss(self, scores: LinkScores, batch_size: int) -> torch.Tensor:
         return scores.loss(self._sum) / max(1, batch_size)

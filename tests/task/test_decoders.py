@@ -9,7 +9,7 @@ from hpcgnn.nn import decoders
 from hpcgnn.nn.decoders import DECODERS, DecoderSizes
 from hpcgnn.task import losses as functions
 
-SCORED = [name for name, row in DECODERS.items() if not row.compares_neighbors]
+SCORED = [name for name, row in DECODERS.items() if not row.needs_events]
 
 pytestmark = pytest.mark.serial
 

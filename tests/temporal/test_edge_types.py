@@ -103,6 +103,7 @@ def parts(comm, mpi_tmp_path) -> Path:
 CASES = {
     "mlp": {"sampling__strategy": "uniform", "task__negatives": 3},
     "pair": {"task__decoder": "pair", "memory__update_at": "user", "sampling__batch_by": "time"},
+    "clocks": {"task__decoder": "clocks"},
     "embeddings in mails": {"model__message_from": "embedding", "model__layers": 2, "data__new_node_ratio": 0.1},
     "hot": {"memory__hot_ratio": 0.2, "sampling__random_chunks": 3},
 }

@@ -67,7 +67,7 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
         assert pieces == pytest.approx(whole, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("decoder", ["mlp", "pair"])
+@pytest.mark.parametrize("decoder", ["mlp", "pair", "clocks"])
 @pytest.mark.parametrize(("given", "known"), [("src", "all"), ("src", "train"), ("dst", "")])
 def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, decoder, monkeypatch):
     """Each user with each item is scored as a pair; the highest of a query, by hand, are its best answers."""
@@ -133,7 +133,7 @@ def known_pairs(session, met, source: str, destination: str) -> set:
     return {(names[user], names[item]) for user, item in met}
 
 
-@pytest.mark.parametrize("decoder", ["mlp", "pair"])
+@pytest.mark.parametrize("decoder", ["mlp", "pair", "clocks"])
 def test_no_node_is_an_answer_to_itself(comm, mpi_tmp_path, decoder):
     """Of one node type, with as many answers as there are other nodes at the end of events."""
     graph = mpi_tmp_path / "graph.h5"

@@ -98,6 +98,21 @@ CASES = {
             "task__decoder": "pair",
         },
     ),
+    "clocks": ({"ticks": 100}, {"task__decoder": "clocks", "task__negatives": 3}),
+    "clocks alone": (
+        {},
+        NONE
+        | {
+            "model__readout": "identity",
+            "task__decoder": "clocks",
+            "task__loss": "softmax",
+            "sampling__in_batch_neighbors": False,
+        },
+    ),
+    "clocks of features": (
+        {"node_width": 4},
+        NONE | {"model__readout": "identity", "task__decoder": "clocks", "data__new_node_ratio": 0.2},
+    ),
     "pair decoder, identity": ({}, {"task__decoder": "pair", "model__readout": "identity"}),
     "embedding of another width": ({}, {"model__readout": "identity", "model__hidden": 6}),
 }

@@ -27,7 +27,8 @@ class TemporalModel(nn.Module):
 
     state_width, mail_width, mailbox_slots: sizes of its node memory (widths 0: none). num_hops: levels of neighbors
     that ``embed`` needs. needs_last: whether ``embed`` needs the time of each node's last mail. needs_nearby: whether
-    ``decode`` compares neighbors.
+    ``decode`` compares neighbors. needs_clocks: whether it reads clocks of pairs. has_embedding: whether ``embed``
+    returns more than rows of width 0.
     """
 
     updater: Any
@@ -47,7 +48,7 @@ class TemporalModel(nn.Module):
         self.mail_width = memory.dim + other + sizes.edge_width if self.has_memory else 0
         self.num_hops, self.needs_last = model.num_hops, readout.reads_last
         decoder = DECODERS[sizes.decoder]
-        self.needs_nearby = decoder.compares_neighbors
+        self.needs_nearby, self.needs_clocks = decoder.compares_neighbors, decoder.reads_clocks
         time = TimeEncoding(model.time_dim, model.learn_phase, model.time_encoding == "learnable", model.time_unit)
         # The order in which parts are made is that in which torch's generator draws their weights: do not change it.
         self.message = None if message.make is None else message.make(self.mail_width, model.message_dim)
@@ -60,8 +61,12 @@ class TemporalModel(nn.Module):
         self.embedding = readout.make(model, feature_width, time, sizes)
         attention = READOUTS["attention"]
         self.attention = attention.make(model, feature_width, time, sizes) if from_embedding else None
-        self.decoder = decoder.make(DecoderSizes(model.hidden, 1, sizes.temperature, sizes.slots))
-        self.edge_type = nn.Embedding(sizes.edge_types, model.hidden) if sizes.edge_types else None
+        self.has_embedding = feature_width > 0 or not readout.shows_memory
+        embedding_width = model.hidden if self.has_embedding else 0
+        self.decoder = decoder.make(
+            DecoderSizes(embedding_width, 1, sizes.temperature, sizes.slots, clocks=sizes.clocks, hidden=model.hidden)
+        )
+        self.edge_type = nn.Embedding(sizes.edge_types, embedding_width) if sizes.edge_types else None
         if self.edge_type is not None:
             nn.init.zeros_(self.edge_type.weight)  # training starts from scores that are the same for all edge types
 
@@ -94,10 +99,12 @@ class TemporalModel(nn.Module):
         """Compute what the other endpoints put into the mails, [N, .]: embeddings of the roots (``message_from``)."""
         return embedding if self.attention is None else self.attention(node, query)
 
-    def decode(self, rows, nearby=None, edge_type=None) -> torch.Tensor:
+    def decode(self, rows, nearby=None, edge_type=None, clocks=None) -> torch.Tensor:
         """Compute logits [R - 1, b] of the sources (role 0) with each other role. rows [R, b, Z]: embeddings; nearby:
         for a decoder that needs them, global ids of the roots [R, b] and of their neighbors [R, b, K]; edge_type [b]
-        int64, where events have several."""
+        int64, where events have several; clocks [R - 1, b, F]: for a decoder that reads them."""
+        if clocks is not None:
+            return self.decode_pairs(rows[0], rows[1:], None, edge_type, clocks)
         if nearby is None and edge_type is None:
             return score_roles(self.decoder, rows)
         if nearby is None:
@@ -112,11 +119,13 @@ class TemporalModel(nn.Module):
         several."""
         return source if edge_type is None or self.edge_type is None else source + self.edge_type(edge_type)
 
-    def decode_pairs(self, source, destination, nearby=None, edge_type=None) -> torch.Tensor:
+    def decode_pairs(self, source, destination, nearby=None, edge_type=None, clocks=None) -> torch.Tensor:
         """Compute logits [k, b] of pairs of source [b, Z] or [k, b, Z] and destination [k, b, Z]. nearby: global ids of
         the sources [k, b], their neighbors [k, b, K], the destinations, their neighbors; edge_type [b] int64, where
-        events have several."""
+        events have several; clocks [k, b, F] for a decoder that reads them."""
         source = self.of_type(source, edge_type)
+        if clocks is not None:
+            return self.decoder(source, destination, clocks)
         if nearby is None:
             return self.decoder(source, destination)
         met = meeting(*(ids.flatten(0, 1) for ids in nearby))

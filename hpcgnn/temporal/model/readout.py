@@ -34,7 +34,7 @@ from hpcgnn.temporal.plan import Query
 class TemporalSizes:
     """Sizes that data, sampler and task set: widths of node and edge features, neighbors per root, windows, and the
     decoder with its temperature. time_scale: root mean square of the times between consecutive events of a node;
-    edge_types: their number, 0 where all events are of one."""
+    edge_types: their number, 0 where all events are of one; clocks: numbers of a pair that the decoder reads."""
 
     node_width: int = 0
     edge_width: int = 0
@@ -44,6 +44,7 @@ class TemporalSizes:
     decoder: str = "mlp"
     temperature: float = 1.0
     edge_types: int = 0
+    clocks: int = 0
 
 
 class TemporalAttentionLayer(nn.Module):
@@ -174,11 +175,11 @@ class WindowAttention(nn.Module):
 
 
 class IdentityReadout(nn.Module):
-    """The root's own row, brought to the embedding's width when that differs."""
+    """The root's own row, brought to the embedding's width when that differs; nothing where rows are empty."""
 
     def __init__(self, config: Any, node_width: int, time: TimeEncoding, sizes: TemporalSizes):
         super().__init__()
-        same = node_width == config.hidden
+        same = node_width in (0, config.hidden)
         self.project = nn.Identity() if same else nn.Linear(node_width, config.hidden)
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
