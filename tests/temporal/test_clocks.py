@@ -8,10 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from run_commands import asked_for
-from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, read_plain
+from training_runs import (
+    bipartite,
+    homogeneous,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    read_plain,
+    train_steps,
+)
 
 from hpcgnn.comm.world import DistributedError
+from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.model.clocks import QUANTILES, num_clocks, time_scales
 from hpcgnn.temporal.negatives import of_step
 from hpcgnn.temporal.predict import answer
@@ -148,6 +160,30 @@ def test_a_model_of_clocks_alone_has_no_embeddings(comm, graph_and_parts, mpi_tm
         with pytest.raises(DistributedError, match="scores pairs by clocks alone and has no embeddings: give --pairs"):
             answer(session, asked_for(**arguments))
     session.close()
+
+
+def make_trainer(comm, parts: Path, folder: Path) -> Trainer:
+    config = make_config(train__batch_size=30, task__negatives=4, **ALONE)
+    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+
+
+def test_a_run_resumes_on_another_number_of_ranks(comm, graph_and_parts, mpi_tmp_path):
+    """With the time scales of its checkpoint, and the losses of a run that never stopped."""
+    _, parts = graph_and_parts(bipartite)
+    folder = mpi_tmp_path / "run"
+    on_rank_0(comm, folder.mkdir)
+    first = make_trainer(comm, parts, folder)
+    losses = train_steps(first, 0, 3)
+    first._save(first.session.memory.saved())
+    losses += train_steps(first, 3)
+    first.close()
+    assert len(losses) > 5
+    if comm.rank == 0:
+        second = make_trainer(MPI.COMM_SELF, parts, folder)
+        second.resume()
+        assert second.session.schema == first.session.schema
+        np.testing.assert_allclose(train_steps(second, 3), losses[3:], rtol=1e-9)
+        second.close()
 
 
 def test_clocks_are_for_the_host_and_for_built_in_models():
