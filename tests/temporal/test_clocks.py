@@ -58,9 +58,8 @@ def numbers_of(times: list[int], now: int, scales: list[float]) -> list[float]:
     ages = [now - time for time in times]
     last, second = (ages[-place] if len(ages) >= place else 0 for place in (1, 2))
     sums = [sum(math.exp(-age / scale) for age in ages) for scale in scales]
-    sums = [math.log(max(one, math.exp(-20))) for one in sums]
-    clocks = [math.log1p(32 * age / min(scales)) for age in (last, second)]
-    return [float(bool(times)), *(number / 4 for number in (*clocks, math.log1p(len(times)), *sums))]
+    clocks = [math.log1p(age / min(scales)) for age in (last, second)]
+    return [float(bool(times)), *clocks, math.log1p(len(times)), *map(math.log1p, sums)]
 
 
 def expected(events: list[tuple], source: int, destination: int, now: int, scales: list[float]) -> list[float]:
@@ -71,7 +70,7 @@ def expected(events: list[tuple], source: int, destination: int, now: int, scale
     tables = [[events[place][2] for place in rows] for rows in (places, by_end[1], by_end[0])]
     since = len([place for place in by_end[0] if place > places[-1]]) if places else 0
     share = len(places) / max(1, len(by_end[0]))
-    together = [math.log1p(since) / 4, float(bool(places) and since == 0), share]
+    together = [math.log1p(since), float(bool(places) and since == 0), share]
     return [number for times in tables for number in numbers_of(times, now, scales)] + together
 
 

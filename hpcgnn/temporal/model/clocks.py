@@ -19,9 +19,6 @@ from hpcgnn.temporal.negatives import PairHistory, events_of_destinations
 
 QUANTILES = (0.25, 0.5, 0.75, 0.9)  # of the times between events of a pair, which are the time scales
 COLUMNS = 3  # of an event, before its sums: its time, the time of the event before, its number
-FINE = 32  # units of clocks in the smallest time scale
-LOWEST = -20.0  # logarithm of a sum, at least
-SIZE = 4.0  # divides all logarithms, so that inputs of the network are of size 1
 
 
 def num_clocks(num_scales: int) -> int:
@@ -56,10 +53,10 @@ class Clocks:
 
     Of the pair, of the destination's events as a destination and of the source's as a source, there are S + 4 numbers
     each: whether there is an event (0 or 1), the logarithms of 1 plus the time since the last one and since the one
-    before it (0 without), and of 1 plus their number, and for each time scale the logarithm of a sum over them, each of
-    which loses the factor e in every scale (at least LOWEST). Times are in units of 1 / FINE of the smallest scale.
-    Then follow the logarithm of 1 plus the number of the source's events since the last one of the pair (0 without),
-    whether there are none, and the pair's share of the source's events. All logarithms are divided by SIZE.
+    before it (0 without), and of 1 plus their number, and for each time scale the logarithm of 1 plus a sum over them,
+    each of which loses the factor e in every scale. Times are in units of the smallest scale. Then follow the logarithm
+    of 1 plus the number of the source's events since the last one of the pair (0 without), whether there are none, and
+    the pair's share of the source's events.
     """
 
     def __init__(
@@ -78,10 +75,9 @@ class Clocks:
         }  # fmt: skip
 
     def _columns(self, history: PairHistory) -> list[np.ndarray]:
-        """Make int64 columns [e] of a history's events: COLUMNS, and the bits of the logarithms of S sums, which travel
-        as integers."""
+        """Make int64 columns [e] of a history's events: COLUMNS, and the bits of S sums, which travel as integers."""
         time = history.events.time
-        sums = [np.log(history.decayed_sums(time, 1 / scale)).view(np.int64) for scale in self._scales]
+        sums = [history.decayed_sums(time, 1 / scale).view(np.int64) for scale in self._scales]
         return [time, history.times_before(), history.numbers(), *sums]
 
     def at(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, limit: int) -> np.ndarray:
@@ -97,7 +93,7 @@ class Clocks:
         destination = self._find("destination", dst, dst, time, limit)
         met, last = pair[:, 2], pair[:, -1]
         since = np.where(met > 0, source[:, 2] - last, 0)
-        together = [np.log1p(since) / SIZE, (met > 0) & (since == 0), met / np.maximum(source[:, 2], 1)]
+        together = [np.log1p(since), (met > 0) & (since == 0), met / np.maximum(source[:, 2], 1)]
         tables = [self._numbers(table[:, : COLUMNS + len(self._scales)], time) for table in (pair, destination, source)]
         return np.column_stack([*tables, *together])
 
@@ -111,7 +107,6 @@ class Clocks:
         last, second, number = table.T[:COLUMNS]
         sums = np.ascontiguousarray(table[:, COLUMNS:]).view(np.float64)
         age = np.where(number > 0, time - last, 0)
-        ages = np.stack([age, np.where(number > 1, time - second, 0)], axis=1) * (FINE / self._scales.min())
-        decayed = np.where(number[:, None] > 0, np.maximum(sums - age[:, None] / self._scales, LOWEST), LOWEST)
-        logarithms = np.column_stack([np.log1p(ages), np.log1p(number), decayed]) / SIZE
-        return np.column_stack([number > 0, logarithms])
+        ages = np.stack([age, np.where(number > 1, time - second, 0)], axis=1) / self._scales.min()
+        decayed = sums * np.exp(-age[:, None] / self._scales)
+        return np.column_stack([number > 0, np.log1p(ages), np.log1p(number), np.log1p(decayed)])
