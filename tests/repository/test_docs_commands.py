@@ -31,7 +31,7 @@ LONG = (
     "tutorials/further.md", "tutorials/index.md", "tutorials/knowledge_graph.md", "tutorials/next_week.md",
     "tutorials/pyg_sage.md", "tutorials/recommend_items.md", "tutorials/tgn_on_events.md",
 )  # fmt: skip
-MOST_HINTS = 40
+MOST_HINTS = 41
 TRAIN = "hpcgnn train "
 # A run folder, several runs, text, a file of the page.
 NEEDS_MORE = r" --(resume|each|help\w*|print_config|task\.labels_file|config (?!jobs/))\b"
