@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.board import make_board
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
@@ -24,7 +25,7 @@ from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches
-from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.config import MemoryConfig, TemporalConfig
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
 from hpcgnn.temporal.goals import NodePropertyGoal, TemporalGoal, make_goal
 from hpcgnn.temporal.graph import FEATURE, LABEL, LABELS_OF_NODES, SPLIT
@@ -186,6 +187,25 @@ def _make_memory(
     return NodeMemory(num_rows, *widths, dtype, world.device, model.mailbox_slots, layout), hot
 
 
+def _make_needs(
+    graph: TemporalGraph, settings: MemoryConfig, model: TemporalModel, channel: Channel, scales: list[float] | None
+) -> tuple[Needs, Needs]:
+    """Collective. List the needs of the model in training and in evaluation, which see other events. scales: of the
+    clocks of pairs; None where the decoder reads none."""
+    mailing, partition = None, graph.partition
+    if model.has_memory:
+        mailing = Mailing(
+            settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
+            model.config.message_from == "memory",
+        )  # fmt: skip
+    needs = Needs(model.num_hops, mailing, model.needs_nearby)
+    if scales is None:
+        return needs, needs
+    shown = shown_events(partition, graph.splits, channel), None
+    trains, evaluates = (replace(needs, clocks=Clocks(partition, channel, scales, events)) for events in shown)
+    return trains, evaluates
+
+
 def _make_loaders(
     config: TemporalConfig, graph: TemporalGraph, goal: TemporalGoal, model: TemporalModel, place: Placement,
     timers: tuple[Timers, Timers], clock_scales: list[float] | None,
@@ -193,16 +213,7 @@ def _make_loaders(
     """Collective. Make loaders by split: training has a sampler of its own, validation and test share one.
     clock_scales: of the clocks of pairs, None where the decoder reads none."""
     world, partition, channel = graph.world, graph.partition, place.plan_channel
-    settings, mailing = config.memory, None
-    if model.has_memory:
-        mailing = Mailing(
-            settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
-            model.config.message_from == "memory",
-        )  # fmt: skip
-    needs, shown = Needs(model.num_hops, mailing, model.needs_nearby), None
-    if clock_scales is not None:
-        needs = replace(needs, clocks=Clocks(partition, channel, clock_scales))
-        shown = Clocks(partition, channel, clock_scales, shown_events(partition, graph.splits, channel))
+    in_training, needs = _make_needs(graph, config.memory, model, channel, clock_scales)
     # Questions of nodes are no events of the graph, and a device has nothing but those.
     is_asked = config.task.has_properties or config.task.of_nodes
     sampling = replace(config.sampling, plan_on="host") if is_asked else config.sampling
@@ -213,7 +224,7 @@ def _make_loaders(
         with together(world, "prepare CUDA graphs"):
             _check_graphs(config, make)
         graphs = {"padded": True}
-    trains = make(partition, graph.splits.history, sampling, replace(needs, clocks=shown), seed, place, **graphs)
+    trains = make(partition, graph.splits.history, sampling, in_training, seed, place, **graphs)
     evaluates = make(
         partition, partition.history, sampling, needs, seed, place, evaluation=True,
         in_batch=config.eval.in_batch_neighbors,
