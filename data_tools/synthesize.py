@@ -218,8 +218,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--num_edges", type=int, help="number of edges, counting both directions (default: 20 for each node)"
     )
     static.add_argument("--classes", type=int, help="number of classes of the nodes (default: 47, IGBH 2,983)")
-    static.add_argument("--edge_features", type=int, default=0, help="with --static, width of the edges' features")
-    static.add_argument("--weights", action="store_true", help="with --static, write a weight for each edge")
+    static.add_argument("--edge_features", type=int, default=0, help="width of the features of edges, with --static")
+    static.add_argument("--weights", action="store_true", help="write a weight for each edge, with --static")
     snapshots = parser.add_argument_group("snapshot graph")
     snapshots.add_argument(
         "--snapshots", type=int, help="write a graph with this number of snapshots instead of events"
