@@ -249,7 +249,7 @@ def _parse(result: jsonargparse.ArgumentParser, argv: list[str]) -> tuple[Any, j
 
 def save(config: Sections, extra: dict[str, Any], path: Path) -> None:
     """Write the resolved configuration as YAML; ``extra`` facts about the run stand above it as comments."""
-    lines = [f"# {key}: {value}" for key, value in extra.items()]
+    lines = [f"# {key}: {' '.join(str(value).splitlines())}" for key, value in extra.items()]  # names may be anything
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("\n".join(lines) + "\n" + yaml.safe_dump(config.to_dict(), sort_keys=False))
     durable.commit(temporary, path)

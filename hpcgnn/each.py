@@ -8,11 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from hpcgnn.recipes import take_options
 
-EACH, GROUPS = "--each", "--groups"
+EACH, GROUPS, SEED = "--each", "--groups", "--train.seed"
 # Sections that all runs share: where the ranks are, and where results go.
 SHARED = ("comm.", "output.")
 KEY = re.compile(r"[a-z_]+\.[a-z_]+")
@@ -28,6 +26,8 @@ def split_values(option: str) -> tuple[str, list[str]]:
         raise ValueError(f"{EACH} {option}: expected SECTION.KEY=VALUE,VALUE, such as {example}")
     if key.startswith(SHARED):
         raise ValueError(f"{EACH} {key}: all runs of a sweep share this key: give it once, as --{key}")
+    import yaml  # here, as loading it takes as long as all else that job scripts ask for
+
     line = f"[{text}]"
     try:
         nodes: Any = yaml.compose(line, yaml.SafeLoader)
@@ -42,6 +42,14 @@ def split_values(option: str) -> tuple[str, list[str]]:
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{EACH} {option}: expected values that differ, such as {example}")
     return key, values
+
+
+def with_each(argv: Sequence[str]) -> list[str]:
+    """Write out ``--train.seed 0,1,2`` as ``--each train.seed=0,1,2``."""
+    seeds, others = take_options(argv, SEED)
+    if not any("," in seed for seed in seeds):
+        return list(argv)
+    return others + [word for seed in seeds for word in ((EACH, f"train.seed={seed}") if "," in seed else (SEED, seed))]
 
 
 def choices(argv: Sequence[str]) -> tuple[list[dict[str, str]], list[str]]:

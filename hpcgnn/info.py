@@ -63,11 +63,8 @@ def _sources(folder: Path) -> list[str]:
     origin = read_sources(folder)
     if not origin:
         return []
-    sources = [
-        s if isinstance(s, str) else f"{files.source_name(s)} (sha256 {s['sha256']})" for s in origin.get("sources", [])
-    ]
     graph = f"graph {origin['graph']['name']} (sha256 {origin['graph']['sha256']})"
-    return [graph, *(f"  from {source}" for source in sources)]
+    return [graph, *(f"  from {source}" for source in files.describe_sources(origin))]
 
 
 def _results(folder: Path, monitored: str, damaged: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpcgnn.each import choices, run_name, with_each
 from hpcgnn.recipes import recipe_file, take_options
 
 EXIT_USAGE = 2
@@ -69,7 +70,7 @@ def next_start(restarts: str, folder: str, *arguments: str) -> Answer:
     all arguments in a job that is started again: the run has them, and may be on a machine where one of them is of no
     use. Raises ValueError for a folder that holds other runs than those that the arguments start.
     """
-    run = Path(folder)
+    run, arguments = Path(folder), tuple(with_each(arguments))
     note = check_runs(run, restarts != "0", arguments)
     newest = newest_checkpoint(run)
     (run / "finished").unlink(missing_ok=True)
@@ -89,7 +90,6 @@ def check_runs(run: Path, is_restart: bool, arguments: Sequence[str]) -> str:
     has_each = bool(take_options(arguments, "--each")[0])
     remedy = "choose another folder (--output.dir, HPCGNN_RUN)"
     if (run / "sweep.yaml").exists():
-        from hpcgnn.each import choices, run_name  # here, as loading YAML takes as long as all else
         from hpcgnn.loop.sweep_file import read_sweep
 
         _, runs = read_sweep(run) or (0, {})

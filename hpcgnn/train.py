@@ -28,7 +28,7 @@ from hpcgnn.comm.same import check_shared
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_version
-from hpcgnn.each import EACH, GROUPS
+from hpcgnn.each import EACH, GROUPS, with_each
 from hpcgnn.graph import durable, files
 from hpcgnn.graph.stage import unusable
 from hpcgnn.kinds import DEFAULT_KIND, kind_of, make_built_in, open_session
@@ -220,7 +220,7 @@ def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resum
 
 def _plan(argv: list[str]) -> Sweep | Start:
     """Read the run, or the runs, that a command line is about. Raises ValueError."""
-    resume = _option(argv, "--resume")
+    argv, resume = with_each(argv), _option(argv, "--resume")
     has_each = bool(take_options(argv, EACH)[0])
     if resume and read_sweep(Path(resume)):
         return old_sweep(Path(resume), argv, _parse)
@@ -319,7 +319,8 @@ def make_parser(kind: str = DEFAULT_KIND) -> jsonargparse.ArgumentParser:
     parser.add_argument("--init", type=str, default="", help="run folder to start from; short form of --train.init")
     parser.add_argument(
         EACH, action="append", default=argparse.SUPPRESS, metavar="KEY=VALUE,VALUE",
-        help="train a run for each value of a key; several of these options: for each combination of values",
+        help="train a run for each value of a key; several of these options: for each combination of values; "
+        "--train.seed 0,1,2 is short for --each train.seed=0,1,2",
     )  # fmt: skip
     parser.add_argument(
         GROUPS,
@@ -370,7 +371,15 @@ def _save_config(config: Sections, folder: Path, world: World) -> None:
             (folder / FINISHED).unlink(missing_ok=True)
             origin = files.read_origin(data_path(config, folder))
             durable.write_text(folder / SOURCES, json.dumps(origin, indent=1) + "\n")
-            configuration.save(config, _facts(world.size, hosts), folder / "config.yaml")
+            configuration.save(config, _facts(world.size, hosts) | _origin_facts(origin), folder / "config.yaml")
+
+
+def _origin_facts(origin: dict[str, Any]) -> dict[str, str]:
+    """Describe the graph of a run, its source files and the spec that they were read by, as far as they are known."""
+    graph = {"graph": f"{origin['graph']['name']} (sha256 {origin['graph']['sha256']})"}
+    sources = "; ".join(files.describe_sources(origin))
+    further = {"sources": sources, "spec": json.dumps(origin["spec"]) if "spec" in origin else ""}
+    return graph | {name: text for name, text in further.items() if text}
 
 
 def _facts(ranks: int, hosts: str) -> dict[str, str]:

@@ -455,6 +455,12 @@ def source_name(source: dict[str, Any]) -> str:
     return source["name"] + (f" of {source['source']}" if source.get("source") else "")
 
 
+def describe_sources(origin: dict[str, Any]) -> list[str]:
+    """Describe each source file of what `read_origin` returns, with its SHA-256; a text stands for itself."""
+    sources = origin.get("sources", [])
+    return [s if isinstance(s, str) else f"{source_name(s)} (sha256 {s['sha256']})" for s in sources]
+
+
 def refuse_split_words(group: h5py.Group) -> None:
     """Raise FileFormatError for a table whose column ``split`` numbers words in their order, so that test may be 0."""
     if "split" in group and (words := class_names(group["split"])):

@@ -26,7 +26,8 @@ def parser():
 def test_defaults_round_trip_through_yaml(tmp_path):
     config = TemporalConfig()
     config.train.epochs = 7
-    configuration.save(config, {"ranks": 3}, tmp_path / "config.yaml")
+    named = {"ranks": 3, "graph": "a\nkind: static\u2028kind: static"}  # a file may have any name
+    configuration.save(config, named, tmp_path / "config.yaml")
     assert configuration.load(tmp_path / "config.yaml") == config
 
 

@@ -100,6 +100,7 @@ OTHER = "choose another folder (--output.dir, HPCGNN_RUN)"
     (["sweep.yaml"], ["--each", "train.seed=0,1,2"],
      f"holds 2 runs of another --each (seed=0, seed=1): {OTHER}, or leave --each out to resume"),
     (["sweep.yaml"], ["--each=train.lr=1,2"], "holds 2 runs of another --each"),
+    (["sweep.yaml"], ["--train.seed", "0,1,2"], "holds 2 runs of another --each"),
     ([CHECKPOINT], ["--each", "train.seed=0,1"],
      f"holds one run, and --each starts several: {OTHER}, or leave out --each to resume it"),
     ([f"gat/{CHECKPOINT}"], [], f"holds other runs, such as gat: {OTHER}, such as "),

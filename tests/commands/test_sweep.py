@@ -14,7 +14,7 @@ from run_commands import run, run_caught
 from training_runs import bipartite, make_parts, on_rank_0
 
 from hpcgnn import train
-from hpcgnn.each import choices, run_name
+from hpcgnn.each import choices, run_name, with_each
 from hpcgnn.loop import launch
 
 SMALL = [
@@ -184,6 +184,14 @@ def test_values_are_split_at_commas_outside_of_brackets():
 
 
 @pytest.mark.serial
+def test_a_list_of_seeds_is_a_run_for_each():
+    for words in (["--train.seed=0,1", "--a=1"], ["--train.seed", "0,1", "--a=1"]):
+        assert choices(with_each(words)) == ([{"train.seed": "0"}, {"train.seed": "1"}], ["--a=1"])
+    alone = ["--train.seed", "3", "--train.lr=1,2"]
+    assert with_each(alone) == alone
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -192,6 +200,8 @@ def test_values_are_split_at_commas_outside_of_brackets():
         (["--each", "data.path=a.b,a/b", "--data.path=x"], "the key has values of another option, too"),
         (["--each", "train.sed=0,1"], "run sed=0: no option --train.sed; did you mean --train.seed?"),
         (["--each", "train.seed=0,0"], "expected values that differ"),
+        (["--train.seed", "0,0"], "expected values that differ"),
+        (["--train.seed=3", "--train.seed=0,1"], "the key has values of another option, too"),
         (["--each", "train.seed="], "expected values that differ"),
         (["--each", "train.seed"], "expected SECTION.KEY=VALUE,VALUE"),
         (["--each", "seed=0,1"], "expected SECTION.KEY=VALUE,VALUE"),

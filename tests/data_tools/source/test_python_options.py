@@ -21,9 +21,12 @@ from data_tools.objects import convert_object, from_edges
 from data_tools.partition.command import partition
 from data_tools.source.spec import EdgeSpec, NodeSpec
 from data_tools.source.spec_file import load_spec
+from hpcgnn import config as configuration
+from hpcgnn import train
 from hpcgnn.graph import files
 from hpcgnn.loop.logs import SOURCES
 from hpcgnn.reopen import read_sources
+from hpcgnn.temporal.config import TemporalConfig
 
 pytestmark = pytest.mark.serial
 RELATION, ENDS = "node.to.node", {"src": [0, 1], "dst": [1, 0]}
@@ -417,6 +420,13 @@ def test_the_source_leads_to_the_files_of_predictions(tmp_path, capsys):
     assert origin["spec"]["edges"][0]["file"] == f"edges of {RELATION}"
     (tmp_path / SOURCES).write_text(json.dumps(origin))
     assert read_sources(tmp_path) == origin
+    configuration.save(TemporalConfig(), train._origin_facts(origin), tmp_path / "config.yaml")
+    comments = [line for line in (tmp_path / "config.yaml").read_text().splitlines() if line.startswith("# ")]
+    assert comments == [
+        f"# graph: g.h5 (sha256 {origin['graph']['sha256']})",
+        "# sources: " + "; ".join(f"{s['name']} of {s['source']} (sha256 {s['sha256']})" for s in origin["sources"]),
+        f"# spec: {json.dumps(origin['spec'])}",
+    ]
     assert inspect.main([str(tmp_path / "parts")]) == 0
     assert f"from edges of {RELATION} of https://shop/orders?day=1 (" in capsys.readouterr().out
     from_edges(ENDS, tmp_path / "g.h5", nodes)
