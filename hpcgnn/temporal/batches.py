@@ -270,11 +270,16 @@ def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world
     return Batches(name, events, indptr, sizes, edges[:-1], np.zeros(len(events), bool))
 
 
+def shown(events: Events, splits: Splits, partition: TemporalPartition, channel: Channel) -> Events:
+    """Collective. Choose the events of this rank of which neither node is hidden."""
+    ends = np.stack([events.src, events.dst])
+    return events.take(np.flatnonzero(~flags_of(splits.hidden, ends, partition, channel).any(axis=0)))
+
+
 def _visible(events: Events, begin: int, end: int, splits: Splits, partition, world: World, channel: Channel):
     """Collective. Choose the training events without hidden endpoints; returns them, and their positions among all such
     events of all ranks."""
-    hidden = flags_of(splits.hidden, np.stack([events.src, events.dst]), partition, channel).any(axis=0)
-    visible = events.take(np.flatnonzero(~hidden))
+    visible = shown(events, splits, partition, channel)
     position, _ = places_of(visible.row - begin, end - begin, world, channel)
     return visible, position
 

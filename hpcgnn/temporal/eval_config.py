@@ -88,20 +88,13 @@ class TemporalEvalConfig:
 
         Raises ValueError.
         """
+        kept: dict[str, Any] = {
+            "negatives_file": negatives_file, "negatives_per_pass": self.negatives_per_pass,
+            "train_split": self.train_split and not negatives_file,
+        }  # fmt: skip
         if name == "tgb":
-            return TemporalEvalConfig(
-                "tgb", negatives_file=negatives_file, negatives_per_pass=self.negatives_per_pass,
-                train_split=self.train_split and not negatives_file,
-            )  # fmt: skip
-        batch_size = 0 if self.protocol == "tgb" else self.batch_size
-        return TemporalEvalConfig(
-            "",
-            name,
-            negatives_file,
-            batch_size=batch_size,
-            negatives_per_pass=self.negatives_per_pass,
-            train_split=self.train_split and not negatives_file,
-        )
+            return TemporalEvalConfig("tgb", **kept)
+        return TemporalEvalConfig("", name, batch_size=0 if self.protocol == "tgb" else self.batch_size, **kept)
 
 
 def expand_eval(argv: list[str]) -> list[str]:

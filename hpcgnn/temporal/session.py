@@ -24,7 +24,7 @@ from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.nn.own_class import check_parts, named_errors
-from hpcgnn.temporal.batches import Batches
+from hpcgnn.temporal.batches import Batches, shown
 from hpcgnn.temporal.config import MemoryConfig, TemporalConfig
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
 from hpcgnn.temporal.goals import NodePropertyGoal, TemporalGoal, make_goal
@@ -32,7 +32,7 @@ from hpcgnn.temporal.graph import FEATURE, LABEL, LABELS_OF_NODES, SPLIT
 from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
-from hpcgnn.temporal.model.clocks import Clocks, num_clocks, shown_events, time_scales
+from hpcgnn.temporal.model.clocks import Clocks, num_clocks, time_scales
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
@@ -201,9 +201,11 @@ def _make_needs(
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
     if scales is None:
         return needs, needs
-    shown = shown_events(partition, graph.splits, channel), None
-    trains, evaluates = (replace(needs, clocks=Clocks(partition, channel, scales, events)) for events in shown)
-    return trains, evaluates
+    evaluates = replace(needs, clocks=Clocks(partition, channel, scales))
+    if not graph.world.total(int(graph.splits.hidden.sum())):
+        return evaluates, evaluates
+    events = shown(partition.events, graph.splits, partition, channel)
+    return replace(needs, clocks=Clocks(partition, channel, scales, events)), evaluates
 
 
 def _make_loaders(

@@ -149,6 +149,11 @@ class Record:
     parameters: np.ndarray
 
 
+def open_trainer(comm, parts: Path, config: TemporalConfig, folder: Path = Path("unused")) -> Trainer:
+    """Collective. A trainer that logs nothing, with a run folder."""
+    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+
+
 def record_epoch(comm, parts: Path, config: TemporalConfig, steps: int | None = None) -> Record | None:
     """Collective. Train the first ``steps`` steps (default: all) of epoch 0, then validate; the record is on rank 0."""
     session = open_session(comm, parts, config)

@@ -17,12 +17,12 @@ from training_runs import (
     make_parts,
     on_rank_0,
     open_session,
+    open_trainer,
     read_plain,
     train_steps,
 )
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.model.clocks import QUANTILES, num_clocks, time_scales
 from hpcgnn.temporal.negatives import of_step
@@ -164,7 +164,7 @@ def test_a_model_of_clocks_alone_has_no_embeddings(comm, graph_and_parts, mpi_tm
 
 def make_trainer(comm, parts: Path, folder: Path) -> Trainer:
     config = make_config(train__batch_size=30, task__negatives=4, **ALONE)
-    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+    return open_trainer(comm, parts, config, folder)
 
 
 def test_a_run_resumes_on_another_number_of_ranks(comm, graph_and_parts, mpi_tmp_path):

@@ -26,6 +26,7 @@ from training_runs import (
     make_parts,
     on_rank_0,
     open_session,
+    open_trainer,
     record_epoch,
     train_steps,
 )
@@ -190,7 +191,7 @@ def test_one_relation_is_as_before(comm, mpi_tmp_path):
 
 def make_trainer(comm, parts: Path, folder: Path) -> Trainer:
     config = make_config(train__batch_size=30, sampling__strategy="uniform")
-    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+    return open_trainer(comm, parts, config, folder)
 
 
 def test_a_run_goes_on_on_another_number_of_ranks(comm, parts, mpi_tmp_path):
@@ -318,7 +319,7 @@ def test_weights_of_another_run(comm, parts, mpi_tmp_path, names):
     folder, tables = mpi_tmp_path / "run", draw_events()
     on_rank_0(comm, folder.mkdir)
     config = make_config(train__epochs=1)
-    trainer = Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+    trainer = open_trainer(comm, parts, config, folder)
     trainer.run()
     trained = trainer.session.model.edge_type.weight.detach().clone()
     trainer.close()

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from places import HELPERS
-from training_runs import bipartite, by_flat_row, make_config, make_parts, on_rank_0, open_session
+from training_runs import bipartite, by_flat_row, make_config, make_parts, on_rank_0, open_session, open_trainer
 
 from data_tools.partition.command import partition
 from hpcgnn import config as configuration
 from hpcgnn.comm.world import CommConfig, DistributedError, World
-from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.optimizer import learning_rate
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal import batches
-from hpcgnn.temporal.config import TemporalConfig
 
 TIMES = ("train_seconds", "samples_per_second")
 STILL = 1e-30  # a learning rate that leaves the weights where they are
@@ -31,11 +29,6 @@ def parts(comm, mpi_tmp_path):
     """A partition set of a graph with features."""
     on_rank_0(comm, lambda: bipartite(mpi_tmp_path / "graph.h5", num_events=400, edge_width=3, node_width=2) and None)
     return make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts")
-
-
-def open_trainer(comm, parts: Path, folder: Path, config: TemporalConfig) -> Trainer:
-    """Collective."""
-    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
 
 
 def read(folder: Path) -> list[dict]:
@@ -74,8 +67,8 @@ def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
     """With weights that stay, step by step: loss and gradient of the round are the means of its epochs' own, which
     differ; and it leaves the memory that each of them leaves."""
     config = make_config(train__epochs=6, train__parallel_epochs=count, train__lr=STILL, sampling__strategy="uniform")
-    trainer = open_trainer(comm, parts, Path("unused"), config)
-    single = open_trainer(comm, parts, Path("unused"), make_config(train__lr=STILL, sampling__strategy="uniform"))
+    trainer = open_trainer(comm, parts, config)
+    single = open_trainer(comm, parts, make_config(train__lr=STILL, sampling__strategy="uniform"))
     for first in (0, count):
         losses, gradients = train_round(trainer, first)
         epochs = [train_round(single, first + place) for place in range(count)]
@@ -92,7 +85,7 @@ def test_a_round_is_the_mean_of_its_epochs(comm, parts, count):
 
 def test_the_rate_of_a_round_counts_its_epochs(comm, parts, monkeypatch):
     config, lines = make_config(train__epochs=6, train__parallel_epochs=2), []
-    trainer = open_trainer(comm, parts, Path("unused"), config)
+    trainer = open_trainer(comm, parts, config)
     monkeypatch.setattr(trainer, "_write", lambda *_, **line: lines.append(line))
     trainer.progress.train_seconds = 4.0
     trainer._report_epoch({}, {})
@@ -142,7 +135,7 @@ def test_groups_share_gradients_alone(comm, parts):
     """A group of one rank exchanges nothing."""
     count = comm.size
     config = make_config(train__epochs=count, train__parallel_epochs=count)
-    trainer = open_trainer(comm, parts, Path("unused"), config)
+    trainer = open_trainer(comm, parts, config)
     before = trainer.session.sent_bytes()
     losses, _ = train_round(trainer, 0)
     assert trainer.session.sent_bytes() == before
@@ -204,12 +197,12 @@ def test_ranks_do_not_change_the_answer(comm, parts, mpi_tmp_path, case):
     """All lines of a whole run: losses of steps and rounds, validations, the test."""
     config = make_config(**{"train__epochs": 6, "train__log_every": 1} | CASES[case])
     on_rank_0(comm, lambda: [(mpi_tmp_path / name).mkdir() for name in ("run", "alone")] and None)
-    trainer = open_trainer(comm, parts, mpi_tmp_path / "run", config)
+    trainer = open_trainer(comm, parts, config, mpi_tmp_path / "run")
     assert trainer.run() == 0
     trainer.close()
     if comm.rank > 0:
         return
-    alone = open_trainer(MPI.COMM_SELF, parts, mpi_tmp_path / "alone", config)
+    alone = open_trainer(MPI.COMM_SELF, parts, config, mpi_tmp_path / "alone")
     assert alone.run() == 0
     found, count = read(mpi_tmp_path / "run"), config.train.parallel_epochs
     assert_same(found, read(mpi_tmp_path / "alone"))
@@ -223,7 +216,7 @@ def test_epochs_at_once_change_the_answer(comm, parts):
     losses = []
     for count in (1, 2, 3):
         config = make_config(train__epochs=6, train__parallel_epochs=count)
-        losses.append(train_round(open_trainer(comm, parts, Path("unused"), config), 0)[0])
+        losses.append(train_round(open_trainer(comm, parts, config), 0)[0])
     assert len({own[0] for own in losses}) == len({own[-1] for own in losses}) == 3
 
 

@@ -16,6 +16,7 @@ from training_runs import (
     make_parts,
     on_rank_0,
     open_session,
+    open_trainer,
     read_plain,
     record_epoch,
     train_steps,
@@ -110,7 +111,7 @@ def test_no_hot_node_where_the_share_is_less_than_one(comm, mpi_tmp_path):
 def make_trainer(comm, parts: Path, folder: Path, hot_ratio: float) -> Trainer:
     """Collective."""
     config = make_config(train__batch_size=30, memory__hot_ratio=hot_ratio)
-    return Trainer(open_session(comm, parts, config), folder, lambda *_, **__: None, StopRequest())
+    return open_trainer(comm, parts, config, folder)
 
 
 def assert_copies_agree(session: Session) -> None:

@@ -18,13 +18,13 @@ from training_runs import (
     make_parts,
     on_rank_0,
     open_session,
+    open_trainer,
     record_epoch,
     train_steps,
 )
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.config import check_resumable
-from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.memory import COLUMNS, NodeMemory
@@ -61,10 +61,6 @@ def stale_config(staleness: int, **changes) -> TemporalConfig:
     return make_config(**{"train__batch_size": 30, "memory__staleness": staleness} | changes)
 
 
-def make_trainer(comm, path: Path, config: TemporalConfig, folder: Path = Path("unused")) -> Trainer:
-    return Trainer(open_session(comm, path, config), folder, lambda *_, **__: None, StopRequest())
-
-
 # ------------------------------------------------------------------------------------------------- what a step reads
 
 
@@ -78,7 +74,7 @@ def columns_of(memory: NodeMemory) -> dict[str, np.ndarray]:
 def test_a_step_reads_the_memory_of_k_steps_before(comm, parts, monkeypatch, staleness, placement):
     """At step s memory is what the writes of steps 0 .. s - k - 1 make of it. State and mail are replaced together, and
     the state's time is that of the mail that the writing step had read."""
-    trainer = make_trainer(comm, parts(), stale_config(staleness, memory__placement=placement))
+    trainer = open_trainer(comm, parts(), stale_config(staleness, memory__placement=placement))
     memory, write, read, written = trainer.session.memory, trainer.session.memory.write, [], []
 
     def noted(rows, time, arrive, keep, state=None, place=None):
@@ -159,7 +155,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
     """Stopped after a step, also the epoch's last, on one rank or all of them; continued on the others, on another
     partition set, with another placement of memory: the losses and the memory of a run that was never stopped."""
     path, other, folder = parts(), parts(name="other", num_parts=4), mpi_tmp_path / "run"
-    whole = make_trainer(comm, path, stale_config(3))
+    whole = open_trainer(comm, path, stale_config(3))
     losses, memory = train_steps(whole, 0), finish(whole)
     on_rank_0(comm, folder.mkdir)
     step = len(losses) if step is None else step
@@ -167,13 +163,13 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
     configs = [stale_config(3, memory__placement=placement) for placement in placements]
     comms = (MPI.COMM_SELF, comm) if alone == "before" else (comm, MPI.COMM_SELF)
     if comms[0] is comm or comm.rank == 0:
-        first = make_trainer(comms[0], path, configs[0], folder)
+        first = open_trainer(comms[0], path, configs[0], folder)
         train_steps(first, 0, step)
         first._save(first.session.memory.saved())
         first.close()
     comm.barrier()
     if comms[1] is comm or comm.rank == 0:
-        second = make_trainer(comms[1], other, configs[1], folder)
+        second = open_trainer(comms[1], other, configs[1], folder)
         second.resume()
         assert second.progress.step == step
         found, later = train_steps(second, step), finish(second)
@@ -184,7 +180,7 @@ def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, step, 
 
 def test_evaluation_reads_all_writes(comm, parts):
     """Also right after training, and it waits for its own."""
-    trainer = make_trainer(comm, parts(), stale_config(2))
+    trainer = open_trainer(comm, parts(), stale_config(2))
     train_steps(trainer, 0)
     session = trainer.session
     with session.plans("val", 0) as plans:
@@ -201,7 +197,7 @@ def test_evaluation_reads_all_writes(comm, parts):
 def test_leaving_together_leaves_nothing_under_way(comm, parts, mpi_tmp_path):
     """A loss that is not finite, with writes on their way."""
     on_rank_0(comm, (mpi_tmp_path / "run").mkdir)
-    trainer = make_trainer(comm, parts(), stale_config(2, train__lr=1e300), mpi_tmp_path / "run")
+    trainer = open_trainer(comm, parts(), stale_config(2, train__lr=1e300), mpi_tmp_path / "run")
     with pytest.raises(DistributedError, match=r"lower train\.lr"):
         trainer.run()
     assert len(trainer.session.memory.saved()) == 1

@@ -17,7 +17,16 @@ import torch
 from mpi4py import MPI
 from run_commands import asked
 from sklearn.metrics import f1_score, roc_auc_score
-from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, train_steps
+from training_runs import (
+    bipartite,
+    homogeneous,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    open_trainer,
+    train_steps,
+)
 
 from data_tools.convert import main as convert
 from hpcgnn.comm.world import DistributedError
@@ -84,11 +93,6 @@ class Epoch:
     parameters: dict[str, np.ndarray]
     metrics: dict[str, float]
     trained: dict[str, float]
-
-
-def open_trainer(comm, parts: Path, config: TemporalConfig) -> Trainer:
-    """Collective."""
-    return Trainer(open_session(comm, parts, config), Path("unused"), lambda *_, **__: None, StopRequest())
 
 
 def weights_of(session: Session) -> dict[str, np.ndarray]:
@@ -270,7 +274,7 @@ def test_a_run_goes_on_within_an_epoch(comm, parts, finished, mpi_tmp_path):
     whole = run_epoch(comm, parts("binary"), config)
     folder = mpi_tmp_path / "stopped"
     on_rank_0(comm, folder.mkdir)
-    first = Trainer(open_session(comm, parts("binary"), config), folder, lambda *_, **__: None, StopRequest())
+    first = open_trainer(comm, parts("binary"), config, folder)
     first.start()
     train_steps(first, 0, 4)
     first._save(first.session.memory.saved())
@@ -291,7 +295,7 @@ def finished(comm, parts, mpi_tmp_path) -> Path:
     folder = mpi_tmp_path / "link"
     on_rank_0(comm, folder.mkdir)
     config = make_config(train__batch_size=30, train__epochs=1)
-    trainer = Trainer(open_session(comm, parts("binary"), config), folder, lambda *_, **__: None, StopRequest())
+    trainer = open_trainer(comm, parts("binary"), config, folder)
     trainer.run()
     trainer.close()
     return folder

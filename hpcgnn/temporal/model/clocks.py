@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
-from hpcgnn.temporal.batches import Splits, flags_of
+from hpcgnn.temporal.batches import Splits, shown
 from hpcgnn.temporal.graph import Events, TemporalPartition
 from hpcgnn.temporal.negatives import PairHistory, events_of_destinations
 
@@ -29,7 +29,7 @@ def num_clocks(num_scales: int) -> int:
 def time_scales(partition: TemporalPartition, splits: Splits, world: World, channel: Channel) -> list[float]:
     """Collective. Return quantiles of the times between successive training events of a pair, in the graph's unit of
     time; of hidden nodes none. They are at least 1, and all 1 where no pair has two events."""
-    events = shown_events(partition, splits, channel)
+    events = shown(partition.events, splits, partition, channel)
     gaps = np.sort(PairHistory(partition, channel, events).intervals(int(splits.bounds[1])))
     needed = np.ceil(np.array(QUANTILES) * world.total(len(gaps)))
     # Halving: no rank has all times. The smallest number with enough times up to it.
@@ -39,13 +39,6 @@ def time_scales(partition: TemporalPartition, splits: Splits, world: World, chan
         is_enough = world.reduce_array(np.searchsorted(gaps, middle, side="right")) >= needed
         low, high = np.where(is_enough, low, middle + 1), np.where(is_enough, middle, high)
     return np.maximum(low, 1).astype(float).tolist()
-
-
-def shown_events(partition: TemporalPartition, splits: Splits, channel: Channel) -> Events:
-    """Collective. Return this rank's events of which none has a hidden node."""
-    ends = np.stack([partition.events.src, partition.events.dst])
-    is_hidden = flags_of(splits.hidden, ends, partition, channel).any(axis=0)
-    return partition.events.take(np.flatnonzero(~is_hidden))
 
 
 class Clocks:
