@@ -264,7 +264,7 @@ def test_help_has_a_line_for_every_key(capsys):
     text = capsys.readouterr().out
     for section, keys in make_config().to_dict().items():
         for key in keys if isinstance(keys, dict) else ():
-            said = text.partition(f"--{section}.{key} ")[2].partition("  --")[0]
+            said = text.partition(f"\n  --{section}.{key} ")[2].partition("\n  --")[0]
             words = [word for word in said.split() if word.isalpha()]
             assert len(words) > 4, f"{section}.{key}: {said}"
 
