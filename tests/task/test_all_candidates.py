@@ -212,10 +212,12 @@ def test_shared_negatives_of_sources_compete_with_the_second_rows(comm, mpi_tmp_
 @pytest.mark.serial
 @pytest.mark.parametrize("loss", [softmax_over_all, binary_over_all])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_losses_over_shares_of_candidates_add_up(loss, smoothing):
-    """Loss and slope of two shares, one of them empty of answers, against torch."""
+@pytest.mark.parametrize("spread", [20, 2000])
+def test_losses_over_shares_of_candidates_add_up(loss, smoothing, spread):
+    """Loss and slope of two shares, one of them empty of answers, against torch; also of scores that lie so far apart
+    that exp is 0."""
     torch.manual_seed(0)
-    score = (torch.randn(3, 7).double() * 20).requires_grad_()
+    score = (torch.randn(3, 7).double() * spread).requires_grad_()
     labels = torch.tensor([[1, 0, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0.0]]).double()
     size, is_softmax = labels.sum(1).long(), loss is softmax_over_all
     target = (1 - smoothing) * (labels / size[:, None] if is_softmax else labels) + smoothing / 7
