@@ -30,26 +30,31 @@ class BlockAnswers:
 
 
 def softmax_over_all(
-    score: torch.Tensor, answers: BlockAnswers, smoothing: float = 0.0
+    score: torch.Tensor, answers: BlockAnswers, smoothing: float = 0.0, power: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Collective. Sum the cross entropies of queries: of the softmax of their scores with all candidates and a target,
-    which is 1 - smoothing, shared by the known answers, plus smoothing, shared by all candidates.
+    which is 1 - smoothing, shared by the known answers, plus smoothing, shared by all candidates. A query counts as
+    often as it has answers to the ``power``.
 
     score [b, c] becomes the slope. Returns the share of the loss and the slope.
     """
-    query, place, even = answers.query, answers.place, smoothing / answers.total
-    weight = ((1 - smoothing) / answers.size.to(score.dtype))[query]
+    query, place, size = answers.query, answers.place, answers.size.to(score.dtype)
+    counted = size**power
+    weight, even = ((1 - smoothing) * counted / size)[query], smoothing / answers.total * counted
     loss = -(weight * score[query, place]).sum()
-    if even:
-        loss -= even * score.sum()
+    if smoothing:
+        loss -= even @ score.sum(1)
     target = score.new_zeros(len(score)).index_add_(0, query, weight) + even * score.shape[1]
     highest = score.amax(1) if score.shape[1] else score.new_full((len(score),), -torch.inf)
     highest = answers.reduce(highest, "max")
     lowest = math.log(torch.finfo(score.dtype).tiny)  # where exp ends in subnormal numbers or 0, it is 30 times as slow
     score.sub_(highest[:, None]).clamp_(min=lowest).exp_()
     total = answers.reduce(score.sum(1), "sum")
-    score.div_(total[:, None])
-    return loss + (target * (highest + total.log())).sum(), _without_target(score, query, place, weight, even)
+    score.mul_((counted / total)[:, None])
+    if smoothing:
+        score.sub_(even[:, None])
+    score.index_put_((query, place), -weight, accumulate=True)
+    return loss + (target * (highest + total.log())).sum(), score
 
 
 def binary_over_all(
@@ -65,14 +70,10 @@ def binary_over_all(
     loss = functional.softplus(score).sum() - (weight * score[query, place]).sum()
     if even:
         loss -= even * score.sum()
-    return loss, _without_target(score.sigmoid_(), query, place, weight, even)
-
-
-def _without_target(score: torch.Tensor, query, place, weight: torch.Tensor, even: float) -> torch.Tensor:
-    """Subtract the target from expected values [b, c], in place."""
+    score.sigmoid_()
     if even:
         score.sub_(even)
-    return score.index_put_((query, place), -weight, accumulate=True)
+    return loss, score.index_put_((query, place), -weight, accumulate=True)
 
 
 PENALTIES = {"l2": 2, "n3": 3}  # powers

@@ -15,7 +15,8 @@ from hpcgnn.task.negatives import NEGATIVES
 LINK = "link"
 # Keys that some losses and decoders read.
 OPTIONS = (
-    "margin", "adversarial", "positive_weight", "negative_weight", "label_smoothing", "class_weights", "loss_path",
+    "margin", "adversarial", "positive_weight", "negative_weight", "label_smoothing", "answer_power", "class_weights",
+    "loss_path",
 )  # fmt: skip
 TEMPERATURE = "temperature"
 DECODER_OPTIONS = (TEMPERATURE, "distance", "offset")
@@ -44,6 +45,8 @@ class TaskConfig:
         positive_weight: Weight of a pair's loss; the mean over its negatives has weight 1. Loss binary only.
         label_smoothing: Share of the target that all nodes have in equal parts. Losses one_vs_all, k_vs_all and
             k_vs_all_binary only.
+        answer_power: Weight of a query in the loss: the number of its known answers to this power. 0: all queries weigh
+            the same; 1: all facts do, as with loss one_vs_all. Loss k_vs_all only.
         negative_weight: Weight of the mean over the negatives of a pair; the pair has weight 1. Loss ccl only.
         negative_kind: Distribution of training negatives. Random negatives of validation and test are always uniform.
             Link prediction only.
@@ -65,6 +68,7 @@ class TaskConfig:
     adversarial: float = 0.0
     positive_weight: float = 1.0
     label_smoothing: float = 0.0
+    answer_power: float = 0.0
     negative_weight: float = 1.0
     negative_kind: Annotated[str, NEGATIVES] = "uniform"
 
@@ -78,6 +82,8 @@ class TaskConfig:
             raise ValueError(f"task.adversarial must be at least 0, got {self.adversarial}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"task.label_smoothing must be in [0, 1), got {self.label_smoothing}")
+        if not 0 <= self.answer_power <= 1:
+            raise ValueError(f"task.answer_power must be in [0, 1], got {self.answer_power}")
         if not math.isfinite(self.offset):
             raise ValueError(f"task.offset must be a finite number, got {self.offset}")
         self._check_classes()

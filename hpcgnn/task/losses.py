@@ -147,9 +147,9 @@ LOSSES = {
         "cross entropy of an end of a pair among all nodes (not for temporal graphs)", LINKS, SMOOTHED, over_all=True,
     ),
     "k_vs_all": LossPart(
-        lambda task: partial(softmax_over_all, smoothing=task.label_smoothing),
-        "cross entropy of all known answers of a query among all nodes (static graphs only)", LINKS, SMOOTHED,
-        over_all=True, several=True,
+        lambda task: partial(softmax_over_all, smoothing=task.label_smoothing, power=task.answer_power),
+        "cross entropy of all known answers of a query among all nodes (static graphs only)", LINKS,
+        (*SMOOTHED, "answer_power"), over_all=True, several=True,
     ),
     "k_vs_all_binary": LossPart(
         lambda task: partial(binary_over_all, smoothing=task.label_smoothing),

@@ -33,7 +33,8 @@ CASES = {
     "one_vs_all, complex": (facts, RECIPROCAL | ADAGRAD | DROPPED | N3 | {
         "task__loss": "one_vs_all", "task__decoder": "complex"}),
     "k_vs_all, distmult": (facts, RECIPROCAL | DROPPED | L2 | {
-        "task__loss": "k_vs_all", "task__decoder": "distmult", "task__label_smoothing": 0.1}),
+        "task__loss": "k_vs_all", "task__decoder": "distmult", "task__label_smoothing": 0.1,
+        "task__answer_power": 0.5}),
     "binary, rotate": (facts, RANKED | APART | N3 | {
         "task__loss": "k_vs_all_binary", "task__decoder": "rotate", "task__offset": 3.0,
         "train__accumulate_steps": 2}),
@@ -118,7 +119,8 @@ class Plain:
             if task.loss == "k_vs_all_binary":
                 total = total + torch.nn.functional.binary_cross_entropy_with_logits(score, target, reduction="sum")
             else:
-                total = total + torch.nn.functional.cross_entropy(score[None], target[None], reduction="sum")
+                entropy = torch.nn.functional.cross_entropy(score[None], target[None], reduction="sum")
+                total = total + len(answers) ** task.answer_power * entropy
         if not task.penalty_counts:
             used, kinds = sorted(set(used)), sorted(set(kinds))
         for factor, rows in ((task.node_penalty, self.entity[used]), (task.relation_penalty, self.relation[kinds])):
@@ -157,7 +159,7 @@ SCORES = {
 STEPS = {
     "complex": {"task__loss": "one_vs_all", **RECIPROCAL, **DROPPED, **N3},
     "complex, one row": {"task__loss": "k_vs_all", **RANKED, **DROPPED, "task__decoder": "complex"},
-    "distmult": {"task__loss": "k_vs_all", **RECIPROCAL, **L2, "task__label_smoothing": 0.2},
+    "distmult": {"task__loss": "k_vs_all", **RECIPROCAL, **L2, "task__label_smoothing": 0.2, "task__answer_power": 0.5},
     "rotate": {"task__loss": "k_vs_all_binary", **RANKED, "task__offset": 2.0, "task__label_smoothing": 0.1},
     "transe": {"task__loss": "one_vs_all", **RANKED, "task__distance": "l2"},
 }
