@@ -201,6 +201,7 @@ EVAL_OPTIONS: dict[str, tuple[Any, str]] = {
     "message_edges": (str | None, "edges that carry messages in the test: train or train_val; static graphs"),
     "negatives": (int | None, "number of negatives drawn for each link; static and snapshot graphs"),
     "train_split": (bool | None, "whether to score the training split, too"),
+    "batch_means": (bool | None, "whether to report means over batches, too; links of temporal graphs"),
     "correct_and_smooth": (bool | None, "whether to correct outputs by the labels of training nodes; static graphs"),
     "batch_size": (int | None, "number of seeds or events in a batch; static and temporal graphs"),
 }

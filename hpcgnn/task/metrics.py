@@ -27,7 +27,8 @@ from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
 LABEL_COLUMNS, POOL, WEIGHTS = "label columns", "pool", "weights of classes"
 Values = np.ndarray | torch.Tensor
-INDUCTIVE, PER_SNAPSHOT, TOP_K, UNITS = "inductive_", "_per_snapshot", "_topk", "_units"  # of names
+INDUCTIVE, PER_SNAPSHOT, PER_BATCH = "inductive_", "_per_snapshot", "_per_batch"  # of names
+TOP_K, UNITS = "_topk", "_units"
 
 
 class PairScores:

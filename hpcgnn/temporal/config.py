@@ -428,6 +428,8 @@ class TemporalConfig(Sections):
         check_train_split(self.eval.train_split, self.train)
         if self.eval.train_split:
             _check_train_split(self)
+        if self.eval.batch_means and self.task.kind != "link":
+            raise ValueError(f"eval.batch_means is for task.kind link, got {self.task.kind}: leave it false")
         if self.comm.sampling_servers:
             raise ValueError(
                 "comm.sampling_servers is for static graphs: on temporal graphs, ranks sample where they keep "

@@ -28,6 +28,8 @@ class TemporalEvalConfig:
         negatives_per_pass: Number of negatives of an event that are scored at once; bounds memory when there are many.
         train_split: Also score the training split, as validation is scored, but from empty node memory on. Its metrics
             are reported as train_ap and so on.
+        batch_means: Also report means over batches, such as ap_per_batch, as DyGLib measures (Yu et al., Towards better
+            dynamic graph learning, 2023). They depend on eval.batch_size. Links only.
     """
 
     protocol: Literal["", "tgb"] = ""
@@ -37,6 +39,7 @@ class TemporalEvalConfig:
     batch_size: int = 0
     negatives_per_pass: int = 100
     train_split: bool = False
+    batch_means: bool = False
 
     def __post_init__(self):
         check_choices("eval", self)
@@ -90,7 +93,7 @@ class TemporalEvalConfig:
         """
         kept: dict[str, Any] = {
             "negatives_file": negatives_file, "negatives_per_pass": self.negatives_per_pass,
-            "train_split": self.train_split and not negatives_file,
+            "train_split": self.train_split and not negatives_file, "batch_means": self.batch_means,
         }  # fmt: skip
         if name == "tgb":
             return TemporalEvalConfig("tgb", **kept)

@@ -21,10 +21,12 @@ from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
     INDUCTIVE,
     PAIRS,
+    PER_BATCH,
     RANKS,
     WEIGHTS,
     class_metric_names,
     gain_metrics,
+    mean_known,
     names_of,
     ranking_metrics,
     regression_metric_names,
@@ -82,16 +84,24 @@ class EventLinkGoal(TemporalGoal):
         metrics = measure_events(scores, batches, world)
         for number, name in enumerate(self._types):
             is_of_type = batches.events.columns[EDGE_TYPE] == number
-            own = {key: values[is_of_type] for key, values in scores.items()}
-            found = ranking_metrics(own["rank"], world) if "rank" in own else measure_links(own, world)
+            found = _measure_some(scores, is_of_type, world)
             metrics |= {f"{metric}/{name}": value for metric, value in found.items()}
+        if self._eval.batch_means:
+            found_in = [_measure_some(scores, batches.at(step), world) for step in range(batches.num_steps)]
+            for name in self._names:
+                metrics[name + PER_BATCH] = mean_known(found[name] for found in found_in)
         return metrics
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return names_of(RANKS if self._eval.ranking else PAIRS)
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of average precision and ROC AUC, or, among many negatives, of MRR and hits@10."""
-        names = names_of(RANKS if self._eval.ranking else PAIRS)
+        names = self._names
         of_types = tuple(f"{name}/{kind}" for kind in self._types for name in names)
-        return names + tuple(INDUCTIVE + name for name in names) + of_types
+        means = tuple(name + PER_BATCH for name in names) if self._eval.batch_means else ()
+        return names + tuple(INDUCTIVE + name for name in names) + of_types + means
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure average precision and ROC AUC of training."""
@@ -105,6 +115,12 @@ class EventLinkGoal(TemporalGoal):
         """Name the kind of negatives, and the protocol that chose them, if any."""
         protocol, negatives = self._eval.protocol, self._eval.negative_kind
         return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
+
+
+def _measure_some(scores: dict[str, np.ndarray], chosen: np.ndarray | slice, world: World) -> dict[str, float]:
+    """Collective. Measure the chosen ones of this rank's events."""
+    own = {name: values[chosen] for name, values in scores.items()}
+    return ranking_metrics(own["rank"], world) if "rank" in own else measure_links(own, world)
 
 
 class EventLabelGoal(TemporalGoal):

@@ -30,6 +30,7 @@ from training_runs import (
 from data_tools.synthesize import synthesize_events
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.metrics import link_metrics
 from hpcgnn.temporal.graph import open_partition
@@ -378,3 +379,30 @@ def test_a_closed_session_has_no_communicators(comm, mpi_tmp_path):
         trainer.optimizer._sum._comm,
     ]
     assert left == [MPI.COMM_NULL] * 3
+
+
+@pytest.mark.parametrize("kind", ["random", "all"])
+def test_means_of_batches(comm, mpi_tmp_path, kind):
+    """Means over batches are those of scikit-learn's values of each batch, and of the reciprocal ranks."""
+    changes = {"eval__negative_kind": kind, "eval__batch_means": True, "eval__batch_size": 7, "task__negatives": 2}
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: homogeneous(graph) and None)
+    session = open_session(comm, make_parts(comm, graph, mpi_tmp_path / "parts"), make_config(**changes))
+    scores, batches = session.scores("val"), session.batches["val"]
+    metrics = split_metrics(session, "val", scores)
+    gathered = {name: session.world.gather_rows(column) for name, column in scores.columns().items()}
+    step = session.world.gather_rows(np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr)))
+    session.close()
+    if comm.rank == 0:
+        found = []
+        for of_step in (step == number for number in range(batches.num_steps)):
+            own = {name: values[of_step] for name, values in gathered.items()}
+            if kind == "all":
+                found.append((1 / own["rank"]).mean())
+            else:
+                truth = np.repeat([1, 0], [of_step.sum(), 2 * of_step.sum()])
+                scored = np.concatenate([own["positive"], own["negative"].ravel()]).astype(np.float32)
+                found.append(average_precision_score(truth, scored))
+        assert metrics["mrr_per_batch" if kind == "all" else "ap_per_batch"] == pytest.approx(np.mean(found), abs=1e-9)
+        assert len(found) > 3
+        assert metrics["mrr" if kind == "all" else "ap"] != pytest.approx(np.mean(found), abs=1e-9)
