@@ -96,7 +96,7 @@ class SparseEmbedding:
         for route, of_route in pushed:
             total = route.push_sum(of_route.contiguous())
             gradient.index_add_(0, route.served, total)
-        self.weight.copy_(self._updated(self.weight, gradient, self.state))
+        self.weight.sub_(self._change(self.weight, gradient, self.state))
 
     def move(self, gradient: torch.Tensor) -> None:
         """Update all rows with their gradients [n, D]."""
@@ -104,10 +104,14 @@ class SparseEmbedding:
 
     def _updated(self, weight: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
         """Rows after a step of the optimizer, which changes their ``state`` in place."""
+        return weight - self._change(weight, gradient, state)
+
+    def _change(self, weight: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What a step of the optimizer, which changes the rows' ``state`` in place, takes from them."""
         if self._config.weight_decay:
             gradient = gradient + self._config.weight_decay * weight
         step = self._adam if self._config.optimizer == "adam" else self._adagrad
-        return weight - step(gradient, state)
+        return step(gradient, state)
 
     def _adam(self, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
         """Adam (Kingma and Ba, 2015), with bias corrections of each row's own step."""
@@ -116,12 +120,13 @@ class SparseEmbedding:
         state["exp_avg_sq"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         step = state["step"].to(torch.float64).unsqueeze(1)
         first, second = ((1 - beta**step).to(gradient.dtype) for beta in BETAS)
-        return self._lr * (state["exp_avg"] / first) / ((state["exp_avg_sq"] / second).sqrt() + EPS)
+        scale = (state["exp_avg_sq"] / second).sqrt_().add_(EPS)
+        return (state["exp_avg"] / first).mul_(self._lr).div_(scale)
 
     def _adagrad(self, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
         """Adagrad (Duchi, Hazan, Singer, 2011)."""
         state["sum"].addcmul_(gradient, gradient)
-        return self._lr * gradient / (state["sum"].sqrt() + ADAGRAD_EPS)
+        return (self._lr * gradient).div_(state["sum"].sqrt().add_(ADAGRAD_EPS))
 
 
 def _sum_by_row(rows: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
