@@ -159,6 +159,11 @@ class SnapshotModelConfig:
     def _check_options(self) -> None:
         """Raise ValueError for keys that the model does not read, and heads that do not fit."""
         options = MODELS[self.kind].options
+        if self.dropout and self.layers == 1 and not MODELS[self.kind].drops_one:
+            raise ValueError(
+                f"model.dropout {self.dropout:g} is between layers, and model.layers is 1: use more layers, or leave "
+                "model.dropout out"
+            )
         if "heads" in options and self.hidden % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden ({self.hidden})")
         for key in fields(self):

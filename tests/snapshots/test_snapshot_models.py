@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from dense_models import DENSE
-from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, write_parts
+from snapshot_runs import assert_like_one_rank, make_config, open_session, random_graph, run_epochs, write_parts
 
 from hpcgnn import train
 from hpcgnn.comm.halo import HaloChain
@@ -206,6 +206,23 @@ def test_dropout_is_that_of_one_rank(comm, parts, kind):
     config = configured(kind, batch_size=2, layers=2, dropout=0.3)
     config.data.val_snapshots = 1
     assert_like_one_rank(comm, parts(True), config)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "regcn"])  # regcn needs types of edges
+def test_dropout_with_one_layer_has_an_effect_or_is_refused(comm, parts, kind):
+    """Rows of the table without the mark ``drops_one`` learn the same with dropout and one layer."""
+    found, history = [], 4 if MODELS[kind].windowed else 0
+    for dropout in (0.0, 0.5):
+        config = configured(kind, history)
+        config.model.dropout = dropout
+        found.append(run_epochs(comm, parts(not MODELS[kind].make.weighs_edges), config)[0])
+    assert np.array_equal(*found) != MODELS[kind].drops_one
+    if MODELS[kind].drops_one:
+        configured(kind, history, dropout=0.5)
+    else:
+        with pytest.raises(ValueError, match=r"model\.dropout 0\.5 is between layers, and model\.layers is 1"):
+            configured(kind, history, dropout=0.5)
 
 
 @pytest.mark.serial
