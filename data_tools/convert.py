@@ -21,6 +21,7 @@ from functools import partial
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
 from data_tools.memory import parse_bytes
+from data_tools.snapshots import command as snapshots
 from data_tools.source.convert_memory import plan_conversion
 from data_tools.source.formats.ogb_folder import choose_direction
 from data_tools.source.formats.pyg_file import load_pyg
@@ -43,6 +44,7 @@ from hpcgnn.graph.durable import naming_disk
 # Types and relations beyond this number are summed up in the line that is printed.
 NAMED = 8
 OGB_CSV = "ogb-node"
+SNAPSHOTS = "csv-snapshots"  # a preset without a spec: snapshots have a reader of their own
 
 
 def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
@@ -92,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"formats of source files: {describe_choices(FORMATS)}",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    names = [*preset_names(), *READERS]
+    names = [*preset_names(), *READERS, SNAPSHOTS]
     source.add_argument("--preset", choices=names, metavar="NAME", help=f"name of a built-in spec: {', '.join(names)}")
     source.add_argument("--spec", type=pathlib.Path, help="spec file (YAML); hpcgnn schema spec lists its keys")
     source.add_argument(
@@ -127,16 +129,36 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> FolderContent:
-    """Make the spec that the command line names; files that have to be unpacked for it go to the folder
-    ``unpacked``."""
-    assigned = {}
-    for text in arguments.assignments:
+def read_assignments(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Split the values of ``--set`` into names and values. Raises ValueError."""
+    pairs = []
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise ValueError(f"--set {text}: expected NAME=PATH, such as events=wikipedia.csv.gz")
-        assigned[name] = value
-    notes = []
+        pairs.append((name, value))
+    return pairs
+
+
+def convert_snapshots(arguments: argparse.Namespace) -> str:
+    """Write a snapshot graph of tables, as `hpcgnn snapshots tables` does; returns a line on what was written. Raises
+    ValueError for options of other graphs, too."""
+    for name in ("ids", "sort", "memory"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name}: not with --preset {SNAPSHOTS}; leave it out")
+    try:
+        return snapshots.write(
+            snapshots.read_settings("tables", read_assignments(arguments.assignments), arguments.output)
+        )
+    except ValueError as error:
+        hint = f" (with --preset {SNAPSHOTS}, --NAME VALUE is --set NAME=VALUE)" if "--" in str(error) else ""
+        raise ValueError(f"{error}{hint}") from error
+
+
+def read_source(arguments: argparse.Namespace, unpacked: pathlib.Path) -> FolderContent:
+    """Make the spec that the command line names; files that have to be unpacked for it go to the folder
+    ``unpacked``."""
+    assigned, notes = dict(read_assignments(arguments.assignments)), []
     if arguments.preset in (OGB_CSV, *TASKS) and arguments.preset != MAG and assigned.get("reverse") != "true":
         assigned, note = choose_direction(assigned)
         notes = [note] if note else []
@@ -183,6 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     refuse_existing(arguments.output, arguments.overwrite)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.preset == SNAPSHOTS:
+        print(convert_snapshots(arguments))
+        return 0
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=arguments.output.parent.resolve()) as unpacked:
         with naming_disk(arguments.output.parent):
             content, num_buckets = read_source(arguments, pathlib.Path(unpacked)), 0

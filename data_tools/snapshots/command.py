@@ -18,7 +18,7 @@ import argparse
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, with_exit_code
 from data_tools.snapshots.facts import read_quadruples
@@ -30,6 +30,7 @@ from data_tools.snapshots.tables import TableOptions, read_tables
 from data_tools.snapshots.text import both_directions, read_contacts, read_lists
 from data_tools.snapshots.windows import WindowOptions, read_windows
 from data_tools.source.formats.text_stream import UTF8
+from data_tools.source.schema import one_of
 from hpcgnn.choices import Part
 from hpcgnn.graph import files
 
@@ -190,11 +191,47 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class SettingsParser(argparse.ArgumentParser):
+    """Raises ValueError instead of leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError with the message."""
+        raise ValueError(message)
+
+
+def read_settings(name: str, settings: Sequence[tuple[str, str]], output: pathlib.Path) -> argparse.Namespace:
+    """Make the arguments of format ``name`` from settings, pairs of a name and a value: each names a source, or is an
+    option without its hyphens. Raises ValueError for settings that do not exist or are missing."""
+    row, words = FORMATS[name], []
+    parser = SettingsParser(add_help=False, allow_abbrev=False)
+    for source in row.sources:
+        parser.add_argument(f"--{source}", type=pathlib.Path)
+    for flag, options in row.options.items():
+        parser.add_argument(flag, **options)
+    for key, value in settings:
+        one_of("--set", key, (*row.sources, *(flag.removeprefix("--") for flag in row.options)))
+        if row.options.get(f"--{key}", {}).get("action") == "store_true":
+            one_of(f"--set {key}", value, ("true", "false"))
+            words += [f"--{key}"] if value == "true" else []
+        else:
+            words.append(f"--{key}={value}")
+    args = parser.parse_args(words, argparse.Namespace(format=name, output=output))
+    if missing := [source for source in row.sources if getattr(args, source) is None]:
+        raise ValueError(f"files.{missing[0]} has no path; pass --set {missing[0]}=PATH")
+    return args
+
+
 @with_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert with the options of the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
     refuse_existing(args.output, args.overwrite)
+    print(write(args))
+    return 0
+
+
+def write(args: argparse.Namespace) -> str:
+    """Write the graph file of a format's arguments; returns a line on what was written."""
     row = FORMATS[args.format]
     paths = [path for name in (*row.sources, *row.further) if (path := getattr(args, name)) is not None]
     graph = row.make(args)
@@ -206,5 +243,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     options = [option.removeprefix("--") for option in row.options]
     spec = {"format": args.format, **{name: getattr(args, name) for name in options if getattr(args, name)}}
-    print(write_snapshots(args.output, graph, sources, paths[0].name, spec))
-    return 0
+    return write_snapshots(args.output, graph, sources, paths[0].name, spec)

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from test_snapshot_convert import convert, refused, snapshots_of
 
+from data_tools import convert as conversion
+
 pytestmark = pytest.mark.serial
 
 NAN = np.nan
@@ -279,3 +281,48 @@ def test_a_second_row_of_a_node(tmp_path, capsys):
         tmp_path / "x.h5",
     )  # fmt: skip
     assert "towns.csv: row 4: the same node as row 2; keep one of them" in message
+
+
+PRESET = ("--preset", "csv-snapshots")
+
+
+def test_the_preset_writes_what_the_command_writes(tmp_path, capsys):
+    """Settings are the options of the command, with repeated ones and ones without a value."""
+    roads, series = write(tmp_path, roads=ROADS, series=LONG)
+    named = {"node": "town", "time": "week", "target": "cases", "feat": "rain,cases", "label": "alarm"}
+    repeated = [("fill", "rain=forward,0"), ("fill", "-1"), ("missing", "-9")]
+    options = [f"--{name}={value}" for name, value in [("series", series), *named.items(), *repeated]]
+    said = convert(capsys, "tables", roads, tmp_path / "g.h5", *options, "--raw", "--undirected")
+    pairs = [("edges", roads), ("series", series), *named.items(), *repeated, ("raw", "true"), ("undirected", "true")]
+    settings = [f"--set={name}={value}" for name, value in [*pairs, ("merge", "false")]]
+    out = tmp_path / "new" / "p.h5"
+    assert conversion.main([*PRESET, *settings, str(out)]) == 0
+    assert capsys.readouterr().out == said.replace(str(tmp_path / "g.h5"), str(out))
+    with h5py.File(tmp_path / "g.h5") as file, h5py.File(out) as other:
+        assert dict(file.attrs) == dict(other.attrs)
+    np.testing.assert_equal(columns_of(out), columns_of(tmp_path / "g.h5"))
+    assert snapshots_of(tmp_path / "g.h5", "weight") == snapshots_of(out, "weight")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "files.edges has no path; pass --set edges=PATH"),
+        (["--set=edges={roads}", "--set=aim=cases"], "--set: 'aim' is not one of edges, series, nodes, time"),
+        (["--set=edges={roads}", "--set=raw=yes"], "--set raw: 'yes' is not one of true, false"),
+        (["--set=edges={roads}", "--set=step=x"], "argument --step: invalid int value: 'x' (with --preset"),
+        (["--set=edges={roads}", "--sort"], "--sort: not with --preset csv-snapshots; leave it out"),
+        (["--set=edges={roads}", "--memory=1GiB"], "--memory: not with --preset csv-snapshots; leave it out"),
+        (["--set=edges={roads}"], "--series: all would be one snapshot; hpcgnn convert makes a static graph (with "
+         "--preset csv-snapshots, --NAME VALUE is --set NAME=VALUE)"),
+    ],
+)  # fmt: skip
+def test_settings_of_the_preset_that_are_refused(tmp_path, capsys, words, what):
+    """One line names the setting."""
+    (roads,) = write(tmp_path, roads=ROADS)
+    out = tmp_path / "p.h5"
+    assert conversion.main([*PRESET, *(word.format(roads=roads) for word in words), str(out)]) == 2
+    error = capsys.readouterr().err
+    assert what in error
+    assert error.count("\n") == 1
+    assert not out.exists()
