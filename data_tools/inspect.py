@@ -22,6 +22,7 @@ from data_tools.cli import ToolParser, with_exit_code
 from data_tools.partition.options import fanouts
 from data_tools.partition.plot import plot_set
 from data_tools.reports import Report, describe_book, describe_graph, describe_part, describe_set
+from data_tools.source.formats.dates import UTC
 from hpcgnn.graph import files
 
 Lines = list[str]
@@ -88,7 +89,9 @@ def render_tables(report: Report) -> Lines:
             if table.get("times"):
                 times = ", times {}..{}".format(*table["times"])
                 times += f" (source * {scale:g})" if scale not in (None, 1) else ""
-                times += f" ({table['dates']})" if table.get("dates") else ""
+                zone = table.get("zone")
+                answers = f"; answers in {zone}" if zone not in (None, UTC) else ""
+                times += f" ({table['dates']}{answers})" if table.get("dates") else ""
             lines.append(f"  {table['name']}: {table['count']:,}{times}")
             shapes = [f"{name} {shape}".strip() for name, shape in table["columns"].items()]
             if shapes:

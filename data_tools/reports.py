@@ -104,6 +104,7 @@ def describe_tables(file: h5py.File) -> Report:
             "times": time_range(file["edges"][name]),
             "dates": describe_dates(time_range(file["edges"][name]), *date_attributes(file["edges"][name])),
             "time_scale": plain(file["edges"][name].attrs.get("time_scale")),
+            "zone": plain(file["edges"][name].attrs.get("zone")),
         }
         for name in (files.relations(file) if "edges" in file else [])
     ]

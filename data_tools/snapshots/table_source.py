@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from data_tools.snapshots.text import count_snapshots
 from data_tools.source.file_spec import FileSpec
-from data_tools.source.formats.dates import ISO, Dates
+from data_tools.source.formats.dates import ISO, Dates, Zones
 from data_tools.source.formats.text_stream import UTF8, CleanText
 from data_tools.source.formats.values import (
     Place,
@@ -81,7 +81,7 @@ class Times:
 
     def __init__(self, form: str, zone: str):
         self._form, self._zone = form, zone
-        self.zones: set[str] = set()  # of dates
+        self.zones = Zones()  # of dates
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         """Give the times [n] int64 of a piece, seconds since 1970 where they are dates."""
@@ -92,12 +92,11 @@ class Times:
         dates = Dates(form, self._zone)
         if not dates.covers(part):
             return parse_times(raw, file, first_row, 1)
-        self.zones.add(dates.zone_of(part, place))
-        return dates.parse(part, place, 1)
+        return dates.read(part, place, 1, self.zones)
 
     def show(self, time: int) -> str:
         """Write a time as the source has it: a date in UTC, or a number."""
-        return str(np.datetime64(int(time), "s")) if self.zones else str(time)
+        return str(np.datetime64(int(time), "s")) if self.zones.names else str(time)
 
 
 def parse_words(raw: Raw, file: str, first_row: int) -> np.ndarray:

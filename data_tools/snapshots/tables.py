@@ -26,7 +26,6 @@ from data_tools.snapshots.table_source import (
     parse_words,
     sort_words,
 )
-from data_tools.source.formats.dates import common_zone, zones_note
 from data_tools.source.formats.text_stream import UTF8
 from data_tools.source.formats.values import Raw, Reference, is_number, single, to_arrow, to_text
 from hpcgnn.graph.files import FileFormatError
@@ -199,7 +198,7 @@ def read_tables(
     zones = tables.times.zones
     graph = SnapshotGraph(
         len(space.ids), clock.count, src, dst, first, last, weights, id=space.ids,
-        clock=clock.facts(common_zone(zones)), notes=[*clock.notes(), *zones_note("times", zones)],
+        clock=clock.facts(zones.common), notes=[*clock.notes(), *zones.notes("times")],
     )  # fmt: skip
     values = {
         **(place_values(people, space, None, options, sources["nodes"].name) if people else {}),

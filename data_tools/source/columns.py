@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from data_tools.source.classes import Classes
 from data_tools.source.file_spec import ColumnSpec, FileSpec, TableFile
 from data_tools.source.formats.arrays import Sparse
-from data_tools.source.formats.dates import UTC, Dates
+from data_tools.source.formats.dates import UTC, Dates, Zones
 from data_tools.source.formats.table import Table
 from data_tools.source.formats.values import (
     EXACT_FLOAT,
@@ -145,7 +145,7 @@ def number_classes(fields: list[Field], columns: dict[str, np.ndarray]) -> dict[
     return {name: column_classes.finish(columns[name]) for name, column_classes in classes.items()}
 
 
-def zones_of(fields: list[Field]) -> dict[str, set[str]]:
+def zones_of(fields: list[Field]) -> dict[str, Zones]:
     """List the zones of the dates of the columns that have been read as such."""
     return {field.name: field.convert.zones for field in fields if isinstance(field.convert, DateColumn | OrderedTimes)}
 
@@ -257,14 +257,13 @@ class DateColumn:
 
     def __init__(self, column: ColumnSpec):
         self._column, self._dates = column, Dates(column.dates, column.zone or UTC)
-        self.zones: set[str] = set()
+        self.zones = Zones()
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         part, place = single(raw, file, first_row)
         if self._dates.covers(part):
-            self.zones.add(self._dates.zone_of(part, place))
-            return self._dates.parse(part, place, 1)
-        self.zones.add(self._dates.zone)
+            return self._dates.read(part, place, 1, self.zones)
+        self.zones.names.add(self._dates.zone)
         return parse_numbers(raw, file, first_row, np.dtype(self._column.dtype), self._column.fill, {})
 
 
@@ -275,13 +274,12 @@ class OrderedTimes:
         self._scale, self._dates = scale, dates
         self._check = check
         self._last: int | None = None
-        self.zones: set[str] = set()
+        self.zones = Zones()
 
     def __call__(self, raw: Raw, file: str, first_row: int) -> np.ndarray:
         part, place = single(raw, file, first_row)
         if self._dates.covers(part):
-            self.zones.add(self._dates.zone_of(part, place))
-            times = self._dates.parse(part, place, self._scale)
+            times = self._dates.read(part, place, self._scale, self.zones)
         else:
             times = parse_times(raw, file, first_row, self._scale)
         if self._check and len(times):

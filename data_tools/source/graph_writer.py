@@ -17,7 +17,7 @@ from data_tools.reports import describe_dates
 from data_tools.source.edge_rows import EdgeRows, choose_rows
 from data_tools.source.event_rows import write_event_rows
 from data_tools.source.file_spec import ColumnSpec, FileSpec
-from data_tools.source.formats.dates import UTC, common_zone, zones_note
+from data_tools.source.formats.dates import UTC, Zones
 from data_tools.source.id_spaces import MISSING
 from data_tools.source.reader import NodeTable
 from data_tools.source.relation_types import EdgeTable
@@ -89,13 +89,17 @@ def write_graph(
 
 
 def note_zones(tables: list[NodeTable | EdgeTable]) -> list[str]:
-    """Name the columns whose dates have several zones, within a table or, except for times of events, in several."""
-    found: dict[str, set[str]] = {}
+    """Name the columns whose dates have several zones, within a table or, except for times of events, in several, or
+    have offsets."""
+    distinct: dict[int, tuple[str, Zones]] = {}  # relations of one table share their zones
     for table in tables:
         for name, zones in table.zones.items():
             title = f"{table.spec.relation}: time" if isinstance(table, EdgeTable) and name == "time" else name
-            found.setdefault(title, set()).update(zones)
-    return [note for title, zones in found.items() for note in zones_note(title, zones)]
+            distinct.setdefault(id(zones), (title, zones))
+    found: dict[str, Zones] = {}
+    for title, zones in distinct.values():
+        found.setdefault(title, Zones()).add(zones)
+    return [note for title, zones in found.items() for note in zones.notes(title)]
 
 
 def note_unlabeled(group: h5py.Group, name: str, table: NodeSpec | EdgeSpec) -> list[str]:
@@ -231,11 +235,11 @@ def write_classes(group: h5py.Group, classes: dict[str, list[str]]) -> None:
         group[name].attrs["names"] = json.dumps(words)
 
 
-def write_zones(group: h5py.Group, columns: dict[str, ColumnSpec], zones: dict[str, set[str]]) -> None:
+def write_zones(group: h5py.Group, columns: dict[str, ColumnSpec], zones: dict[str, Zones]) -> None:
     """Store the zones of columns of dates, as attribute ``zone`` of each. zones: the ones that their rows have."""
     for name, column in columns.items():
         if column.has_dates:
-            group[name].attrs["zone"] = common_zone(zones[name]) or column.zone or UTC
+            group[name].attrs["zone"] = zones[name].common or column.zone or UTC
 
 
 def write_relation(file: h5py.File, edge: EdgeTable, chosen: EdgeRows, summary: Summary) -> None:

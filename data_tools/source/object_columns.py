@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.dates import UTC, Dates, common_zone, offset_zone
+from data_tools.source.formats.dates import UTC, Dates, Zones, offset_zone
 from data_tools.source.formats.values import Place
 
 NUMBERS, TEXT = "biuf", "US"  # kinds of dtypes
@@ -82,7 +82,7 @@ def zone_of_column(values: np.ndarray, declared: Dates) -> ColumnZone:
     if None in zones:
         raise ValueError("some dates have a time zone and others have none; give all of them one")
     chosen = frozenset(declared.choose_zone(_zone_name(zone)) for zone in zones if zone is not None)
-    return ColumnZone(common_zone(chosen), chosen)
+    return ColumnZone(Zones(set(chosen)).common, chosen)
 
 
 def _zone_name(zone: datetime.tzinfo) -> str:

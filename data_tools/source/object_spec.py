@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.source.formats.dates import UNIX, UTC, Dates, zones_note
+from data_tools.source.formats.dates import UNIX, UTC, Dates, Zones
 from data_tools.source.object_columns import TEXT, ColumnZone, plain_column, zone_of_column
 from data_tools.source.spec import EdgeSpec, NodeSpec
 from data_tools.source.spec_file import DEFAULT_DTYPES, RESERVED, RESERVED_OF_EDGES
@@ -159,7 +159,7 @@ def _declare(tables: GraphTables, title: str, table: ObjectTable, options: dict[
         for name in _references(value, table)
     }  # fmt: skip
     zones = {name: _zone(table.columns[name], titles[name], declared[name]) for name in titles}
-    tables.notes += [note for name, zone in zones.items() for note in zones_note(titles[name], zone.all)]
+    tables.notes += [note for name, zone in zones.items() for note in Zones(set(zone.all)).notes(titles[name])]
     time = table.keys.get("time")
     if time in zones and zones[time].all:
         options.update(dates=UNIX, zone=zones[time].name)  # plain dates are in UTC

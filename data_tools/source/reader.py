@@ -19,7 +19,7 @@ from data_tools.source.columns import (
 )
 from data_tools.source.disk_ids import DiskIds
 from data_tools.source.file_spec import ColumnSpec, FileColumn
-from data_tools.source.formats.dates import Dates
+from data_tools.source.formats.dates import Dates, Zones
 from data_tools.source.formats.values import Reference, parse_ids
 from data_tools.source.id_spaces import ID_SPACES, MAP_ROWS, MISSING, IdColumn, IdSpace, RowIds
 from data_tools.source.relation_types import EdgeTable, Origin, split_by_type
@@ -39,7 +39,7 @@ class NodeTable:
     ids: IdColumn | None
     columns: dict[str, np.ndarray]
     classes: dict[str, list[str]]
-    zones: dict[str, set[str]]
+    zones: dict[str, Zones]
     origin: Origin
 
     def finish(self, folder: pathlib.Path) -> None:

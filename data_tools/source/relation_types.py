@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_tools.source.formats.dates import common_zone
+from data_tools.source.formats.dates import Zones
 from data_tools.source.spec import EdgeSpec
 from data_tools.source.spool import Spool, forget
 from hpcgnn.graph.files import FileFormatError, row_bytes, slabs
@@ -48,13 +48,13 @@ class EdgeTable:
     time: np.ndarray | None
     columns: dict[str, np.ndarray]
     classes: dict[str, list[str]]
-    zones: dict[str, set[str]]
+    zones: dict[str, Zones]
     type_name: str | None = None
 
     @property
     def zone(self) -> str:
         """The zone of the dates that times come from; empty where they come from none."""
-        return common_zone(self.zones.get("time", ()))
+        return self.zones["time"].common if "time" in self.zones else ""
 
 
 def split_by_type(table: EdgeTable, types: np.ndarray, words: list[str], folder: pathlib.Path) -> list[EdgeTable]:

@@ -160,6 +160,15 @@ def test_times_of_dates_are_dates(tmp_path, capsys, scale):
     assert report(capsys, path)["edges"][0]["dates"] == PERIOD
 
 
+def test_dates_of_another_zone_are_shown_in_utc_and_answered_there(tmp_path, capsys):
+    """Offsets of the text do not matter."""
+    dates = ["2024-01-02T14:00:00+02:00", "2024-03-01T00:00:00Z"]
+    options = ("--set", "dates=iso", "--set", "zone=Asia/Tokyo")
+    _, printed = convert_times(capsys, tmp_path / "g.h5", dates, *options)
+    assert f"times {NOON}..{MIDNIGHT} ({PERIOD}; answers in Asia/Tokyo)" in printed
+    assert report(capsys, tmp_path / "g.h5")["edges"][0]["zone"] == "Asia/Tokyo"
+
+
 @pytest.mark.parametrize(("factor", "unit"), [(1, "seconds"), (10**3, "milliseconds"), (10**9, "nanoseconds")])
 def test_times_of_numbers_are_dates_on_a_condition(tmp_path, capsys, factor, unit):
     for printed in convert_times(capsys, tmp_path / "g.h5", [NOON * factor, MIDNIGHT * factor]):

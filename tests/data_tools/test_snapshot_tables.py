@@ -283,6 +283,17 @@ def test_a_second_row_of_a_node(tmp_path, capsys):
     assert "towns.csv: row 4: the same node as row 2; keep one of them" in message
 
 
+def test_offsets_of_times_are_noted(tmp_path, capsys):
+    """Of edges and of the series, in one note."""
+    edges, series = write(
+        tmp_path, edges="src,dst,time\na,b,2024-01-01T01:00:00+01:00\n",
+        series="node,time,value\na,2024-01-01T00:00:00Z,1\nb,2024-01-02T01:00:00+01:00,2\n",
+    )  # fmt: skip
+    said = convert(capsys, "tables", edges, tmp_path / "g.h5", "--series", series)
+    assert "times: 2 dates have offsets from UTC (+01:00 in 2); times are stored and answered in UTC" in said
+    assert "times 2024-01-01T00:00:00 to 2024-01-02T00:00:00" in said
+
+
 PRESET = ("--preset", "csv-snapshots")
 
 

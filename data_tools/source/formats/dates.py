@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 import zoneinfo
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,39 @@ NANO = 10**9  # nanoseconds of a second
 DAYS = pa.types.is_date
 FIRST, LAST = "1677-09-21", "2262-04-11"  # of what nanoseconds in int64 can say
 OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")  # of a time zone without a name
+TAIL, TAIL_OFFSET = 6, re.compile(r"([+-])(\d\d)(?::?(\d\d))?$")  # of text that ends with an offset
+NAMED = 5  # offsets that a note names
 EAST, WEST = 14 * 60, -12 * 60  # the largest offsets that a zone has, in minutes
+
+
+@dataclass(slots=True)
+class Zones:
+    """The time zones of dates that have been read. names: of columns; offsets: the number of dates of text that have
+    each offset from UTC, in minutes, where it is not 0."""
+
+    names: set[str] = field(default_factory=set)
+    offsets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Zones) -> None:
+        """Add zones and offsets."""
+        self.names |= other.names
+        self.offsets += other.offsets
+
+    @property
+    def common(self) -> str:
+        """The zone in which answers have the dates: UTC for several, empty for none."""
+        return next(iter(self.names)) if len(self.names) == 1 else UTC if self.names else ""
+
+    def notes(self, title: str) -> list[str]:
+        """Write notes on a column: where its dates have several zones, and where text has offsets."""
+        several = [f"{title}: dates have the time zones {', '.join(sorted(self.names))}; answers have them in UTC"]
+        seen = [f"{show_offset(minutes)} in {count:,}" for minutes, count in self.offsets.most_common(NAMED)]
+        seen += [f"{len(self.offsets) - NAMED} more"] if len(self.offsets) > NAMED else []
+        kept = "stored and answered in UTC" if self.common == UTC else f"stored in UTC and answered in {self.common}"
+        offsets = [
+            f"{title}: {self.offsets.total():,} dates have offsets from UTC ({', '.join(seen)}); times are {kept}"
+        ]
+        return [*(several if len(self.names) > 1 else []), *(offsets if self.offsets else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +100,22 @@ class Dates:
             )
         return own
 
-    def parse(self, part: pa.Array | np.ndarray, place: Place, scale: float) -> np.ndarray:
-        """Parse times [n] as int64: seconds since 1970 * scale. Raises FileFormatError for what is no date, and for
-        one that falls between two times of the scale."""
+    def read(self, part: pa.Array | np.ndarray, place: Place, scale: float, zones: Zones) -> np.ndarray:
+        """Parse times as `parse` does, and add to ``zones`` the ones that they have."""
+        zones.names.add(self.zone_of(part, place))
+        return self.parse(part, place, scale, zones.offsets)
+
+    def parse(
+        self, part: pa.Array | np.ndarray, place: Place, scale: float, offsets: Counter[int] | None = None
+    ) -> np.ndarray:
+        """Parse times [n] as int64: seconds since 1970 * scale. offsets: counts the offsets of text, in minutes. Raises
+        FileFormatError for what is no date, and for one that falls between two times of the scale."""
+        offsets = Counter() if offsets is None else offsets
         column = to_arrow(part)
         typed = pa.types.is_timestamp(column.type) or DAYS(column.type)
         if self.form == UNIX and not typed:
             return parse_times(Raw([part], [place.column], True, len(part)), place.file, place.first_row, scale)
-        nanoseconds = self._typed(column, place) if typed else self._text(to_text(column, place), place)
+        nanoseconds = self._typed(column, place) if typed else self._text(to_text(column, place), place, offsets)
         seconds, rest = np.divmod(nanoseconds, NANO)
         if float(scale).is_integer() and scale <= NANO:
             stored, between = np.divmod(rest * int(scale), NANO)
@@ -114,8 +154,8 @@ class Dates:
             ) from error
         return placed.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
-    def _text(self, column: pa.Array, place: Place) -> np.ndarray:
-        """Make nanoseconds [n] of text."""
+    def _text(self, column: pa.Array, place: Place, offsets: Counter[int]) -> np.ndarray:
+        """Make nanoseconds [n] of text, and count its offsets."""
         column = pc.utf8_trim_whitespace(pc.fill_null(column, ""))
         if self.form == ISO:
             for zone in (None, "UTC"):  # dates without a zone, or all with one
@@ -123,11 +163,15 @@ class Dates:
                     found = column.cast(pa.timestamp("ns", zone))
                 except pa.ArrowInvalid:
                     continue
+                if zone:
+                    count_offsets(column, offsets)
                 return self._typed(found, place)
-        return np.array([self._one(word, place, row) for row, word in enumerate(column.to_pylist())], np.int64)
+        words = enumerate(column.to_pylist())
+        return np.array([self._one(word, place, row, offsets) for row, word in words], np.int64)
 
-    def _one(self, word: str, place: Place, row: int) -> int:
-        """Parse a date, in nanoseconds; slower than Arrow, by the formats that Arrow lacks, and names what is wrong."""
+    def _one(self, word: str, place: Place, row: int, offsets: Counter[int]) -> int:
+        """Parse a date, in nanoseconds, and count its offset; slower than Arrow, by the formats that Arrow lacks, and
+        names what is wrong."""
         try:
             if self.form == ISO:
                 found = datetime.datetime.fromisoformat(word.replace("Z", "+00:00"))
@@ -136,20 +180,26 @@ class Dates:
         except ValueError:
             what = "in ISO 8601, such as 2026-11-28T18:00:00" if self.form == ISO else f"of the form {self.form}"
             raise place.error(row, f"{word!r} is no date {what}; mend or remove the row") from None
+        if offset := found.utcoffset():
+            offsets[round(offset.total_seconds() / 60)] += 1
         found = found if found.tzinfo else found.replace(tzinfo=zoneinfo.ZoneInfo(self.zone))
         past = found - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
         return (past.days * 86400 + past.seconds) * NANO + past.microseconds * 1000
 
 
-def common_zone(zones: Collection[str]) -> str:
-    """Name the zone in which answers have dates of some zones: UTC for several, empty for none."""
-    return next(iter(zones)) if len(zones) == 1 else UTC if zones else ""
+def count_offsets(column: pa.Array, offsets: Counter[int]) -> None:
+    """Count the offsets, other than 0, at the end of the text of dates that all have a zone."""
+    for found in pc.value_counts(pc.binary_slice(column.cast(pa.binary()), -TAIL)):
+        if match := TAIL_OFFSET.search(found["values"].as_py().decode()):
+            minutes = int(f"{match[1]}1") * (60 * int(match[2]) + int(match[3] or 0))
+            if minutes:
+                offsets[minutes] += found["counts"].as_py()
 
 
-def zones_note(title: str, zones: Collection[str]) -> list[str]:
-    """Write a note about a column whose dates have several zones, or none."""
-    several = f"{title}: dates have the time zones {', '.join(sorted(zones))}; answers have them in UTC"
-    return [several] if len(zones) > 1 else []
+def show_offset(minutes: int) -> str:
+    """Write an offset from UTC, such as +02:00."""
+    hours, rest = divmod(abs(minutes), 60)
+    return f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
 
 
 def offset_zone(minutes: int) -> str:

@@ -85,6 +85,42 @@ def test_a_form_of_dates_is_set_as_it_is(tmp_path):
             assert file["edges/node.to.node/time"][:].tolist() == [1704061800, 1704092400]
 
 
+OFFSETS = {
+    "all with one": ["2024-01-01T12:00:00+02:00", "2024-01-01T12:00:00Z", "2024-01-01 12:00:00.250-0530",
+                     "2024-01-01T12:00+02"],
+    "some without": ["2024-01-01T12:00:00+02:00", "2024-01-01", "2024-01-01 12:00:00.250-05:30",
+                     "2024-01-01T12:00+02:00"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OFFSETS)
+@pytest.mark.parametrize(
+    ("zone", "kept"),
+    [("UTC", "stored and answered in UTC"), ("Asia/Tokyo", "stored in UTC and answered in Asia/Tokyo")],
+)
+def test_offsets_in_text_are_noted_once(tmp_path, capsys, case, zone, kept):
+    """Dates are those of datetime, and the note counts each offset; Z is none."""
+    rows = "".join(f"{row},{row + 1},{date}\n" for row, date in enumerate(OFFSETS[case]))
+    (tmp_path / "events.csv").write_text("src,dst,time\n" + rows)
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", "--set", "dates=iso", "--sort"]
+    command += ["--set", "time_scale=1000", "--set", f"zone={zone}", str(tmp_path / "graph.h5")]
+    assert main(command) == 0
+    note = f"node.to.node: time: 3 dates have offsets from UTC (+02:00 in 2, -05:30 in 1); times are {kept}"
+    assert capsys.readouterr().out.count(note) == 1
+    plain = datetime.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo(zone)).timestamp() if case != "all with one" else 0
+    expected = [1704103200, 1704103200, plain or 1704110400, 1704130200.25]
+    with h5py.File(tmp_path / "graph.h5") as file:
+        assert file["edges/node.to.node/time"][:].tolist() == sorted(1000 * time for time in expected)
+        assert file["edges/node.to.node"].attrs["zone"] == zone
+
+
+def test_dates_in_utc_have_no_note(tmp_path, capsys):
+    (tmp_path / "events.csv").write_text("src,dst,time\n1,2,2024-01-01T00:00:00Z\n2,3,2024-01-01T00:00:00+00:00\n")
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.csv", "--set", "dates=iso"]
+    assert main([*command, str(tmp_path / "graph.h5")]) == 0
+    assert "offset" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("dates", "column", "message"),
     [
