@@ -3,7 +3,8 @@ source.
 
 * .npz or .h5 with ``row`` [m] (row ids of events) and ``negatives`` [m, k] (integers or strings); lines of fewer
   negatives end with -1, or with empty strings;
-* .npz or .h5 with ``src`` and ``dst`` [m], pairs that are no edges: negatives of a whole split;
+* .npz or .h5 with ``src`` and ``dst`` [m], or a CSV or Parquet table with these columns: pairs that are no edges,
+  negatives of a whole split;
 * the negatives that ``hpcgnn convert`` writes beside a graph file (``hpcgnn-negatives``), by relation and split, whose
   nodes are rows of the graph file;
 * .pkl as TGB publishes them: a dict from (source, destination, time, as the graph file stores it) to an array of
@@ -14,7 +15,7 @@ source.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ import numpy as np
 
 from hpcgnn.graph import files
 from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.text_table import SUFFIXES as TABLES
+from hpcgnn.graph.text_table import read_blocks
 from hpcgnn.graph.unpickle import PickledArray, load_pickle
 
 SUFFIXES = (".npz", ".h5", ".pkl")
+ENDS = ("src", "dst")  # of a pair
 KEY = ("source", "destination", "time")  # of an event in a pickle
 MOST_FILLED = 16  # entries of a table for each negative that a file lists
 
@@ -110,8 +114,30 @@ class Wanted:
 def read_pairs(path: str, wanted: Wanted) -> np.ndarray:
     """Read the pairs of a file with ``src`` and ``dst``, or the wanted ones of a file beside a graph file: ids [m, 2],
     int64 or bytes. Raises ValueError naming file and row for anything else."""
-    if not Path(path).is_file() or Path(path).suffix not in SUFFIXES[:2]:
-        raise ValueError(f"{path}: no such file of pairs; give a path ending in {' or '.join(SUFFIXES[:2])}")
+    suffixes = (*SUFFIXES[:2], *TABLES)
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file of pairs; give a path ending in {', '.join(suffixes)}")
+    if not path.endswith(suffixes):
+        raise ValueError(
+            f"{path}: pairs must be in a file ending in {', '.join(suffixes)}, with the columns src and dst, not "
+            f"{Path(path).suffix!r}"
+        )
+    if path.endswith(TABLES):
+        blocks = [[block[end].cast("binary").to_numpy(zero_copy_only=False) for end in ENDS]
+                  for block in read_blocks(path, ENDS, ())]  # fmt: skip
+        src, dst = (np.concatenate(pieces).astype(np.bytes_) for pieces in zip(*blocks, strict=True))
+    else:
+        is_by_row, (src, dst) = _read_ends(path, wanted)
+        if is_by_row:
+            return np.column_stack([src, dst])
+    if src.ndim != 1 or src.shape != dst.shape or len(src) == 0:
+        raise ValueError(f"{path}: 'src' and 'dst' must be vectors of one length, got {src.shape} and {dst.shape}")
+    return np.column_stack([_as_ids(column[:, None], path, 0)[:, 0] for column in (src, dst)])
+
+
+def _read_ends(path: str, wanted: Wanted) -> tuple[bool, Sequence[np.ndarray]]:
+    """Read src and dst of .npz or .h5, and say whether the file is one beside a graph file: its pairs are the wanted
+    ones, by rows. Raises ValueError."""
     try:
         is_npz = Path(path).suffix == ".npz"
         opened = np.load(path, allow_pickle=False) if is_npz else h5py.File(path, "r", locking=False)
@@ -119,17 +145,14 @@ def read_pairs(path: str, wanted: Wanted) -> np.ndarray:
             if not is_npz:
                 files.check_objects(file)
             if is_beside_graph(path):
-                return wanted.group(file, "pairs")["pairs"][()]
-            src, dst = (np.asarray(file[name][()]) for name in ("src", "dst"))
+                return True, wanted.group(file, "pairs")["pairs"][()].T
+            return False, [np.asarray(file[name][()]) for name in ENDS]
     except Unlisted as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # what NumPy, zipfile and HDF5 raise about damaged files has no common class
         raise ValueError(
             f"{path}: cannot read 'src' [m] and 'dst' [m] ({' '.join(str(error).split())}); write both as plain arrays"
         ) from error
-    if src.ndim != 1 or src.shape != dst.shape or len(src) == 0:
-        raise ValueError(f"{path}: 'src' and 'dst' must be vectors of one length, got {src.shape} and {dst.shape}")
-    return np.column_stack([_as_ids(column[:, None], path, 0)[:, 0] for column in (src, dst)])
 
 
 def open_negatives(path: str, wanted: Wanted | None = None) -> NegativeFile:
@@ -145,7 +168,10 @@ def open_negatives(path: str, wanted: Wanted | None = None) -> NegativeFile:
     if suffix == ".pkl":
         return _open_pickle(path)
     if suffix not in SUFFIXES:
-        raise ValueError(f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}")
+        raise ValueError(
+            f"{path}: negatives must be in a file ending in {', '.join(SUFFIXES)}, not {suffix!r}: write row, row "
+            "ids of edges or events [m], and negatives, ids [m, k], by numpy.savez"
+        )
     try:
         row, shape, read = _open_npz(path) if suffix == ".npz" else _open_h5(path, wanted)
     except Unlisted as error:

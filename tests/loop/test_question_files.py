@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from training_runs import on_rank_0
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.loop import question_file
+from hpcgnn.graph import text_table
 from hpcgnn.loop.answer_file import AnswerColumns, write_answers
 from hpcgnn.loop.question_file import Named, finite_numbers, id_column, read_edges, read_questions, read_times
 from hpcgnn.loop.source_times import TimeUnit, date_texts
@@ -78,8 +78,8 @@ def write_parquet(path, rows) -> None:
 @pytest.mark.parametrize("write", [write_csv, write_marked, write_gzip, write_parquet])
 @pytest.mark.parametrize("number", [0, 1, 100])
 def test_all_formats_are_the_same_questions(world, comm, mpi_tmp_path, monkeypatch, write, number):
-    monkeypatch.setattr(question_file, "CSV_BYTES", 300)
-    monkeypatch.setattr(question_file, "ROWS", 7)
+    monkeypatch.setattr(text_table, "CSV_BYTES", 300)
+    monkeypatch.setattr(text_table, "ROWS", 7)
     path, expected = mpi_tmp_path / "questions", rows(number)
     on_rank_0(comm, lambda: write(path, expected))
     questions = read_edges(str(path), named(False), world, 3, WORDS)
@@ -127,7 +127,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_files_are_refused_by_row(world, comm, mpi_tmp_path, monkeypatch, case):
-    monkeypatch.setattr(question_file, "CSV_BYTES", 400)
+    monkeypatch.setattr(text_table, "CSV_BYTES", 400)
     content, message = REFUSED[case]
     path = mpi_tmp_path / "questions.csv"
     on_rank_0(comm, lambda: path.write_bytes(content if isinstance(content, bytes) else content.encode()) and None)

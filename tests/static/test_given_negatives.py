@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from link_graphs import shop
@@ -49,6 +51,13 @@ def pairs_of(split: str) -> tuple[np.ndarray, np.ndarray]:
 def write_pairs(path, split: str) -> None:
     src, dst = pairs_of(split)
     np.savez(path, src=name_of("user", src, USERS), dst=name_of("item", dst, ITEMS))
+
+
+def write_table(path, split: str) -> None:
+    """The pairs as a CSV file, packed or not, or as Parquet, with a column that is not read."""
+    src, dst = pairs_of(split)
+    table = pd.DataFrame({"note": 1, "dst": name_of("item", dst, ITEMS), "src": name_of("user", src, USERS)})
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
 
 
 def lines_of(edges: dict, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -113,13 +122,18 @@ def hits(positive: np.ndarray, negative: np.ndarray, most: int) -> float:
     return float(np.mean(positive > np.sort(negative)[-most]))
 
 
-@pytest.mark.parametrize(("decoder", "beside"), [("dot", False), ("dot", True), ("mlp", False)])
-def test_hits_in_a_pool_are_those_of_the_formula(comm, mpi_tmp_path, decoder, beside):
+@pytest.mark.parametrize(
+    ("decoder", "form"),
+    [("dot", "npz"), ("dot", "beside"), ("mlp", "npz"), ("dot", "csv"), ("dot", "csv.gz"), ("dot", "parquet")],
+)
+def test_hits_in_a_pool_are_those_of_the_formula(comm, mpi_tmp_path, decoder, form):
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
-    edges, given = relation_rows(parts, BUYS), str(mpi_tmp_path / "{split}.npz")
-    on_rank_0(comm, lambda: [write_pairs(mpi_tmp_path / f"{split}.npz", split) for split in SPLITS[1:]] and None)
-    if beside:
+    edges, given = relation_rows(parts, BUYS), str(mpi_tmp_path / f"{{split}}.{form}")
+    write = write_pairs if form == "npz" else write_table
+    if form == "beside":
         given = on_rank_0(comm, lambda: write_beside(mpi_tmp_path / "graph.negatives.h5", edges))
+    else:
+        on_rank_0(comm, lambda: [write(mpi_tmp_path / f"{split}.{form}", split) for split in SPLITS[1:]] and None)
     config = link_config(
         eval__ranking="pooled", eval__negatives_file=given, eval__nodes_per_pass=7, task__relation=BUYS,
         task__decoder=decoder,
@@ -314,7 +328,30 @@ def short_line(path, edges):
     np.savez(path, row=rows, negatives=names)
 
 
+def table_without(path, edges):
+    path.with_suffix(".csv").write_text("src,to\nuser 3,item 4\n")
+
+
+def empty_table(path, edges):
+    path.with_suffix(".csv").write_text("src,dst\n")
+
+
+def unknown_in_table(path, edges):
+    path.with_suffix(".csv").write_text("src,dst\nuser 3,item 4\nuser 3,item 30\n")
+
+
+def other_table(path, edges):
+    path.with_suffix(".xlsx").write_text("")
+
+
 REFUSED = {
+    "no column": (table_without, "pooled", r"val\.csv: no column dst; it has src, to"),
+    "empty": (empty_table, "pooled", r"val\.csv: 'src' and 'dst' must be vectors of one length, got \(0,\)"),
+    "unknown in a table": (unknown_in_table, "pooled", r"val\.csv: item 30 is no item of this graph"),
+    "another form": (other_table, "pooled", r"val\.xlsx: pairs must be in a file ending in \.npz, \.h5, \.csv, "
+                     r"\.csv\.gz, \.parquet, with the columns src and dst, not '\.xlsx'"),
+    "listed in a table": (table_without, "listed", r"val\.csv: negatives must be in a file ending in \.npz, \.h5, "
+                          r"\.pkl, not '\.csv': write row, row ids of edges or events \[m\], and negatives"),
     "unknown": (bad_pairs, "pooled", "val.npz: item 30 is no item of this graph"),
     "uneven": (uneven_pairs, "pooled", r"val\.npz: 'src' and 'dst' must be vectors of one length"),
     "no pairs": (no_table, "pooled", r"val\.npz: cannot read 'src' \[m\] and 'dst' \[m\]"),
@@ -322,7 +359,7 @@ REFUSED = {
     "edge without": (few_lines, "listed", r"val\.npz: row \d+ of user\.buys\.item has no negatives \(1 such edges"),
     "short line": (short_line, "listed", r"val\.npz: line 2 has fewer negatives"),
     "no file": (lambda path, edges: None, "pooled", r"val\.npz: no such file"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.serial
@@ -331,7 +368,8 @@ def test_files_that_cannot_be_used_are_refused(comm, mpi_tmp_path, case):
     write, ranking, message = REFUSED[case]
     parts = make_static_parts(comm, named(shop), mpi_tmp_path)
     on_rank_0(comm, lambda: write(mpi_tmp_path / "val.npz", relation_rows(parts, BUYS)))
-    given = {"eval__ranking": ranking, "eval__negatives_file": str(mpi_tmp_path / "{split}.npz")}
+    suffix = re.search(r"val\\?(\.\w+)", message)[1]
+    given = {"eval__ranking": ranking, "eval__negatives_file": str(mpi_tmp_path / f"{{split}}{suffix}")}
     with pytest.raises(DistributedError, match=message):
         open_graph_session(comm, parts, link_config(**given, task__relation=BUYS))
 
