@@ -4,8 +4,8 @@
     python examples/exported_sage.py exported/ features.npy edges.npy outputs.npy
 
 features [N, F]: a row for each node; edges [2, E]: sources and destinations. For runs with `model.kind: sage`, the mean
-aggregator, one node type and one relation. Features are standardized if the run did so. Runs with other keys than
-`COMPUTED` has are refused.
+aggregator, one node type and one relation. Features and labels are standardized if the run did so. Runs with other keys
+than `COMPUTED` has are refused.
 """
 
 import json
@@ -45,6 +45,8 @@ def forward(weights: dict, rows: torch.Tensor, edges: torch.Tensor) -> torch.Ten
         rows = torch.cat([rows, mean], dim=1) @ weight.T + bias
         if number < layers - 1:
             rows = torch.relu(rows)
+    if "standard_target.mean" in weights:  # task.standardize
+        rows = weights["standard_target.mean"] + weights["standard_target.deviation"] * rows
     return rows
 
 

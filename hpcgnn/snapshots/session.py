@@ -24,11 +24,12 @@ from hpcgnn.snapshots.graph import DEGREE, TYPE, WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS
 from hpcgnn.snapshots.loader import SnapshotLoader, SnapshotSequence
 from hpcgnn.snapshots.model import make_model
-from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes, Standard
+from hpcgnn.snapshots.model.frame import SequenceModel, SequenceSizes
 from hpcgnn.snapshots.plan import SnapshotInputs, make_batches
 from hpcgnn.snapshots.schema import adapt, make_schema, needs_of
 from hpcgnn.snapshots.step import SequenceRows, SnapshotTask
 from hpcgnn.task.config import LINK
+from hpcgnn.task.moments import Standard
 
 
 def open_session(

@@ -453,6 +453,9 @@ class OneTaskConfig(TaskConfig):
             edge_regression only.
         edge_columns: Columns of numbers of the learned edges, from which the label is predicted together with both end
             nodes. Kinds edge and edge_regression only.
+        standardize: Let the model compute standardized numbers: the label is their product with the standard deviation
+            of the training labels plus their mean, which are stored with the model. Losses, metrics and predictions are
+            of the labels themselves. Kinds regression and edge_regression only.
         negative_sharing: Sharing of training negatives: "edge": drawn for each edge; "batch": the destinations of the
             other edges of the batch; "shared": drawn once for all edges of a batch. Link prediction only.
         negatives: Number of training negatives. negative_sharing edge: drawn for each edge; 0: one. batch: edges of the
@@ -483,6 +486,7 @@ class OneTaskConfig(TaskConfig):
     message_edges: Literal["stored", "typed", "both"] = "stored"
     message_splits: Literal["train", "all"] = "train"
     edge_columns: list[str] = field(default_factory=list)
+    standardize: bool = False
     negative_sharing: Literal["edge", "batch", "shared"] = "edge"
     negatives: int = 0
     strict: bool = False
@@ -510,6 +514,10 @@ class OneTaskConfig(TaskConfig):
         if self.negative_sharing == BATCH and self.negative_kind != type(self).negative_kind:
             raise ValueError(
                 f"task.negative_kind {self.negative_kind} has no effect with task.negative_sharing batch; leave it out"
+            )
+        if self.standardize and self.kind not in (REGRESSION, EDGE_REGRESSION):
+            raise ValueError(
+                f"task.standardize is for task.kind {REGRESSION} or {EDGE_REGRESSION}, not {self.kind}: leave it false"
             )
         self._check_edges()
         self._check_queries()

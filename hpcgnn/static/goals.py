@@ -40,6 +40,7 @@ from hpcgnn.static.config import (
     SHARED,
     GraphBaselineConfig,
     GraphEvalConfig,
+    OneTaskConfig,
     StaticConfig,
 )
 from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
@@ -110,8 +111,11 @@ from hpcgnn.task.metrics import (
     regression_metric_names,
     regression_metrics,
 )
+from hpcgnn.task.moments import Standard, moments
 from hpcgnn.task.negatives import NEGATIVES, UniformDraw, list_ends
 from hpcgnn.task.ranking import Candidates
+
+LARGE = 100.0  # numbers of this size train badly unless they are standardized
 
 
 class StaticGoal(Goal):
@@ -119,7 +123,8 @@ class StaticGoal(Goal):
     roots: node types and columns that a seed needs. excluded: edges hidden from a step;
     complete: adds negatives to a step's columns. test_messages: the graph that carries messages in the test, None: as
     in training. head: module that scores seeds by the model's outputs, once the model was extended. correct:
-    collective, corrects the outputs of all nodes; None: they stay as they are."""
+    collective, corrects the outputs of all nodes; None: they stay as they are. standard: what the model's outputs are
+    standardized by, None: they are the numbers to learn, or something else."""
 
     pools: dict[str, SeedPool]
     roots: tuple[tuple[int, str], ...]
@@ -128,6 +133,7 @@ class StaticGoal(Goal):
     excluded: Exclusion | None = None
     complete: LinkNegatives | None = None
     test_messages: GraphPartition | None = None
+    standard: Standard | None = None
 
     @property
     def by_task(self) -> dict[str, StaticGoal]:
@@ -138,6 +144,18 @@ class StaticGoal(Goal):
     def training(self) -> tuple[SeedPool, tuple[tuple[int, str], ...], Exclusion | None, Completion | None]:
         """What a loader of training plans: seeds, their roots, the edges to leave out, and what completes columns."""
         return self.pools[SPLITS[0]], self.roots, self.excluded, self.complete
+
+    def read_numbers(self, task: OneTaskConfig, world: World) -> str:
+        """Collective. Compute the moments of the numbers to learn, of training, and let outputs be standardized by them
+        where the task says so; returns words about them."""
+        label, total = self.pools[SPLITS[0]].columns["label"], self.pools[SPLITS[0]].total
+        mean, deviation = moments(lambda: [label[:, None]], 1, world)
+        self.standard = Standard(mean, deviation) if task.standardize else None
+        if total == 0:
+            return ""
+        is_far = not task.standardize and max(abs(mean.item()), deviation.item()) > LARGE
+        use = ", learned standardized" if task.standardize else "; see task.standardize" if is_far else ""
+        return f" (mean {mean.item():.4g}, deviation {deviation.item():.4g} in training{use})"
 
     @abstractmethod
     def make_head(self) -> torch.nn.Module:
@@ -186,18 +204,21 @@ class NodeGoal(StaticGoal):
             if TIME in columns:
                 seeds[TIME] = columns[TIME][chosen]
             self.pools[name] = make_pool(name, flat[chosen], partition.book.num_nodes, seeds, world, channel)
+        self._of_numbers = self.read_numbers(task, world) if self._numbers else ""
         unknown = sum(int((~is_known(pool.columns["label"])).sum()) for pool in self.pools.values())
         self._num_unknown = int(world.total(unknown))  # of several labels a node some
 
     def make_head(self) -> torch.nn.Module:
         self.head = torch.nn.Identity()
         if not self._is_alone:
-            self.head = Head(self.num_outputs, self.num_outputs, self.classes or 1)
+            self.head = Head(self.num_outputs, self.num_outputs, self.classes or 1, self.standard)
         return self.head
 
     def extend(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Leave the model as it is: its outputs are scores."""
+        """Leave the model as it is: its outputs are scores, or standardized numbers, whose moments it then keeps."""
         self.make_head()
+        if self.standard is not None:
+            model.standard_target, self.head = self.standard, self.standard.undone
         return model
 
     def task(self, *shared) -> GraphNodeTask:
@@ -290,7 +311,7 @@ class NodeGoal(StaticGoal):
 
     def describe(self) -> str:
         if self._numbers:
-            return f"{self._type_name} labels, a number a node"
+            return f"{self._type_name} labels, a number a node{self._of_numbers}"
         kinds = "classes, several a node" if self.several else "classes"
         unknown = f" ({self._num_unknown} single labels are unknown and left out)" if self._num_unknown else ""
         return f"{self._type_name} labels, {self.classes} {kinds}{unknown}"
@@ -340,10 +361,12 @@ class LabeledEdgesGoal(StaticGoal):
         shapes = [partition.edges[edges.relation].columns[name].shape[1:] for name in config.task.edge_columns]
         self.widths = tuple(math.prod(shape) for shape in shapes)
         unlabeled = f" ({edges.num_unlabeled} edges without a label are not learned)" * (edges.num_unlabeled > 0)
-        self._found = unlabeled + _describe_seeds(config, edges.seeds, partition, kind)
+        of_numbers = self.read_numbers(config.task, world) if self._numbers else ""
+        self._found = of_numbers + unlabeled + _describe_seeds(config, edges.seeds, partition, kind)
 
     def make_head(self) -> torch.nn.Module:
-        self.head = Head(2 * self.num_outputs + sum(self.widths), self.num_outputs, self.classes or 1)
+        width = 2 * self.num_outputs + sum(self.widths)
+        self.head = Head(width, self.num_outputs, self.classes or 1, self.standard)
         return self.head
 
     def task(self, *shared) -> GraphEdgeTask:

@@ -131,7 +131,9 @@ def _make_task(
     passes = FullGraphPass(
         model, whole, features, memory, train.seed, graph.channel, timers, config.comm.overlap
     )  # fmt: skip
-    return goal.whole_task(passes, *shared) if config.task.of_edges else FullGraphTask(passes, goal.sum, timers)
+    if config.task.of_edges:
+        return goal.whole_task(passes, *shared)
+    return FullGraphTask(passes, goal.sum, goal.head, timers)
 
 
 def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -475,7 +475,7 @@ class GraphEdgeTask(GraphTask):
 class GraphNodeTask(GraphTask):
     """Scores the classes of every seed, a node."""
 
-    def __init__(self, seed_type: int, loss: Loss, head: nn.Module, *shared):
+    def __init__(self, seed_type: int, loss: Loss, head: Callable[[torch.Tensor], torch.Tensor], *shared):
         """loss: a sum over seeds; head: of the model's outputs; shared: what GraphTask takes."""
         super().__init__(*shared)
         self._seed_type, self._sum, self._head = seed_type, loss, head

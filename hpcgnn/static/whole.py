@@ -11,7 +11,7 @@ nodes takes 1.09 to 1.23 times as long there. Models of static graphs need all s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -292,17 +292,17 @@ class FullGraphPass:
 
 
 class FullGraphTask(Task):
-    """Steps over the whole graph, whose seeds are nodes; ``train`` and ``rows`` are collective. loss: a sum over
-    seeds."""
+    """Steps over the whole graph, whose seeds are nodes; ``train`` and ``rows`` are collective. loss: a sum over seeds;
+    head: of the model's outputs."""
 
-    def __init__(self, whole: FullGraphPass, loss: Loss, timers: Timers):
-        self.whole, self._sum, self.timers = whole, loss, timers
+    def __init__(self, whole: FullGraphPass, loss: Loss, head: Callable[[torch.Tensor], torch.Tensor], timers: Timers):
+        self.whole, self._sum, self._head, self.timers = whole, loss, head, timers
 
     def train(self, plan: FullPlan) -> torch.Tensor:
         """Collective. Compute the gradients of one step; returns this rank's part of the loss."""
         with self.timers("compute"):
             outputs, chain, learned = self.whole.forward(plan)
-            scores = LabelScores(outputs[plan.place], plan.label)
+            scores = LabelScores(self._head(outputs[plan.place]), plan.label)
             loss = self._sum(scores.output, scores.label) / max(1, plan.batch_size)
             chain.tie(loss).backward()
         self.whole.move(learned)

@@ -15,6 +15,7 @@ from torch import nn
 
 from hpcgnn.comm.world import World
 from hpcgnn.native.products import linear
+from hpcgnn.task.moments import Standard
 
 MISSING = -1
 MOST_CLASSES = 1 << 16
@@ -131,17 +132,19 @@ def labeled_type(
 
 
 class Head(nn.Module):
-    """A network of two layers that makes outputs of embeddings: linear, relu, linear. I inputs, O outputs."""
+    """A network of two layers that makes outputs of embeddings: linear, relu, linear. I inputs, O outputs. standard:
+    what these outputs are standardized by, None: not."""
 
-    def __init__(self, width: int, hidden: int, outputs: int):
+    def __init__(self, width: int, hidden: int, outputs: int, standard: Standard | None = None):
         super().__init__()
-        self.width = width
+        self.width, self.standard = width, standard
         self.hidden, self.out = nn.Linear(width, hidden), nn.Linear(hidden, outputs)
 
     def forward(self, rows: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """rows [n, I], mask: dropout multipliers [n, hidden]; returns [n, O]."""
         hidden = torch.relu(linear(rows, self.hidden.weight, self.hidden.bias))
-        return linear(hidden if mask is None else hidden * mask, self.out.weight, self.out.bias)
+        outputs = linear(hidden if mask is None else hidden * mask, self.out.weight, self.out.bias)
+        return outputs if self.standard is None else self.standard.undone(outputs)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcgnn.comm.world import World
 
@@ -31,3 +32,23 @@ def moments(
     deviation = np.sqrt(mean_of(lambda rows: (rows - mean) ** 2))
     deviation = np.where(deviation > CONSTANT * np.abs(mean), deviation, 1.0)
     return torch.from_numpy(mean), torch.from_numpy(deviation)
+
+
+class Standard(nn.Module):
+    """Standardizes columns by a mean and a deviation [D], which are stored with the model."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    def __init__(self, mean: torch.Tensor, deviation: torch.Tensor):
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Standardize rows [n, D]."""
+        return (rows - self.mean) / self.deviation
+
+    def undone(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute the rows [n, D] that standardized rows [n, D] stand for."""
+        return self.mean + self.deviation * rows

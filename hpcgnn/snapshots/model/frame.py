@@ -20,6 +20,7 @@ from hpcgnn.native import segment_sum
 from hpcgnn.native.random import StepKey
 from hpcgnn.nn.aggregation import attend, product, score_columns
 from hpcgnn.snapshots.neighborhood import SNAPSHOT_BITS, Neighborhood, next_term, propagate
+from hpcgnn.task.moments import Standard
 
 RELATION = "relation"  # name of the state that holds the rows of edge types
 
@@ -210,26 +211,6 @@ class EvolvedOutputs:
 
     rows: torch.Tensor
     relation: torch.Tensor
-
-
-class Standard(nn.Module):
-    """Standardizes columns by a mean and a deviation [D], which are stored with the model."""
-
-    mean: torch.Tensor
-    deviation: torch.Tensor
-
-    def __init__(self, mean: torch.Tensor, deviation: torch.Tensor):
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Standardize rows [n, D]."""
-        return (rows - self.mean) / self.deviation
-
-    def undone(self, rows: torch.Tensor) -> torch.Tensor:
-        """Compute the rows [n, D] that standardized rows [n, D] stand for."""
-        return self.mean + self.deviation * rows
 
 
 class SequenceModel(nn.Module):
