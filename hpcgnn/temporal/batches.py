@@ -177,7 +177,7 @@ def _without_hidden(partition: TemporalPartition, hidden: np.ndarray, train_end:
     touched = hidden[node] | flags_of(hidden, history.other, partition, channel)
     keep = ~touched | (history.event >= train_end)
     indptr = np.concatenate(([0], np.cumsum(keep)))[history.indptr]
-    return History(indptr, history.other[keep], history.time[keep], history.event[keep])
+    return history.take(np.flatnonzero(keep), indptr)
 
 
 @dataclass(frozen=True, slots=True)

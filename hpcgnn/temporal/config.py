@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -34,7 +35,9 @@ class TemporalSamplingConfig:
 
     Attributes:
         fanouts: Number of neighbors to sample for a node: one number for all layers, or one for each layer, the
-            neighbors of the roots first.
+            neighbors of the roots first. They are of all relations together.
+        relation_fanouts: Fanouts of single relations by name (src.rel.dst or rel), or of edge types; 0: the relation is
+            not followed. If set, each relation is sampled by itself, and relations without a name here have fanouts.
         strategy: Sampling of neighbors: the most "recent" ones, "uniform" without replacement, or "window": uniform
             among the events of the last ``window_length`` units of time.
         window_length: Length of a time window, in the data's unit of time; strategy window only.
@@ -53,6 +56,7 @@ class TemporalSamplingConfig:
     """
 
     fanouts: list[int] = field(default_factory=lambda: [10])
+    relation_fanouts: dict[str, list[int]] = field(default_factory=dict)
     strategy: Literal["recent", "uniform", "window"] = "recent"
     window_length: int = 0
     num_windows: int = 1
@@ -66,6 +70,11 @@ class TemporalSamplingConfig:
     def __post_init__(self):
         if not self.fanouts or min(self.fanouts) < 1:
             raise ValueError(f"sampling.fanouts must be at least 1, one number or one a layer, got {self.fanouts}")
+        for name, fanouts in self.relation_fanouts.items():
+            if not fanouts or min(fanouts) < 0:
+                raise ValueError(
+                    f"sampling.relation_fanouts.{name} must be at least 0, one number or one a layer, got {fanouts}"
+                )
         if self.prefetch < -1 or self.random_chunks < 1:
             raise ValueError("sampling.random_chunks must be at least 1, sampling.prefetch at least -1")
         check_choices("sampling", self)
@@ -80,9 +89,42 @@ class TemporalSamplingConfig:
         if self.random_chunks > 1 and self.batch_by == "time":
             raise ValueError("sampling.random_chunks > 1 cuts batches by events: use sampling.batch_by events")
 
+    def fanouts_at(self, hop: int) -> list[int]:
+        """Numbers of neighbors in a hop from the roots, the first one 0: of each relation, where these have fanouts of
+        their own, else one of all relations. The relations must be known (``of_relations``)."""
+        lists = list(self.relation_fanouts.values()) or [self.fanouts]
+        return [fanouts[hop] if len(fanouts) > 1 else fanouts[0] for fanouts in lists]
+
     def fanout(self, hop: int) -> int:
         """Number of neighbors in a hop from the roots, the first one 0."""
-        return self.fanouts[hop] if len(self.fanouts) > 1 else self.fanouts[0]
+        return sum(self.fanouts_at(hop))
+
+    def of_relations(self, names: Sequence[str], numbers: Mapping[str, int]) -> TemporalSamplingConfig:
+        """Return the section with fanouts of all relations, in the order of ``names``, where some have fanouts of their
+        own. numbers: of relations, by any of their names.
+
+        Raises ValueError for a relation that the graph does not have, and where a layer is left without neighbors.
+        """
+        if not self.relation_fanouts:
+            return self
+        named: dict[int, str] = {}
+        for name in self.relation_fanouts:
+            if name not in numbers:
+                listed = ", ".join(names)
+                raise ValueError(f"sampling.relation_fanouts: no relation {name}; the graph has {listed}")
+            other = named.setdefault(numbers[name], name)
+            if other != name:
+                raise ValueError(f"sampling.relation_fanouts: {other} and {name} are one relation: leave one out")
+        lists = [
+            self.relation_fanouts[named[number]] if number in named else self.fanouts for number in range(len(names))
+        ]
+        config = replace(self, relation_fanouts=dict(zip(names, lists, strict=True)))
+        empty = [hop for hop in range(max(map(len, lists))) if config.fanout(hop) == 0]
+        if empty:
+            raise ValueError(
+                f"sampling.relation_fanouts leave no neighbor in layer {empty[0] + 1}: set one of them above 0"
+            )
+        return config
 
 
 @dataclass
@@ -541,10 +583,12 @@ def _check_parts(
         )
     if UPDATERS[updater].has_heads and memory.dim % model.heads:
         raise ValueError(f"memory.updater {updater}: model.heads ({model.heads}) must divide memory.dim ({memory.dim})")
-    if len(sampling.fanouts) not in (1, model.layers):
-        raise ValueError(
-            f"sampling.fanouts {sampling.fanouts} needs one number, or one a layer, and model.layers is {model.layers}"
-        )
+    of_relations = {f"relation_fanouts.{name}": fanouts for name, fanouts in sampling.relation_fanouts.items()}
+    for name, fanouts in ({"fanouts": sampling.fanouts} | of_relations).items():
+        if len(fanouts) not in (1, model.layers):
+            raise ValueError(
+                f"sampling.{name} {fanouts} needs one number, or one a layer, and model.layers is {model.layers}"
+            )
     if sampling.num_windows > 1 and (memory.has_memory or not readout.combines_windows):
         readouts = names_with(READOUTS, "combines_windows")
         raise ValueError(f"sampling.num_windows > 1 needs model.readout {readouts} and memory.updater none")

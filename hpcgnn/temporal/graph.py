@@ -37,13 +37,31 @@ LABELS_OF_NODES = ("label", "split", "label_time")  # columns of nodes that task
 class History:
     """T-CSR of the local nodes: entries of a node in order of event row id (hence of time).
 
-    indptr [n + 1], other [m] global id of the other endpoint, time [m], event [m] row id; all int64.
+    indptr [n + 1], other [m] global id of the other endpoint, time [m], event [m] row id; all int64. edge_type [m]
+    int16, or None where all events are of one type.
     """
 
     indptr: np.ndarray
     other: np.ndarray
     time: np.ndarray
     event: np.ndarray
+    edge_type: np.ndarray | None = None
+
+    def take(self, index: np.ndarray, indptr: np.ndarray) -> History:
+        """Return the entries at ``index``, of which ``indptr`` says whose they are."""
+        edge_type = None if self.edge_type is None else self.edge_type[index]
+        return History(indptr, self.other[index], self.time[index], self.event[index], edge_type)
+
+    def by_type(self, num_types: int) -> History:
+        """Return the history as that of n * num_types nodes: number num_types * node + type has the node's events of a
+        type. Copies the entries, unless there is but one type."""
+        if self.edge_type is None:
+            assert num_types == 1
+            return self
+        node = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        place = node * num_types + self.edge_type
+        counts = np.bincount(place, minlength=(len(self.indptr) - 1) * num_types)
+        return self.take(np.argsort(place, kind="stable"), np.concatenate(([0], np.cumsum(counts))))
 
     def graph(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the arrays that the kernels of sampling take."""
@@ -187,6 +205,21 @@ class TemporalPartition:
         """Return the node type of an end, "src" or "dst", of every edge type, or of the only relation, int64."""
         kinds = np.array([getattr(relation, f"{end}_type") for relation in self.relations], np.int64)
         return kinds if len(kinds) > 1 else np.repeat(kinds, max(1, len(self.edge_types)))
+
+    @property
+    def names_of_types(self) -> tuple[str, ...]:
+        """Names of the edge types, or the short name of the only relation."""
+        return self.edge_types or (files.split_relation(self.relations[0].name)[1],)
+
+    @property
+    def number_of_type(self) -> dict[str, int]:
+        """Numbers of the edge types by name; of relations by full name, too."""
+        names = (
+            {}
+            if len(self.names_of_types) > len(self.relations)
+            else {relation.name: number for number, relation in enumerate(self.relations)}
+        )
+        return names | {name: number for number, name in enumerate(self.names_of_types)}
 
     @property
     def num_nodes(self) -> int:
@@ -349,6 +382,7 @@ def _read_events(
     elif edge_type:
         kinds = _read_edge_types(group[edge_type])
     columns |= {} if kinds is None else {EDGE_TYPE: kinds[own]}
+    entries |= {} if kinds is None else {"edge_type": kinds[entry].astype(np.int16)}
     feature, event, source_rank = None, row[:0], row[:0]
     has_features = FEATURE in group and FEATURE in wanted
     if has_features or (kinds is not None and FEATURE in wanted):
@@ -422,7 +456,7 @@ def _merge_history(parts: list[_Part], relation: int, num_types: int) -> History
             degrees.append(events.degree[begin:end])
             pieces.append({key: values[indptr[begin] : indptr[end]] for key, values in events.entries.items()})
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(degrees)))).astype(np.int64)
-    return History(indptr, *(np.concatenate([piece[key] for piece in pieces]) for key in ("other", "time", "event")))
+    return History(indptr, **{key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]})
 
 
 def _interleave(histories: list[History]) -> History:
@@ -430,10 +464,11 @@ def _interleave(histories: list[History]) -> History:
     if len(histories) == 1:
         return histories[0]
     node = np.concatenate([np.repeat(np.arange(len(h.indptr) - 1), np.diff(h.indptr)) for h in histories])
-    columns = [np.concatenate([getattr(h, name) for h in histories]) for name in ("other", "time", "event")]
-    order = np.lexsort((columns[2], node))
+    names = ("other", "time", "event", "edge_type")
+    columns = {name: np.concatenate([getattr(h, name) for h in histories]) for name in names}
+    order = np.lexsort((columns["event"], node))
     indptr = np.sum([h.indptr for h in histories], axis=0)
-    return History(indptr, *(column[order] for column in columns))
+    return History(indptr, **{name: column[order] for name, column in columns.items()})
 
 
 def _node_columns(parts: list[_Part], names: Collection[str]) -> tuple[dict[str, np.ndarray], ...]:

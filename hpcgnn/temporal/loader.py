@@ -24,7 +24,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import MemoryConfig, TemporalDataConfig, TemporalModelConfig, TemporalSamplingConfig
 from hpcgnn.temporal.features import NodeFeatures, read_features
-from hpcgnn.temporal.graph import KEPT
+from hpcgnn.temporal.graph import KEPT, History
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import Layout
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
@@ -48,6 +48,7 @@ class TemporalGraph:
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
         self._features: dict[torch.dtype, NodeFeatures] = {}
+        self._by_type: dict[bool, History] = {}
         data = data or TemporalDataConfig()
         partition, self.splits = open_splits(path, data, seed, world, self.channel, columns, of_nodes)
         self.partition = read_features(partition, world, self.channel)
@@ -65,6 +66,22 @@ class TemporalGraph:
         )  # fmt: skip
         model: Any = resolve_model(config.class_path)
         return model(config, memory, sizes).to(self.world.device, dtype)
+
+    def sampling(self, config: TemporalSamplingConfig) -> TemporalSamplingConfig:
+        """Return the section ``sampling`` with the fanouts of this graph's relations. Raises ValueError for a relation
+        that it does not have."""
+        return config.of_relations(self.partition.names_of_types, self.partition.number_of_type)
+
+    def history(self, training: bool, sampling: TemporalSamplingConfig) -> History:
+        """Return what training, or evaluation, may see of the events, in the form that samplers take: where relations
+        have fanouts of their own, node by node and relation by relation."""
+        is_own = training and self.splits.history is not self.partition.history
+        history = self.splits.history if is_own else self.partition.history
+        if not sampling.relation_fanouts:
+            return history
+        if is_own not in self._by_type:
+            self._by_type[is_own] = history.by_type(len(sampling.relation_fanouts))
+        return self._by_type[is_own]
 
     def close(self) -> None:
         """Collective. Free the channel and what ranks share; neither graph nor loaders may be used any more."""
@@ -136,13 +153,13 @@ class TemporalLoader:
             raise ValueError(f"negatives must be at least 1, got {negatives}")
         world, partition, self._graph = graph.world, graph.partition, graph
         self._split, self._size, self._drop_last, self._per_event = split, batch_size, drop_last, negatives
-        self._sampling = sampling or TemporalSamplingConfig()
+        self._sampling = graph.sampling(sampling or TemporalSamplingConfig())
         self.prefetch = world.plans_ahead(self._sampling.prefetch)
         self.batches = self._make_batches(batch_size)
         if planning is None:
             channel, training = world.channel(polite=self.prefetch > 0), split == "train"
             sampler = TemporalSampler(
-                partition, graph.splits.history if training else partition.history, self._sampling,
+                partition, graph.history(training, self._sampling), self._sampling,
                 Needs(hops, mailing, nearby), graph.seed,
                 Placement(channel, graph.channel, world.device, dtype, features=graph.features(dtype)),
                 evaluation=not training,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
@@ -89,7 +90,8 @@ def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
 
 
 class Histories:
-    """Draws from one history of a rank's nodes, on the host, or on the device that ``put`` brings it to."""
+    """Draws from one history of a rank's nodes, on the host, or on the device that ``put`` brings it to. Where T
+    relations have fanouts of their own, it is the history of n * T nodes that ``History.by_type`` makes."""
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, rank: int,
@@ -97,25 +99,43 @@ class Histories:
     ):  # fmt: skip
         self._config, self._threads, self._book = config, threads, partition.book
         self._graph = tuple(map(put, history.graph()))
+        self._lib: Any = np if isinstance(self._graph[0], np.ndarray) else torch
         self._other = put(history.other)
         self._event = None if partition.features is None else self._graph[2]
         if config.remote_half_life:
             self._part = put(self._book.part_of(self._book.local_to_global(rank)))
 
-    def draw(self, local, times, identity, since, fanout: int, limit: int, random: Random):
-        """Draw ``fanout`` neighbors of local rows [N] at times [N], of events with row ids below ``limit``. Returns
-        count [N] int32 and other, dt and event [N, K] int64 (-1, 0 and -1 pad; event None where events have no
-        features)."""
-        if self._config.strategy == "recent":
-            place, count = native.sample_recent(self._graph, local, times, fanout, limit, since, self._threads)
-        else:
-            place, count = native.sample_uniform(
-                self._graph, local, times, identity, fanout, random, event_limit=limit, since=since,
-                threads=self._threads,
-            )  # fmt: skip
+    def draw(self, local, times, identity, since, fanouts: list[int], limit: int, random: Random):
+        """Draw neighbors of local rows [N] at times [N], of events with row ids below ``limit``. fanouts: of each
+        relation, or of all together. Returns count [N] int32 and other, dt and event [N, K] int64 (-1, 0 and -1 pad;
+        event None where events have no features)."""
+        drawn = [
+            self._draw(local * len(fanouts) + number, times, identity, since, fanout, limit, random, number)
+            for number, fanout in enumerate(fanouts) if fanout
+        ]  # fmt: skip
+        place, count = drawn[0] if len(fanouts) == 1 else self._merge(drawn)
         if self._config.remote_half_life:
             self._decay(place, count, local, times, identity, random)
         return count, *native.temporal_reply(self._other, self._graph[1], self._event, place, times)
+
+    def _draw(self, rows, times, identity, since, fanout: int, limit: int, random: Random, relation: int):
+        """Draw places [N, fanout] in the history from its rows [N], -1 pads, and their count [N]."""
+        if self._config.strategy == "recent":
+            return native.sample_recent(self._graph, rows, times, fanout, limit, since, self._threads)
+        return native.sample_uniform(
+            self._graph, rows, times, identity, fanout, replace(random, relation=relation), event_limit=limit,
+            since=since, threads=self._threads,
+        )  # fmt: skip
+
+    def _merge(self, drawn: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+        """Merge the places that each relation has drawn, in order of event, padding last."""
+        lib = self._lib
+        place = lib.concatenate([places for places, _ in drawn], 1)
+        count = sum(counts for _, counts in drawn)
+        event = lib.where(place >= 0, self._graph[2][place], native.NO_LIMIT)
+        order = lib.argsort(event)  # events of a node differ, and padding is all alike
+        row = lib.ones_like(order).cumsum(0) - 1
+        return place[row, order], count
 
     def _decay(self, place, count, local, times, identity, random: Random) -> None:
         """Thin the neighbors that lie in another part than their node, by age, in place (Wang et al., StarryGL)."""
@@ -143,9 +163,10 @@ class NeighborSource:
         self._partition, self._features, self._channel = partition, partition.features, channel
         self._histories = Histories(partition, history, config, channel.rank, threads)
 
-    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool = False) -> Answer:
-        """Collective. Ask for ``fanout`` neighbors (0: none) of events with row ids below ``limit``. With ``writers``
-        the identities are ``root_identity``'s, and the owners also say which endpoints write memory."""
+    def ask(self, queries: Queries, limit: int, random: Random, fanouts: list[int], writers: bool = False) -> Answer:
+        """Collective. Ask for neighbors of events with row ids below ``limit``, by fanouts of each relation or of all
+        together (0: none). With ``writers`` the identities are ``root_identity``'s, and the owners also say which
+        endpoints write memory."""
         book = self._partition.book
         order: np.ndarray | slice = slice(None)
         if self._channel.size == 1:
@@ -159,7 +180,7 @@ class NeighborSource:
             request["since"] = queries.since[order]
         serve = self._channel.counts(want)
         received = self._channel.array(request, want, serve)
-        reply = self._serve(received, writers, limit, random, fanout)
+        reply = self._serve(received, writers, limit, random, fanouts)
         ordered = self._channel.array(reply, serve, want)
         names = ("count", "other", "dt", *(("event",) if "event" in (reply.dtype.names or ()) else ()))
         count, other, dt, *event = (_scattered(ordered[name], order) for name in names)
@@ -172,20 +193,20 @@ class NeighborSource:
         return Answer(count, other, dt, edge_of, edge, winners)
 
     def _serve(
-        self, request: np.ndarray, writers: bool, limit: int, random: Random, fanout: int
+        self, request: np.ndarray, writers: bool, limit: int, random: Random, fanouts: list[int]
     ) -> np.ndarray:  # fmt: skip
         """Make reply records for the requests [M]. Columns are copied, as kernels take none that is not aligned."""
         local, times = request["local"].astype(np.int64), request["time"].copy()
         identity = request["identity"].copy()
-        reply = np.empty(len(request), reply_dtype(fanout, self._partition))
+        reply = np.empty(len(request), reply_dtype(sum(fanouts), self._partition))
         reply["count"], reply["winner"] = 0, 0
         if writers:
             endpoint = np.flatnonzero(identity % ROOT_KINDS < 2)
             reply["winner"][endpoint] = native.last_event(local[endpoint], identity[endpoint] // ROOT_KINDS)
-        if fanout == 0:
+        if sum(fanouts) == 0:
             return reply
         since = request["since"].copy() if "since" in (request.dtype.names or ()) else None
-        drawn = self._histories.draw(local, times, identity, since, fanout, limit, random)
+        drawn = self._histories.draw(local, times, identity, since, fanouts, limit, random)
         reply["count"], reply["other"], reply["dt"], event = drawn
         if event is not None:
             reply["event"] = event

@@ -32,7 +32,8 @@ MOST_PLANS_IN_A_ROW, NEIGHBORS_IN_A_ROW, BYTES_IN_A_ROW = 32, 1 << 20, 1 << 27
 
 
 class TemporalSampler:
-    """Plans steps over one history. Planning is collective; the plans' routes move rows over their own channel.
+    """Plans steps over one history (``TemporalGraph.history``). Planning is collective; the plans' routes move rows
+    over their own channel. config: of the graph's relations (``TemporalGraph.sampling``).
 
     uploads: what lies on the device, for a sampler that plans there; padded: plans are padded as `pad_plan` does.
     """
@@ -157,8 +158,8 @@ class TemporalSampler:
             if hop > 0:
                 by_hop.append(neighbor_queries(by_hop[-1], answers[-1], self._side.lib))
             random = Random(self._seed, self._stream, step, epoch, hop)
-            fanout = self._config.fanout(hop) if draws else 0
-            answers.append(self._side.ask(by_hop[-1], limit, random, fanout, writers and hop == 0))
+            fanouts = self._config.fanouts_at(hop) if draws else [0]
+            answers.append(self._side.ask(by_hop[-1], limit, random, fanouts, writers and hop == 0))
         return by_hop, answers
 
     def _levels(
@@ -212,7 +213,7 @@ def choose_sampler(
         hindrance = "mails go to neighbors, or are more than the newest one"
     if hindrance and config.plan_on == "device":
         raise ValueError(f"sampling.plan_on device: {hindrance}; leave it auto")
-    size = graph_bytes(partition, place.dtype.itemsize)
+    size = graph_bytes(partition, place.dtype.itemsize, max(1, len(config.relation_fanouts)))
     if hindrance or (config.plan_on == "auto" and not leaves_room(size, place.device)):
         return TemporalSampler
     return partial(TemporalSampler, uploads=Uploads(place.device))

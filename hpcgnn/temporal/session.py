@@ -66,6 +66,8 @@ def open_session(
     if trained is not None and not config.baseline.kind:  # a baseline reads no features, and has no model to fit
         with together(world, "compare the graph with the model's"):
             config = adapt(config, graph.partition, trained)
+    with together(world, "find the relations"):
+        config = replace(config, sampling=graph.sampling(config.sampling))
     goal = make_goal(config, graph)
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
     values: dict[str, Any] = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: goal.class_names(graph.partition)}
@@ -226,9 +228,9 @@ def _make_loaders(
         with together(world, "prepare CUDA graphs"):
             _check_graphs(config, make)
         graphs = {"padded": True}
-    trains = make(partition, graph.splits.history, sampling, in_training, seed, place, **graphs)
+    trains = make(partition, graph.history(True, sampling), sampling, in_training, seed, place, **graphs)
     evaluates = make(
-        partition, partition.history, sampling, needs, seed, place, evaluation=True,
+        partition, graph.history(False, sampling), sampling, needs, seed, place, evaluation=True,
         in_batch=config.eval.in_batch_neighbors,
     )  # fmt: skip
     epochs = range(world.group, config.train.parallel_epochs, world.num_groups)

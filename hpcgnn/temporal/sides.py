@@ -80,9 +80,9 @@ class HostSide:
         rows = partition.num_nodes if place.hot is None else place.hot.num_rows
         self._scratch = np.full(rows, -1, np.int64)
 
-    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
+    def ask(self, queries: Queries, limit: int, random: Random, fanouts: list[int], writers: bool) -> Answer:
         """Collective. Request neighbors from the owners (`NeighborSource.ask`)."""
-        return self._source.ask(queries, limit, random, fanout, writers)
+        return self._source.ask(queries, limit, random, fanouts, writers)
 
     def arange(self, count: int) -> Array:
         """Return 0 to count - 1, int64."""
@@ -175,14 +175,15 @@ class DeviceSide:
         self._events: dict[str, tuple[Batches, Events]] = {}
         self._negatives: tuple[Negatives, Negatives] | None = None
 
-    def ask(self, queries: Queries, limit: int, random: Random, fanout: int, writers: bool) -> Answer:
-        """Draw ``fanout`` neighbors (0: none) of events with row ids below ``limit``."""
+    def ask(self, queries: Queries, limit: int, random: Random, fanouts: list[int], writers: bool) -> Answer:
+        """Draw neighbors of events with row ids below ``limit``, by fanouts of each relation or of all together (0:
+        none)."""
         nodes = queries.nodes
-        if fanout == 0:
+        if sum(fanouts) == 0:
             none = nodes.new_empty((len(nodes), 0))
             return Answer(nodes.new_zeros(len(nodes), dtype=torch.int32), none, none, None, self._features)
         count, other, dt, event = self._histories.draw(
-            nodes, queries.times, queries.identity, queries.since, fanout, limit, random
+            nodes, queries.times, queries.identity, queries.since, fanouts, limit, random
         )
         return Answer(count, other, dt, None if event is None else event.int(), self._features)
 
@@ -238,10 +239,10 @@ class DeviceSide:
         return native.gather_rows(self._features, torch.as_tensor(events.row))
 
 
-def graph_bytes(partition: TemporalPartition, itemsize: int) -> int:
+def graph_bytes(partition: TemporalPartition, itemsize: int, num_lists: int = 1) -> int:
     """Count the bytes that the graphs of training and of evaluation take at most on a device, with different
-    histories."""
+    histories. num_lists: of events of a node."""
     history = partition.history
-    columns = (history.indptr, history.other, history.time, history.event)
+    size = num_lists * history.indptr.nbytes + sum(c.nbytes for c in (history.other, history.time, history.event))
     features = partition.num_events * partition.edge_width + partition.num_nodes * partition.node_width
-    return features * itemsize + 2 * sum(column.nbytes for column in columns)
+    return features * itemsize + 2 * size

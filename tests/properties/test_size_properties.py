@@ -285,8 +285,8 @@ def test_rows_that_routes_name(comm, world, channel, first, wanted, empty):
 class Drawn:
     """Histories that keep what they are asked for."""
 
-    def draw(self, local, times, identity, since, fanout, limit, random):
-        self.local, none = local, np.zeros((len(local), fanout), np.int64)
+    def draw(self, local, times, identity, since, fanouts, limit, random):
+        self.local, none = local, np.zeros((len(local), sum(fanouts)), np.int64)
         return np.zeros(len(local), np.int32), none - 1, none, None
 
 
@@ -303,10 +303,10 @@ def test_rows_that_temporal_requests_name(comm, world, channel, first, nodes):
     queries = Queries(ids, np.zeros(len(ids), np.int64), np.arange(len(ids)))
     if nodes and first + max(nodes) >= MOST_ROWS:
         with same_verdict(comm), pytest.raises(ValueError, match=f"at most {MOST_ROWS} rows"):
-            source.ask(queries, native.NO_LIMIT, KEY, 2)
+            source.ask(queries, native.NO_LIMIT, KEY, [2])
         return
     with same_verdict(comm):
-        source.ask(queries, native.NO_LIMIT, KEY, 2)
+        source.ask(queries, native.NO_LIMIT, KEY, [2])
         assert source._histories.local.tolist() == world.size * [first + node for node in nodes]
 
 

@@ -22,11 +22,11 @@ from data_tools.partition.command import partition
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
-SHOP, LEARNED_SHOP, LINKS = "shop", "shop with a split", "links"
+SHOP, LEARNED_SHOP, LINKS, ANSWERS = "shop", "shop with a split", "links", "answers"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
-    r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
+    r"\banswers\b": ANSWERS, r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult|accuracy/fb15k237": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
@@ -47,9 +47,10 @@ GRAPHS: dict[str, Callable[[Path], object]] = {
     LEARNED_SHOP: lambda path: _shop(path, {"split": np.arange(200) % 3}),
     SNAPSHOTS: lambda path: synthesize_snapshots(path, 40, 60, seed=1),
     LINKS: link_graphs.friends,
+    ANSWERS: lambda path: _answers(path),
 }
 FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
-FILE_KINDS |= {TEMPORAL: "temporal", SNAPSHOTS: "snapshots"}
+FILE_KINDS |= {TEMPORAL: "temporal", ANSWERS: "temporal", SNAPSHOTS: "snapshots"}
 OWN = "made by the page itself"
 WRITERS = ("synthesize", "convert", "snapshots", "derive", "split", "partition", "export", "export_metis")
 GRAPH_NAMES = ("graph.h5", "events.h5", "mathoverflow.h5")
@@ -158,3 +159,14 @@ def _shop(path: Path, columns: dict[str, np.ndarray]) -> None:
     back = {"src": likes["dst"], "dst": likes["src"], "time": likes["time"]}
     nodes = {"user": {"id": np.arange(30)}, "item": {"id": np.arange(12)}}
     write_graph(path, nodes, {("user", "likes", "item"): likes, ("item", "liked_by", "user"): back}, "static")
+
+
+def _answers(path: Path) -> None:
+    """Events of three relations between users, in one order of time."""
+    rng, relations = np.random.default_rng(7), ("answers", "comments", "asks")
+    tables = {
+        ("user", name, "user"): {end: rng.integers(0, 60, 900) for end in ("src", "dst")}
+        | {"time": 3 * np.arange(900) + number, "event": 3 * np.arange(900) + number}
+        for number, name in enumerate(relations)
+    }
+    write_graph(path, {"user": {"id": np.arange(60)}}, tables)
