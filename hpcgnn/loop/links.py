@@ -21,6 +21,7 @@ from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import Book
+from hpcgnn.graph.directory import places_of
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, largest, logistic, text
 from hpcgnn.loop.question_file import Named, Questions, read_edges
@@ -152,9 +153,46 @@ def best_answers(links: LinkEnds, count: int, path: str = "", probabilities: boo
 
     Raises DistributedError for queries that the graph does not have, and for scores that are not finite.
     """
+    queries = _queries(links, path)
+    best, total = _best(links, queries, count)
+    columns = {name: column.take(best["query"]) for name, column in queries.shown.items()}
+    columns |= _answer_columns(links, best, probabilities)
+    return AnswerColumns(best["row"], total, columns)
+
+
+@torch.no_grad()
+def best_of_relations(
+    links_of: Callable[[int], LinkEnds], queries: Questions, count: int, probabilities: bool, num_relations: int
+) -> AnswerColumns:  # fmt: skip
+    """Collective. Find the best answers of queries that are each about one relation, the value "rel", whose ends have
+    node types of their own. Columns are those of ``best_answers``, in order of the queries. links_of: collective, makes
+    the links of a relation.
+
+    Raises DistributedError for scores that are not finite.
+    """
+    pieces, own = [], queries.value["rel"]
+    # All ranks take the relations in one order: each is collective.
+    for number in range(num_relations):
+        chosen = np.flatnonzero(own == number)
+        links = links_of(number)
+        row, total = places_of(queries.row[chosen], max(1, queries.total), links.world, links.channel)
+        nodes = {name: node[chosen] for name, node in queries.node.items()}
+        best, _ = _best(links, Questions(queries.path, row, total, nodes, {}, {}), count)
+        pieces.append({"query": chosen[best["query"]], **_answer_columns(links, best, probabilities)})
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    order = np.lexsort((columns["place"], columns["query"]))
+    columns = {name: column[order] for name, column in columns.items()}
+    query = columns.pop("query")
+    key = queries.row[query] * count + columns["place"] - 1
+    row, total = places_of(key, max(1, queries.total * count), links.world, links.channel)
+    return AnswerColumns(row, total, {name: column.take(query) for name, column in queries.shown.items()} | columns)
+
+
+def _best(links: LinkEnds, queries: Questions, count: int) -> tuple[np.ndarray, int]:
+    """Collective. Find the best answers of all ranks' queries: entries of ``PLACED`` about this rank's, and the number
+    of all."""
     query, answer, world, channel = links.query, links.answer, links.world, links.channel
-    queries, candidates = _queries(links, path), _candidates(links)
-    pieces, total = [np.empty(0, PLACED)], 0
+    candidates, pieces, total = _candidates(links), [np.empty(0, PLACED)], 0
     for begin in range(0, queries.total, AT_ONCE):
         world.working("best answers", begin)
         own = slice(*np.searchsorted(queries.row, (begin, begin + AT_ONCE)))
@@ -171,10 +209,7 @@ def best_answers(links: LinkEnds, count: int, path: str = "", probabilities: boo
         holds[queries.row[own] - begin] = np.arange(own.start, own.stop)
         pieces.append(_placed(best, holds, total))
         total += len(best)
-    best = np.concatenate(pieces)
-    columns = _columns(links, queries, best)
-    columns |= score_column(best["score"], True) if probabilities else {"score": links.score_of(best["score"])}
-    return AnswerColumns(best["row"], total, columns)
+    return np.concatenate(pieces), total
 
 
 def _alike(queries: Questions, own: slice, column: str, world: World) -> tuple[np.ndarray, np.ndarray]:
@@ -238,6 +273,12 @@ def _candidates(links: LinkEnds) -> Candidates:
     return Candidates(known, int(np.diff(ownership.starts).max(initial=1)), reverse=links.query.column == "dst")
 
 
+def refuse_no_file(path: str, column: str) -> None:
+    """Raise ValueError where no file has the queries of a run with edge types, nodes in ``column`` and their types."""
+    if not path:
+        raise ValueError(f"--top_k: the run has edge types: name a file with the columns {column} and rel")
+
+
 def _queries(links: LinkEnds, path: str) -> Questions:
     """Collective. Read this rank's queries from a file, or take its nodes at the query's end."""
     world, end, (types, words) = links.world, links.query, links.edge_types
@@ -245,18 +286,18 @@ def _queries(links: LinkEnds, path: str) -> Questions:
         return read_edges(path, {end.column: links.named(end)}, world, types, words)
     with together(world, "find the queries"):
         if types > 1:
-            raise ValueError(f"--top_k: the run has edge types: name a file with the columns {end.column} and rel")
+            refuse_no_file(path, end.column)
     order, first = np.argsort(end.row_id), int(links.book.of_type(end.kind).starts[world.rank])
     total = int(links.book.of_type(end.kind).starts[-1] - links.book.of_type(end.kind).starts[0])
     names: dict[str, Any] = {end.column: text(end.ids)[order]}
     return Questions("", end.row_id[order], total, {end.column: first + order}, {}, names)
 
 
-def _columns(links: LinkEnds, queries: Questions, best: np.ndarray) -> dict[str, Any]:
+def _answer_columns(links: LinkEnds, best: np.ndarray, probabilities: bool) -> dict[str, Any]:
     """Collective. Name this rank's answers, entries of ``PLACED``, as columns of a file."""
-    columns = {name: column.take(best["query"]) for name, column in queries.shown.items()}
-    columns |= {"place": best["place"], links.answer.column: names_of(links, links.answer, best["node"])}
-    return columns
+    columns = {"place": best["place"], links.answer.column: names_of(links, links.answer, best["node"])}
+    scores = score_column(best["score"], True) if probabilities else {"score": links.score_of(best["score"])}
+    return columns | scores
 
 
 def names_of(links: LinkEnds, end: LinkEnd, node: np.ndarray) -> np.ndarray:

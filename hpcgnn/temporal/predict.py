@@ -8,19 +8,27 @@ write-back. m rows of a file that this rank has, C classes, F width of events' f
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm.exchange import exchange_columns
+from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
-from hpcgnn.graph import files
 from hpcgnn.loop.answer_file import AnswerColumns, answer_with, class_columns, logistic, refuse_probabilities, text
-from hpcgnn.loop.links import TRAIN, LinkEnd, LinkEnds, answer_best, check_queries
+from hpcgnn.loop.links import (
+    TRAIN,
+    LinkEnd,
+    LinkEnds,
+    answer_best,
+    best_of_relations,
+    check_queries,
+    refuse_no_file,
+)
 from hpcgnn.loop.question_file import (
     Block,
     Named,
@@ -40,7 +48,7 @@ from hpcgnn.temporal.batches import Batches, batches_of, event_times, last_times
 from hpcgnn.temporal.config import TemporalConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, FEATURE, Events, TemporalPartition
 from hpcgnn.temporal.loader import TemporalLoader
-from hpcgnn.temporal.negatives import no_negatives
+from hpcgnn.temporal.negatives import edge_types_of, no_negatives
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.properties import first_rows_at
 from hpcgnn.temporal.schema import CLASSES
@@ -80,29 +88,44 @@ def read_pairs(session: Session, path: str) -> Questions:
     Raises DistributedError naming file and row for a missing column, an unknown node or edge type, or a bad time or
     number.
     """
-    partition, after, world = session.partition, _last_time(session), session.world
+    partition, after = session.partition, _last_time(session)
     width = partition.edge_width if session.config.task.has_labels else 0
     features = [f"feat_{place}" for place in range(width)]
-    types, typed = partition.edge_types, [EDGE_TYPE] if partition.edge_types else []
-    number_of = {relation.name: number for number, relation in enumerate(partition.relations) if typed}
-    number_of |= {name: number for number, name in enumerate(types)}
-    node_types = {end: partition.type_of_ends(end) for end in ("src", "dst")}
-
-    def refuse(kind: str) -> str:
-        return f"{EDGE_TYPE} {kind!r} is none of this graph's edge types: {', '.join(types)}"
 
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
         numbers = [finite_numbers(path, first, name, text[name]).astype(np.float32) for name in features]
         values = {"feature": np.column_stack(numbers)} if numbers else {}
-        kind = np.zeros(len(text["src"]), np.int64)
-        if typed:
-            values[EDGE_TYPE] = kind = numbers_of(path, first, text[EDGE_TYPE], number_of, refuse)
-        values |= {f"type of {end}": node_types[end][kind] for end in node_types}
         return {"time": _times_of(path, first, text, "src", after, partition), **values}
 
+    return read_ends(session, path, ("src", "dst"), features, ["time"], parse)
+
+
+def read_ends(
+    session: Session, path: str, ends: Sequence[str], further: Sequence[str] = (), optional: Sequence[str] = (),
+    parse: Callable[[str, int, Block], dict[str, np.ndarray]] = lambda *_: {},
+) -> Questions:  # fmt: skip
+    """Collective. Read this rank's share of a file with columns of nodes, of ``ends`` "src" and "dst", and rel where
+    there are edge types, whose numbers become the value "rel" [m] int64. further, optional: other columns, which
+    ``parse`` makes values of.
+
+    Raises DistributedError naming file and row for a missing column, or an unknown node or edge type.
+    """
+    partition, world = session.partition, session.world
+    types, typed = partition.edge_types, [EDGE_TYPE] if partition.edge_types else []
+    number_of, node_types = partition.number_of_type, {end: partition.type_of_ends(end) for end in ends}
+
+    def refuse(kind: str) -> str:
+        return f"{EDGE_TYPE} {kind!r} is none of this graph's edge types: {', '.join(types)}"
+
+    def parse_all(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
+        values, kind = {}, np.zeros(len(text[ends[0]]), np.int64)
+        if typed:
+            values[EDGE_TYPE] = kind = numbers_of(path, first, text[EDGE_TYPE], number_of, refuse)
+        return parse(path, first, text) | values | {f"type of {end}": node_types[end][kind] for end in ends}
+
     ids_of = partial(partition.original_ids, world=world)
-    named = {end: Named(partition.book.node_types, ids_of, f"type of {end}") for end in node_types}
-    return read_questions(path, named, world, [*typed, *features], ["time"], parse, typed)
+    named = {end: Named(partition.book.node_types, ids_of, f"type of {end}") for end in ends}
+    return read_questions(path, named, world, [*typed, *further], optional, parse_all, typed)
 
 
 def _times_of(
@@ -331,41 +354,50 @@ def _label_columns(session: Session, output: np.ndarray, probabilities: bool = F
 
 
 def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
-    """Collective. Compute the embeddings of the ends of links one unit of time after the last event; or, for a decoder
-    that also compares the neighbors of a pair, prepare to score each pair. given: the end of queries, "src" or "dst";
-    known: pairs to leave out, of all events or of training events; empty: none. Answers are nodes that have been at
-    their end of an event; with ``task.negative_pool`` "all" they are all nodes."""
+    """Collective. Make the links of a graph without edge types, as ``links_by_type`` describes them."""
+    return links_by_type(session, given, known)(0)
+
+
+def links_by_type(session: Session, given: str, known: str) -> Callable[[int], LinkEnds]:
+    """Return what makes the links of an edge type, 0 where there is one: collective, with the embeddings of the ends
+    one unit of time after the last event, or, for a decoder that also compares the neighbors of a pair, with what
+    scores each pair. given: the end of queries, "src" or "dst"; known: pairs to leave out, of all events of the type or
+    of its training events; empty: none. Answers are nodes that have been at their end of an event; with
+    ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
-    if partition.edge_types:
-        message = f"--top_k takes events of one type, the graph has the types {', '.join(partition.edge_types)}"
-        raise DistributedError(f"{message}: score pairs with --pairs", user_error=True)
-    source, _, destination = files.split_relation(partition.relation)
     types, time = partition.book.node_types, _last_time(session) + 1
     by_pair, pool = not hasattr(decoder, "all_pairs"), session.config.task.negative_pool == "destinations"
+    kinds = {column: partition.type_of_ends(column).tolist() for column in ("src", "dst")}
+    embed = cache(lambda kind: torch.empty(0) if by_pair else _embed_type(session, kind, time))
 
-    names = dict.fromkeys((source, destination))  # one where both ends are of a type
-    embeddings = {name: torch.empty(0) if by_pair else _embed_type(session, types.index(name), time) for name in names}
-
-    def end(column: str, name: str) -> LinkEnd:
-        kind, embedding = types.index(name), embeddings[name]
-        candidates = _ends_of_events(session, kind, column) if pool else None
+    def end(column: str, edge_type: int) -> LinkEnd:
+        kind = kinds[column][edge_type]
+        embedding, name = embed(kind), types[kind]
+        if column == "src" and partition.edge_types and not by_pair:
+            embedding = session.model.of_type(embedding, torch.full((len(embedding),), edge_type, device=world.device))
+        candidates = _ends_of_events(session, kinds[column], kind, column) if pool else None
         return LinkEnd(column, kind, partition.node_ids[name], _rows_of(session, kind), embedding, candidates)
 
-    ends = [end("src", source), end("dst", destination)]
-    query, answer = ends if given == "src" else ends[::-1]
-    left_out = _pairs_that_met(session, query, answer, known) if known else None
-    return LinkEnds(
-        partition.book, query, answer, decoder, world, session.graph.channel, known=left_out,
-        rank=partial(_rank_pairs, session, query, answer, left_out, time) if by_pair else None,
-        score_of=logistic,
-    )  # fmt: skip
+    def make(edge_type: int) -> LinkEnds:
+        ends = [end("src", edge_type), end("dst", edge_type)]
+        query, answer = ends if given == "src" else ends[::-1]
+        left_out = _pairs_that_met(session, query, answer, known, edge_type) if known else None
+        return LinkEnds(
+            partition.book, query, answer, decoder, world, session.graph.channel, known=left_out,
+            rank=partial(_rank_pairs, session, query, answer, left_out, time, edge_type) if by_pair else None,
+            score_of=logistic,
+        )  # fmt: skip
+
+    return make
 
 
-def _ends_of_events(session: Session, kind: int, column: str) -> np.ndarray:
-    """Collective. Return which of this rank's nodes of a type are the source, or the destination, of an event [n]."""
+def _ends_of_events(session: Session, kinds: list[int], kind: int, column: str) -> np.ndarray:
+    """Collective. Return which of this rank's nodes of a type are the source, or the destination, of an event [n].
+    kinds: the node type of that end, by edge type."""
     partition, world = session.partition, session.world
-    ownership = partition.book.of_type(kind)
-    nodes = np.unique(partition.events.src if column == "src" else partition.events.dst)
+    ownership, events = partition.book.of_type(kind), partition.events
+    is_of_type = np.array(kinds)[edge_types_of(events)] == kind
+    nodes = np.unique((events.src if column == "src" else events.dst)[is_of_type])
     (nodes,) = exchange_columns([nodes], ownership.locate(nodes)[0], session.graph.channel)
     first, last = ownership.starts[world.rank : world.rank + 2]
     found = np.zeros(last - first, bool)
@@ -385,8 +417,8 @@ PAIRS = 1 << 20  # scored at once, for decoders that take each pair
 
 
 def _rank_pairs(
-    session: Session, query: LinkEnd, answer: LinkEnd, known: KnownAnswers | None, time: int, queries: np.ndarray,
-    count: int,
+    session: Session, query: LinkEnd, answer: LinkEnd, known: KnownAnswers | None, time: int, edge_type: int,
+    queries: np.ndarray, count: int,
 ) -> np.ndarray:  # fmt: skip
     """Collective. Score queries [Q], global ids, with all nodes of the answers' type, pair by pair; returns the
     ``count`` best of each as entries of ``ranking.BEST``, alike on all ranks."""
@@ -402,7 +434,8 @@ def _rank_pairs(
         ends = [np.repeat(part, len(node)), np.tile(node, len(part))]
         src, dst = ends if query.column == "src" else ends[::-1]
         own = np.arange(world.rank, len(src), world.size)
-        queries_of_own = queries_at(session, own, src[own], dst[own], np.full(len(own), time))
+        times, kinds = (np.full(len(own), value) for value in (time, edge_type))
+        queries_of_own = queries_at(session, own, src[own], dst[own], times, edge_type=kinds)
         filled = np.zeros(len(src))
         filled[own] = _compute(session, queries_of_own, partial(_logits, session))
         score = world.reduce_array(filled).reshape(len(part), len(node))
@@ -444,10 +477,11 @@ def _embed_type(session: Session, kind: int, time: int) -> torch.Tensor:
     return torch.cat(rows)
 
 
-def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd, known: str) -> KnownAnswers:
-    """Collective. Index the pairs of all events, or of training events, at the owners of the answers."""
+def _pairs_that_met(session: Session, query: LinkEnd, answer: LinkEnd, known: str, edge_type: int) -> KnownAnswers:
+    """Collective. Index the pairs of all events of a type, or of its training events, at the owners of the answers."""
     partition, world = session.partition, session.world
     ownership, events = partition.book.of_type(answer.kind), partition.events
+    events = events.take(edge_types_of(events) == edge_type)
     if known == TRAIN:
         events = events.take(events.row < session.graph.splits.bounds[1])
     pairs = [events.src, events.dst] if query.column == "src" else [events.dst, events.src]
@@ -523,4 +557,20 @@ def answer(session: Session, arguments: Namespace) -> None:
         if arguments.embeddings:
             answer_with(out, embed_all(session, arguments.times), "embeddings", session)
         else:
-            answer_best(partial(links_of, session), arguments, session)
+            _answer_best(session, arguments)
+
+
+def _answer_best(session: Session, arguments: Namespace) -> None:
+    """Collective. Write the best answers that ``hpcgnn.predict`` is asked for: of all nodes or of a file's, or, where
+    there are edge types, of the pairs of a node and an edge type in a file."""
+    types = session.partition.edge_types
+    if not types:
+        answer_best(partial(links_of, session), arguments, session)
+        return
+    given, path = ("dst", arguments.destinations) if arguments.destinations else ("src", arguments.sources)
+    with together(session.world, "find the queries"):
+        refuse_no_file(path, given)
+    made = links_by_type(session, given, arguments.known if arguments.new_only else "")
+    queries = read_ends(session, path, (given,))
+    answers = best_of_relations(made, queries, arguments.top_k, arguments.probabilities, len(types))
+    answer_with(arguments.out, answers, f"best {'sources' if given == 'dst' else 'destinations'}", session)

@@ -17,7 +17,7 @@ from evaluation_setup import Evaluation
 from kept import result
 from mpi4py import MPI
 from random_graphs import write_graph
-from run_commands import asked
+from run_commands import asked, asked_for
 from sklearn.metrics import average_precision_score
 from training_runs import (
     assert_same,
@@ -34,11 +34,21 @@ from training_runs import (
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.checkpoint_writer import initialize
 from hpcgnn.loop.launch import StopRequest
+from hpcgnn.loop.links import best_of_relations
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.temporal import predict
 from hpcgnn.temporal.graph import open_partition, places_of_features
 from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
-from hpcgnn.temporal.predict import answer_nodes, links_of, read_nodes, read_pairs, replay, score_pairs
+from hpcgnn.temporal.predict import (
+    answer_nodes,
+    links_by_type,
+    read_ends,
+    read_nodes,
+    read_pairs,
+    replay,
+    score_pairs,
+)
 
 USERS, ITEMS = 24, 11
 RELATIONS = (("user", "buys", "item"), ("item", "recalls", "user"), ("user", "asks", "user"))
@@ -303,14 +313,71 @@ def test_pairs_are_scored_by_the_names_of_relations(comm, parts):
     ):
         with pytest.raises(DistributedError, match=message):
             asked(partial(read_pairs, session), **(columns | changes))
-    with pytest.raises(DistributedError, match=r"--top_k takes events of one type, .*buys, recalls, asks: .*--pairs"):
-        links_of(session)
+    with pytest.raises(DistributedError, match="the run has edge types: name a file with the columns src and rel"):
+        predict.answer(session, asked_for(top_k=3))
     session.close()
     if comm.rank == 0:
         assert [str(word) for word in shown] == columns["rel"]
         source, destination = torch.from_numpy(embedding).split(4)
         logit = ((source + rows[[0, 2, 1, 2]]) * destination).sum(1)
         np.testing.assert_allclose(score, torch.sigmoid(logit), rtol=1e-9)
+
+
+@pytest.mark.parametrize("decoder", ["mlp", "pair"])
+@pytest.mark.parametrize(("given", "known"), [("src", "all"), ("src", "train"), ("dst", "")])
+def test_best_answers_of_each_relation(comm, parts, given, known, decoder, monkeypatch):
+    """Queries of all relations in one file: the pairs that score highest, by hand, among nodes of the answer's type."""
+    monkeypatch.setattr(predict, "PAIRS", 70)
+    session = open_session(comm, parts, make_config(train__batch_size=17, task__decoder=decoder))
+    with torch.no_grad():
+        rows = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        session.model.edge_type.weight.copy_(rows)
+    replay(session)
+    ids = {"user": 100 + np.arange(USERS), "item": 7 * np.arange(ITEMS)}
+    pairs = [
+        (ids[kind[0]][a], ids[kind[2]][b], kind[1])
+        for kind in RELATIONS for a in range(len(ids[kind[0]])) for b in range(len(ids[kind[2]]))
+    ]  # fmt: skip
+    columns = dict(zip(("src", "dst", "rel"), map(list, zip(*pairs, strict=True)), strict=True))
+    score = score_pairs(session, asked(partial(read_pairs, session), **columns)).slab("score", 0, session.world)
+    rng, end = np.random.default_rng(2), 0 if given == "src" else 2
+    kinds = rng.integers(0, 3, 60)
+    nodes = [int(rng.choice(ids[RELATIONS[kind][end]])) for kind in kinds]
+    questions = {given: nodes, "rel": [RELATIONS[kind][1] for kind in kinds]}
+    queries = asked(partial(read_ends, session, ends=(given,)), **questions)
+    answers = best_of_relations(links_by_type(session, given, known), queries, 3, False, 3)
+    table = {name: answers.slab(name, 0, session.world) for name in answers.columns}
+    bound = session.graph.splits.bounds[1]
+    session.close()
+    if comm.rank:
+        return
+    merged, number = merge(draw_events()), 0
+    left_out = np.arange(len(merged["row"])) < {"all": 500, "train": bound, "": 0}[known]
+    other = "dst" if given == "src" else "src"
+    of_pair = {(a, b, relation): value for (a, b, relation), value in zip(pairs, score, strict=True)}
+    for kind, node in zip(kinds, nodes, strict=True):
+        source, name, destination = RELATIONS[kind]
+        wanted = destination if given == "src" else source
+        first = SPAN[wanted][0]
+        of_type = np.isin(
+            merged["type"], [k for k, r in enumerate(RELATIONS) if r[2 if given == "src" else 0] == wanted]
+        )
+        possible = set(merged[other][of_type] - first)
+        met = left_out & (merged["type"] == kind)
+        flat = list(ids[RELATIONS[kind][end]]).index(node) + SPAN[RELATIONS[kind][end]][0]
+        possible -= set(merged[other][met & (merged[given] == flat)] - first)
+        possible -= {flat - first} if source == destination else set()
+        ends = [(node, ids[wanted][at]) if given == "src" else (ids[wanted][at], node) for at in sorted(possible)]
+        values = np.array([of_pair[(*pair, name)] for pair in ends])
+        best = np.argsort(-values, kind="stable")[:3]
+        rows = slice(number, number + len(best))
+        assert table[given][rows].tolist() == [node] * len(best)
+        assert [str(word) for word in table["rel"][rows]] == [name] * len(best)
+        assert table["place"][rows].tolist() == list(range(1, 1 + len(best)))
+        assert table[other][rows].tolist() == [ends[at][given == "src"] for at in best]
+        np.testing.assert_allclose(table["score"][rows], values[best], rtol=1e-6)
+        number += len(best)
+    assert number == len(table["score"]) > 150
 
 
 @pytest.mark.parametrize("names", [("buys", "recalls", "asks"), ("buys", "recalls", "tells")])
