@@ -297,7 +297,8 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
-    meet in the batch. Inductive pairs met for the first time after the split began. So inductive pairs of validation
+    meet in the batch, and whose node types are those of the event's ends. Inductive pairs met for the first time after
+    the split began. So inductive pairs of validation
     never met in training, and inductive pairs of the test met neither in training nor in validation, as in the authors'
     code (DGB) and in DyGLib.
 
@@ -310,10 +311,9 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     Raises DistributedError where that share is 0, which is the evaluation of another kind of negatives.
     """
     drawing = _Drawing.plan(kind, batches, source)
-    _only_types(source.partition, f"eval.negative_kind {kind.name}")
     dst = draw_random(batches, source).whole().dst
     src, met = np.repeat(batches.events.src[:, None], dst.shape[1], axis=1), 0
-    event, slot = np.nonzero(np.broadcast_to((drawing.count[drawing.step] > 0)[:, None], dst.shape))
+    event, slot = np.nonzero(np.broadcast_to((drawing.counts() > 0)[:, None], dst.shape))
     for number in range(ROUNDS):
         if not source.world.any(len(event) > 0):  # all ranks stop after the same round: drawing is collective
             break
@@ -335,46 +335,65 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """Distinct pairs in order of their first event; the batch of step s may draw those at places ``first`` .. ``first``
-    + count[s] - 1.
+    """Distinct pairs of each of G groups, which are pairs of node types, in order of their first event. The batch of
+    step s may draw those of group g at places ``first[g]`` .. ``first[g]`` + count[g, s] - 1.
 
-    step [n] of every event; begin, end [S] event rows of the batches.
+    step, group [n] of every event; begin, end [S] event rows of the batches.
     """
 
     kind: MetKind
-    pairs: Directory
+    pairs: list[Directory]
     history: PairHistory
     rows: np.ndarray
     step: np.ndarray
+    group: np.ndarray
     begin: np.ndarray
     end: np.ndarray
-    first: int
+    first: np.ndarray
     count: np.ndarray
 
     @classmethod
     def plan(cls, kind: MetKind, batches: Batches, source: NegativeSource) -> _Drawing:
         """Collective. Find the pairs that the batches of a split may draw."""
         partition, world = source.partition, source.world
-        history = PairHistory(partition, source.channel)
-        pairs = history.first_events()
-        directory = Directory(world, source.channel, pairs[:, 0], pairs[:, 1:], partition.num_events)
+        ends = np.column_stack([partition.type_of_ends("src"), partition.type_of_ends("dst")])
+        groups, group_of = np.unique(ends, axis=0, return_inverse=True)  # of edge types
+        group_of, history = group_of.ravel(), PairHistory(partition, source.channel)
+        met = history.first_events()
+        group = group_of[edge_types_of(partition.events)][np.searchsorted(partition.events.row, met[:, 0])]
         split_begin, split_end = source.rows_of(batches.name)
         begin, end = batches.first_row, np.append(batches.first_row[1:], split_end)[: batches.num_steps]
-        limits = np.append(begin, split_begin if kind.new_only else 0)
-        *before, first = world.reduce_array(np.searchsorted(np.sort(pairs[:, 0]), limits)).tolist()
-        step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
-        count = np.array(before, np.int64) - first
+        limits, directories, before = np.append(begin, split_begin if kind.new_only else 0), [], []
+        for number in range(len(groups)):
+            rows, pairs = np.split(met[group == number], [1], axis=1)
+            directories.append(Directory(world, source.channel, rows[:, 0], pairs, partition.num_events))
+            before.append(np.searchsorted(np.sort(rows[:, 0]), limits))
+        counts = world.reduce_array(np.array(before, np.int64))
+        first, count = counts[:, -1], counts[:, :-1] - counts[:, -1:]
         check_drawn(f"pairs of {kind.name} negatives", int(count.max(initial=0)), REMEDY)
-        return cls(kind, directory, history, batches.events.row, step, begin, end, first, count)
+        step = np.repeat(np.arange(batches.num_steps), np.diff(batches.indptr))
+        return cls(
+            kind, directories, history, batches.events.row, step, group_of[edge_types_of(batches.events)], begin, end,
+            first, count,
+        )  # fmt: skip
+
+    def counts(self) -> np.ndarray:
+        """Count the pairs that every event may draw, int64 [n]."""
+        return self.count[self.group, self.step]
 
     def draw(self, per_event: int, seed: int, number: int, event: np.ndarray, slot: np.ndarray) -> np.ndarray:
         """Collective. Return the pairs [m, 2] (global ids) that draw ``number`` gives for some events and slots [m]."""
         random = Random(seed, Stream.EVAL_NEGATIVE, hop=number, relation=self.kind.relation)
         place = np.zeros((len(self.rows), per_event), np.int64)
-        for step in np.unique(self.step[event]).tolist():
-            at = slice(*np.searchsorted(self.step, (step, step + 1)))
-            place[at] = native.random_integers(random, self.rows[at], per_event, int(self.count[step]))
-        return self.pairs.rows(self.first + place[event, slot])
+        for step, group in np.unique(np.column_stack([self.step, self.group])[event], axis=0).tolist():
+            first, last = np.searchsorted(self.step, (step, step + 1))
+            chosen = first + np.flatnonzero(self.group[first:last] == group)
+            place[chosen] = native.random_integers(random, self.rows[chosen], per_event, int(self.count[group, step]))
+        place, group, pairs = place[event, slot], self.group[event], np.empty((len(event), 2), np.int64)
+        for number, pairs_of in enumerate(self.pairs):
+            of_group = group == number
+            pairs[of_group] = pairs_of.rows(self.first[number] + place[of_group])
+        return pairs
 
     def in_batch(self, pairs: np.ndarray, event: np.ndarray) -> np.ndarray:
         """Collective. Return, bool [m], whether pairs [m, 2] meet in the batches of their events."""

@@ -196,6 +196,34 @@ class TypedDraw(NegativeDraw):
         return places
 
 
+class TypedEndsDraw(TypedDraw):
+    """Nodes of the destination's type by training events of any relation that end there."""
+
+    redraws = True
+
+    def __init__(self, pool: NegativePool, ends: dict[int, NegativeDraw], rows=None, edge_types=None):
+        """ends: what draws among the ends of one type, as places in the pool, by the first place of the type."""
+        super().__init__(pool, rows, edge_types)
+        self._ends = ends
+
+    def over(self, channel: Channel) -> TypedEndsDraw:
+        twin = super().over(channel)
+        twin._ends = {first: draw.over(channel) for first, draw in self._ends.items()}
+        return twin
+
+    def of(self, events: Events) -> TypedEndsDraw:
+        """Return what draws for events in order of row."""
+        return TypedEndsDraw(self._typed, self._ends, events.row, edge_types_of(events))
+
+    def draw(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
+        first, places = self._first[np.searchsorted(self._rows, rows)], np.empty((len(rows), count), np.int64)
+        # All ranks take the types in one order: each draw is collective.
+        for begin, draw in self._ends.items():
+            chosen = np.flatnonzero(first == begin)
+            places[chosen] = draw.draw(random, rows[chosen], count)
+        return places
+
+
 def uniform_draw(pool: NegativePool) -> NegativeDraw:
     """Draw nodes alike, of the destination's type where the pool has several."""
     return UniformDraw(pool.nodes) if pool.types is None else TypedDraw(pool)
@@ -205,17 +233,20 @@ def split_draws(
     pool_kind: str, kind: str, batches: Batches, partition: TemporalPartition, world: World, channel: Channel
 ) -> NegativeDraw:
     """Collective. Choose how the negatives of a split are drawn: in training by ``kind``, from destinations of training
-    events if the pool is one of destinations. Raises DistributedError for a kind that does not keep to node types."""
+    events if the pool is one of destinations."""
     training, events = batches.name == "train", batches.events
     shown = events if training else partition.events
     pool, book, own = negative_pool(pool_kind, shown.dst, partition, world, channel), partition.book, partition.flat_row
     if not training or kind == UNIFORM:
         return uniform_draw(pool)
-    if pool.types is not None:
-        message = f"task.negative_kind {kind}: destinations of events have several node types: use {UNIFORM}"
-        raise DistributedError(message, user_error=True)
-    ends = partial(list_ends, pool.nodes, events.row, events.dst, partition.num_events, book, own, world, channel)
-    return NEGATIVES[kind].make(pool.nodes, ends)
+    make, listed = NEGATIVES[kind].make, (partition.num_events, book, own, world, channel)
+    if pool.types is None:
+        return make(pool.nodes, partial(list_ends, pool.nodes, events.row, events.dst, *listed))
+    first, ends = pool.ranges(edge_types_of(events))[0], {}
+    for begin in np.unique(pool.starts[pool.types]).tolist():
+        rows, dst = (column[first == begin] for column in (events.row, events.dst))
+        ends[begin] = make(pool.nodes, partial(list_ends, pool.nodes, rows, dst, *listed))
+    return TypedEndsDraw(pool, ends)
 
 
 class RandomNegatives:

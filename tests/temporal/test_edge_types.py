@@ -6,6 +6,7 @@ The events of all relations are merged by hand with NumPy, into the graph that a
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from kept import result
 from mpi4py import MPI
 from random_graphs import write_graph
 from run_commands import asked, asked_for
+from scipy.stats import chisquare
 from sklearn.metrics import average_precision_score
 from training_runs import (
     assert_same,
@@ -117,6 +119,8 @@ CASES = {
     "clocks": {"task__decoder": "clocks"},
     "embeddings in mails": {"model__message_from": "embedding", "model__layers": 2, "data__new_node_ratio": 0.1},
     "hot": {"memory__hot_ratio": 0.2, "sampling__random_chunks": 3},
+    "degrees": {"task__negative_kind": "degree", "task__negatives": 3, "eval__negative_kind": "historical"},
+    "inductive": {"eval__negative_kind": "inductive", "task__negatives": 2},
 }
 
 
@@ -284,6 +288,64 @@ def test_all_other_nodes_of_the_type(comm, parts):
         assert found[place, :count, 1].tolist() == expected
 
 
+@pytest.mark.parametrize("kind", ["historical", "inductive"])
+def test_pairs_that_met_have_the_types_of_the_event(comm, parts, kind):
+    """By sets of pairs: those of before the batch, of any relation between these types, never of the batch; never seen
+    before the split if inductive; the random negative where there is none."""
+    evaluation = Evaluation.open(comm, parts, batch_size=25)
+    drawn, random = evaluation.negatives(kind, 30), evaluation.negatives("random", 30)
+    share = evaluation.make_negatives(kind, 30).met_share
+    if comm.rank:
+        return
+    merged, begin = merge(draw_events()), int(evaluation.splits.bounds[2])
+    types_of = [(kind[0], kind[2]) for kind in RELATIONS]
+    pairs = list(zip(merged["src"].tolist(), merged["dst"].tolist(), strict=True))
+    counts = {"met": 0, "whole": 0}
+    for first in range(begin, len(pairs), 25):
+        last = min(first + 25, len(pairs))
+        for event in range(first, last):
+            types = types_of[merged["type"][event]]
+            met = {pair for row, pair in enumerate(pairs[:first]) if types_of[merged["type"][row]] == types}
+            allowed = met - set(pairs[first:last]) - set(pairs[:begin] if kind == "inductive" else ())
+            found = [tuple(pair) for pair in drawn[event - begin].tolist()]
+            reserve = [tuple(pair) for pair in random[event - begin].tolist()]
+            assert all(pair in allowed or pair == other for pair, other in zip(found, reserve, strict=True))
+            counts["met"] += sum(pair in allowed for pair in found) if allowed else 0
+            counts["whole"] += len(found) if allowed else 0
+            assert not allowed or len(set(found)) > min(len(allowed), 30) / 3
+    assert counts["met"] > 0.95 * counts["whole"] > 500
+    assert share > 0.9 if kind == "historical" else 0.2 < share
+
+
+def test_degrees_of_destinations_by_type(comm, parts):
+    """A node is drawn in proportion to its training events among the destinations of its type."""
+    config = make_config(task__negative_kind="degree", task__negatives=60)
+    with closing(open_session(comm, parts, config)) as session:
+        batches, rounds = session.batches["train"], [session.loaders["train"].negatives(epoch) for epoch in range(3)]
+        flat = np.empty(USERS + ITEMS, np.int64)
+        for ids, rows in comm.allgather(
+            (session.partition.book.local_to_global(comm.rank), session.partition.flat_row)
+        ):
+            flat[ids] = rows
+        drawn = flat[np.concatenate([negatives.whole().dst for negatives in rounds], axis=1)]
+        rows, drawn = session.world.gather_rows(batches.events.row), session.world.gather_rows(drawn)
+    if comm.rank:
+        return
+    merged, kinds = merge(draw_events()), np.array([RELATIONS[k][2] for k in merge(draw_events())["type"]])
+    for name, (first, last) in SPAN.items():
+        of_type = np.flatnonzero(kinds[: len(rows)] == name)
+        degree = np.bincount(merged["dst"][: len(rows)][of_type], minlength=last)[first:last]
+        nodes = drawn[np.isin(rows, of_type)]
+        assert ((nodes >= first) & (nodes < last)).all()
+        own = merged["dst"][rows[np.isin(rows, of_type)]]
+        assert not (nodes == own[:, None]).any()
+        others = np.where(np.arange(first, last) == own[:, None], 0, degree)  # of each event, but for its own
+        expected = (others / others.sum(axis=1, keepdims=True)).sum(axis=0) * nodes.shape[1]
+        found = np.bincount(nodes.ravel(), minlength=last)[first:last]
+        assert chisquare(found[expected > 0], expected[expected > 0]).pvalue > 1e-4
+        assert not found[expected == 0].any()
+
+
 def test_pairs_are_scored_by_the_names_of_relations(comm, parts):
     """By hand from the embeddings of both ends and the row of the edge type."""
     session = open_session(comm, parts, make_config(task__decoder="dot"))
@@ -447,8 +509,10 @@ REFUSED = {
         {"task__kind": "edge"},
         "task.kind edge takes events of one type, .*buys, recalls, asks: use task.kind link",
     ),
-    "historical": ({"eval__negative_kind": "historical"}, "relations between the same two node types, .*random or all"),
-    "degrees": ({"task__negative_kind": "degree"}, "negative_kind degree: .* several node types: use uniform"),
+    "file": (
+        {"eval__negative_kind": "file", "eval__negatives_file": __file__},
+        "eval.negatives_file takes relations between the same two node types, .*random or all",
+    ),
     "column": (
         {"data__type_column": "feat"},
         "data.type_column feat is for one relation, .*: leave it out|leave it out",
