@@ -56,10 +56,10 @@ class Splits:
 
 def open_splits(
     path: str | os.PathLike, config: Any, seed: int, world: World, channel: Channel,
-    columns: Collection[str] = KEPT, of_nodes: Collection[str] = (),
+    columns: Collection[str] = KEPT, of_nodes: Collection[str] = (), label_relation: str | None = None,
 ) -> tuple[TemporalPartition, Splits]:  # fmt: skip
-    """Collective. Open this rank's part of a partition set, and the splits of its events. columns, of_nodes: of events
-    and nodes, as in ``open_partition``.
+    """Collective. Open this rank's part of a partition set, and the splits of its events. columns, of_nodes,
+    label_relation: as in ``open_partition``.
 
     Raises DistributedError for a partition set or splits that cannot be used.
     """
@@ -67,7 +67,7 @@ def open_splits(
     with together(world, "open the partition set"):
         partition = open_partition(
             path, world.rank, world.size, config.check_hash, world.working, columns, of_nodes=of_nodes,
-            type_column=config.type_column,
+            type_column=config.type_column, label_relation=label_relation,
         )  # fmt: skip
     check_same_set(path, world)
     partition = agree_on_edge_types(partition, world)

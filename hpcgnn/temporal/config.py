@@ -368,6 +368,8 @@ class TemporalTaskConfig(TaskConfig):
         labels_sha256: SHA-256 of labels_file, recorded when a run starts; a file with another content is refused
             afterwards.
         node_type: Node type whose labels are learned; empty: the only type that has labels. Kind node_class only.
+        relation: Relation whose labels of events are learned (src.rel.dst or rel); empty: the only one that has labels.
+            Kinds node, edge and edge_regression only.
         train_at: Times at which training predicts the class of a node: before each of its "events" up to the time of
             its label, or once, at the time of the "label". Kind node_class only.
         label_input: Share of the training nodes whose classes are inputs of a training step, in addition to the
@@ -387,6 +389,7 @@ class TemporalTaskConfig(TaskConfig):
     labels_file: str = ""
     labels_sha256: str = ""
     node_type: str = ""
+    relation: str = ""
     train_at: Literal["events", "label"] = "events"
     label_input: float = 0.0
     decoder: Annotated[str, DECODERS] = "mlp"
@@ -413,6 +416,10 @@ class TemporalTaskConfig(TaskConfig):
         for name, default in (("node_type", ""), ("train_at", "events"), ("label_input", 0.0)):
             if getattr(self, name) != default and not self.of_nodes:
                 raise ValueError(f"task.{name} is for task.kind node_class, task.kind is {self.kind}: leave it out")
+        if self.relation and not self.of_events:
+            raise ValueError(
+                f"task.relation is for task.kind node, edge and edge_regression, task.kind is {self.kind}: leave it out"
+            )
         if not 0 <= self.label_input < 1:
             raise ValueError(f"task.label_input is a share of the training nodes, in [0, 1), got {self.label_input}")
 
@@ -425,6 +432,11 @@ class TemporalTaskConfig(TaskConfig):
     def of_nodes(self) -> bool:
         """Whether the labels are columns of nodes; if not, events have them."""
         return self.kind == "node_class"
+
+    @property
+    def of_events(self) -> bool:
+        """Whether the labels are a column of events."""
+        return self.kind in ("node", "edge", "edge_regression")
 
     @property
     def predicts_nodes(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import DistributedError, World
+from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import NO_SPLIT, SPLITS
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
 from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known
@@ -311,17 +311,12 @@ class NodePropertyGoal(TemporalGoal):
 
 
 def make_goal(config: TemporalConfig, graph: TemporalGraph) -> TemporalGoal:
-    """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels of events, or of nodes at
-    times, where events have several types."""
+    """Collective. Make the goal that ``task.kind`` names. Raises DistributedError for labels that cannot be used."""
     partition = graph.partition
     if config.task.of_nodes:
         return NodeClassGoal(config, partition, graph.world)
     if not config.task.has_labels and not config.task.has_properties:
         return EventLinkGoal(config, partition.edge_types)
-    if partition.edge_types:
-        kind, listed = config.task.kind, ", ".join(partition.edge_types)
-        message = f"task.kind {kind} takes events of one type, the graph has the types {listed}: use task.kind link"
-        raise DistributedError(message, user_error=True)
     if config.task.has_properties:
         return NodePropertyGoal(config, graph)
     return EventLabelGoal(config, partition, graph.world)

@@ -24,6 +24,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, Relation, open_parts
 from hpcgnn.graph.columns import REMEDY, HeldColumn, Piece, StoredColumn
 from hpcgnn.graph.original_ids import OriginalIds
+from hpcgnn.task.labels import MISSING
 
 FIXED = ("row", "src", "dst", "time")
 FEATURE, LABEL, SPLIT = KEPT = ("feat", "label", "split")  # further columns of events that runs have a use for
@@ -276,12 +277,17 @@ class _Part:
 def open_partition(
     path: str | os.PathLike, rank: int, size: int, check_hash: bool = True, working: Callable[..., None] = unwatched,
     columns: Collection[str] = KEPT, *, of_nodes: Collection[str] = (), type_column: str = "",
+    label_relation: str | None = None,
 ) -> TemporalPartition:  # fmt: skip
     """Read the share of ``rank`` of ``size`` from a temporal partition set. columns: of KEPT, columns of events to read
     in addition to FIXED; of_nodes: of LABELS_OF_NODES, columns of nodes to read in addition to OF_NODES; type_column:
-    column of numbers with the edge types of a graph of one relation, empty: none. Features are only found, not read.
-    Raises as ``open_parts``, and FileFormatError for several relations whose events are in no common order."""
-    read_part = partial(_read_part, wanted=columns, of_nodes=of_nodes, type_column=type_column)
+    column of numbers with the edge types of a graph of one relation, empty: none. label_relation: the relation whose
+    labels are read where there are several, empty: the only one that has some; None: no labels are read then. Features
+    are only found, not read. Raises as ``open_parts``, and FileFormatError for several relations whose events are in no
+    common order, or which have labels and none of them is named."""
+    read_part = partial(
+        _read_part, wanted=columns, of_nodes=of_nodes, type_column=type_column, label_relation=label_relation
+    )
     check_book = partial(_check_book, columns=columns, type_column=type_column)
     with open_parts(path, rank, size, "temporal", read_part, check_book, check_hash, working) as opened:
         book, parts, relations = opened.book, opened.contents, opened.relations
@@ -337,7 +343,7 @@ def _name_edge_types(relations: Sequence[Relation], words: tuple[str, ...]) -> t
 
 def _read_part(
     file: h5py.File, part: int, book: Book, relations: tuple[Relation, ...], wanted: Collection[str],
-    of_nodes: Collection[str], type_column: str,
+    of_nodes: Collection[str], type_column: str, label_relation: str | None,
 ) -> _Part:  # fmt: skip
     """Read one part, and keep what ``_Part`` says: of the events of others with its nodes no more than the history."""
     of_types = [file["nodes"][name] for name in book.node_types]
@@ -346,20 +352,49 @@ def _read_part(
     unread_of_nodes = dict.fromkeys(name for of_type in of_types for name in of_type if name not in wanted_of_nodes)
     labeled = LABEL in of_nodes
     names = [files.class_names(of_type[LABEL]) if labeled and LABEL in of_type else () for of_type in of_types]
-    several = len(relations) > 1
+    several, labels = len(relations) > 1, None
+    if label_relation is not None and LABEL in wanted:
+        labels = _labels_of(file["edges"], relations, label_relation)
     events = [
-        _read_events(file, part, book, relation.name, wanted, number if several else type_column)
+        _read_events(file, part, book, relation.name, wanted, number if several else type_column, labels)
         for number, relation in enumerate(relations)
     ]
     rows = [of_type.pop("row") for of_type in nodes]
     return _Part(rows, nodes, events, tuple(unread_of_nodes), tuple(map(tuple, names)))
 
 
+def _labels_of(edges: h5py.Group, relations: tuple[Relation, ...], wanted: str) -> h5py.Dataset | None:
+    """Find the labels that are learned: of the wanted relation, or of the only one with labels. Raises
+    FileFormatError."""
+    names = [relation.name for relation in relations]
+    if wanted:
+        named = [name for name in names if wanted in (name, files.split_relation(name)[1])]
+        if len(named) != 1:
+            found = "several relations have this name" if named else "no such relation"
+            raise files.FileFormatError(f"task.relation {wanted}: {found}; the graph has {', '.join(names)}")
+        names = named
+    labeled = [name for name in names if LABEL in edges[name]]
+    if len(labeled) > 1:
+        raise files.FileFormatError(f"labels are learned of one relation: set task.relation to {' or '.join(labeled)}")
+    return edges[labeled[0]][LABEL] if labeled else None
+
+
+def _read_labels(labels: h5py.Dataset, relation: h5py.Group, own: np.ndarray) -> np.ndarray:
+    """Read the labels of this part's own events [k] bool of a relation; all are missing if the labels are of another
+    one."""
+    if labels.parent == relation:
+        return labels[()][own]
+    shape = (int(own.sum()), *labels.shape[1:])
+    return np.full(shape, np.nan, labels.dtype) if labels.dtype.kind == "f" else np.full(shape, MISSING)
+
+
 def _read_events(
-    file: h5py.File, part: int, book: Book, relation: str, wanted: Collection[str], edge_type: int | str
+    file: h5py.File, part: int, book: Book, relation: str, wanted: Collection[str], edge_type: int | str,
+    labels: h5py.Dataset | None,
 ) -> _PartEvents:  # fmt: skip
     """Read the events of a relation. edge_type: number of their type, where there are several relations; else the name
-    of the column of types, empty for none."""
+    of the column of types, empty for none. labels: the column that is learned, of this relation or of another one, if
+    it is known; None in a graph of one relation stands for its own."""
     group, several = file["edges"][relation], isinstance(edge_type, int)
     files.refuse_split_words(group)
     needed = [*FIXED, files.EVENT if several else edge_type]
@@ -374,8 +409,10 @@ def _read_events(
     entries = {"other": np.where(src[entry] == node, dst[entry], src[entry]), "time": time[entry], "event": row[entry]}
     block = np.searchsorted(book.offsets[:, 0], src, side="right") - 1
     own = (src >= book.offsets[block, part]) & (src < book.offsets[block, part + 1])
-    wanted = {*wanted} - ({LABEL} if several else set())  # labels are learned of one relation alone
-    columns = {key: group[key][()][own] for key in (LABEL, SPLIT) if key in group and key in wanted}
+    learned = group[LABEL] if not several and LABEL in group and LABEL in wanted else labels
+    wanted = {*wanted} - (set() if learned is not None and learned.parent == group else {LABEL})
+    columns = {SPLIT: group[SPLIT][()][own]} if SPLIT in group and SPLIT in wanted else {}
+    columns |= {} if learned is None else {LABEL: _read_labels(learned, group, own)}
     kinds = None
     if several:
         kinds = np.full(len(row), edge_type, np.int64)
@@ -395,7 +432,7 @@ def _read_events(
     return _PartEvents(
         np.diff(indptr), entries, Events(row[own], src[own], dst[own], time[own], columns), feature, event,
         source_rank, kinds, tuple(name for name in group if name not in known),
-        tuple(files.class_names(group[LABEL])) if LABEL in columns else (),
+        tuple(files.class_names(learned)) if learned is not None else (),
         tuple(files.class_names(group[edge_type])) if kinds is not None and not several else (),
     )  # fmt: skip
 

@@ -40,17 +40,18 @@ class TemporalGraph:
 
     def __init__(
         self, path: str | os.PathLike, world: World, data: TemporalDataConfig | None = None, seed: int = 0,
-        columns: Collection[str] = KEPT, of_nodes: Collection[str] = (),
+        columns: Collection[str] = KEPT, of_nodes: Collection[str] = (), label_relation: str | None = None,
     ):  # fmt: skip
         """columns: of events, some of "feat", "label" and "split"; others are not read. of_nodes: of nodes, some of
-        "label", "split" and "label_time", in addition to ids and features. Raises DistributedError for a partition
-        set or splits that cannot be used."""
+        "label", "split" and "label_time", in addition to ids and features. label_relation: of several relations the one
+        whose labels are read, empty: the only one with labels, None: none. Raises DistributedError for a partition set
+        or splits that cannot be used."""
         self.world, self.seed, self.channel = world, seed, world.channel()
         self.board: Board | None = None
         self._features: dict[torch.dtype, NodeFeatures] = {}
         self._by_type: dict[bool, History] = {}
         data = data or TemporalDataConfig()
-        partition, self.splits = open_splits(path, data, seed, world, self.channel, columns, of_nodes)
+        partition, self.splits = open_splits(path, data, seed, world, self.channel, columns, of_nodes, label_relation)
         self.partition = read_features(partition, world, self.channel)
 
     def make_model(

@@ -83,13 +83,13 @@ def read_nodes(session: Session, path: str) -> Questions:
 def read_pairs(session: Session, path: str) -> Questions:
     """Collective. Read this rank's share of a file with columns src, dst, rel where there are edge types, feat_0,
     feat_1 and so on in runs on labels of events with features, and, optionally, time; without it pairs are looked at
-    after the last event. Values are time [m], rel [m] int64 and feature [m, F] float32.
+    after the last event. Values are time [m], rel [m] int64 and feature [m, .] float32, without columns of edge types.
 
     Raises DistributedError naming file and row for a missing column, an unknown node or edge type, or a bad time or
     number.
     """
     partition, after = session.partition, _last_time(session)
-    width = partition.edge_width if session.config.task.has_labels else 0
+    width = partition.edge_width - len(partition.edge_types) if session.config.task.has_labels else 0
     features = [f"feat_{place}" for place in range(width)]
 
     def parse(path: str, first: int, text: Block) -> dict[str, np.ndarray]:
@@ -298,7 +298,10 @@ def score_pairs(
         scores: Any = session.task.score(plan)
         return torch.sigmoid(scores.positive.double()) if goal.draws_negatives else scores.output
 
-    time, feature = pairs.value["time"], pairs.value.get("feature")
+    time, feature, types = pairs.value["time"], pairs.value.get("feature"), session.partition.edge_types
+    if types and not goal.draws_negatives:  # the columns of edge types follow the features, as in events of the graph
+        of_types = np.eye(len(types), dtype=np.float32)[pairs.value[EDGE_TYPE]]
+        feature = of_types if feature is None else np.concatenate([feature, of_types], axis=1)
     ends = pairs.node["src"], pairs.node["dst"]
     queries = queries_at(session, pairs.row, *ends, time, feature, pairs.value.get(EDGE_TYPE))
     answers = compute(session, queries, answers_of)

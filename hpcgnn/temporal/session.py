@@ -61,7 +61,8 @@ def open_session(
     of_nodes = LABELS_OF_NODES if config.task.of_nodes else ()
     # With task.kind node_class all events are for training: node memory moves through all of them in every split.
     data = replace(config.data, val_ratio=0.0, test_ratio=0.0) if of_nodes else config.data
-    graph = TemporalGraph(path, world, data, config.train.seed, _event_columns(config), of_nodes)
+    of_labels = config.task.relation if config.task.of_events else None
+    graph = TemporalGraph(path, world, data, config.train.seed, _event_columns(config), of_nodes, of_labels)
     needs = needs_of(graph.partition)
     if trained is not None and not config.baseline.kind:  # a baseline reads no features, and has no model to fit
         with together(world, "compare the graph with the model's"):
@@ -130,7 +131,7 @@ def _event_columns(config: TemporalConfig) -> list[str]:
     reads_features = config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
     needs = {
         FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)),
-        LABEL: task.has_labels and not task.of_nodes, SPLIT: not task.of_nodes,
+        LABEL: task.of_events, SPLIT: not task.of_nodes,
     }  # fmt: skip
     return [name for name, is_needed in needs.items() if is_needed]
 

@@ -467,6 +467,86 @@ def test_weights_of_another_run(comm, parts, mpi_tmp_path, names):
     session.close()
 
 
+# --------------------------------------------------------------------------------------------------------------- labels
+
+LABELED = {"node": "asks", "edge": "buys", "edge_regression": "user.buys.item"}
+
+
+@pytest.fixture
+def labeled(comm, mpi_tmp_path) -> Path:
+    """A partition set of the graph with labels of two relations: three classes, some missing, and numbers."""
+    rng, path = np.random.default_rng(4), mpi_tmp_path / "labeled.h5"
+
+    def make():
+        write_typed(path)
+        with h5py.File(path, "r+") as file:
+            file["edges/user.asks.user/label"] = rng.integers(-1, 3, COUNTS[2]).astype(np.int16)
+            file["edges/user.buys.item/label"] = rng.integers(0, 2, COUNTS[0]).astype(np.float32)
+
+    on_rank_0(comm, make)
+    return make_parts(comm, path, mpi_tmp_path / "labeled")
+
+
+def label_config(kind: str, **changes):
+    return make_config(**{"task__kind": kind, "task__relation": LABELED[kind], "train__batch_size": 30} | changes)
+
+
+@pytest.mark.parametrize("kind", LABELED)
+def test_labels_of_one_relation(comm, labeled, kind):
+    """Events of other relations have none, and change node memory; losses are those of one rank."""
+    steps = {}
+    with closing(open_trainer(comm, labeled, label_config(kind))) as trainer:
+        session = trainer.session
+        events = session.partition.events
+        rows, label, rel = (
+            session.world.gather_rows(column)
+            for column in (events.row, events.columns["label"].astype(float), events.columns["rel"])
+        )
+        steps["together"] = train_steps(trainer, 0)
+        metrics = split_metrics(session, "test", session.scores("test"))
+    if comm.rank:
+        return
+    with closing(open_trainer(MPI.COMM_SELF, labeled, label_config(kind))) as trainer:
+        np.testing.assert_allclose(train_steps(trainer, 0), steps["together"], rtol=1e-9)
+        alone = split_metrics(trainer.session, "test", trainer.session.scores("test"))
+        assert metrics == pytest.approx(alone, rel=1e-9, nan_ok=True)
+    own = np.isin(rel, 2 if kind == "node" else 0)
+    with h5py.File(labeled.parent / "labeled.h5") as file:
+        stored = file[f"edges/{'user.asks.user' if kind == 'node' else 'user.buys.item'}/label"][:]
+    assert np.array_equal(label[np.argsort(rows)][own[np.argsort(rows)]], stored)
+    missing = label[~own]
+    assert np.isnan(missing).all() if kind == "edge_regression" else (missing == -1).all()
+
+
+def test_labels_of_several_relations_need_a_choice(comm, labeled):
+    with pytest.raises(DistributedError, match=r"labels are learned of one relation: set task\.relation to user\.buys"):
+        open_session(comm, labeled, label_config("edge", task__relation=""))
+    with closing(TemporalGraph(labeled, World(CommConfig(device="cpu", threads=1), comm))) as graph:
+        assert "label" not in graph.partition.events.columns
+    with pytest.raises(ValueError, match=r"task\.relation is for task\.kind node, edge and edge_regression, .* link"):
+        make_config(task__relation="buys")
+
+
+def test_labels_of_pairs_have_the_features_of_their_type(comm, labeled):
+    """The head reads the numbers of a pair, and then the column of its type: by hand."""
+    with closing(open_session(comm, labeled, label_config("edge"))) as session:
+        replay(session)
+        features = {f"feat_{place}": [0.5 * place, -1.0 * place] for place in range(5)}
+        columns = {"src": [103, 104], "dst": [14, 21], "rel": ["buys", "buys"], **features}
+        answers = score_pairs(session, asked(partial(read_pairs, session), **columns))
+        output = answers.slab("output", 0, session.world)
+        nodes = {"node": [103, 104, 14, 21], "type": ["user", "user", "item", "item"]}
+        embedding = answer_nodes(session, asked(partial(read_nodes, session), **nodes), embeddings=True)
+        embedding = embedding.slab("embedding", 0, session.world)
+        head = session.model.decoder
+    if comm.rank == 0:
+        feature = np.column_stack([*features.values(), [1, 1], [0, 0], [0, 0]])
+        source, destination = torch.from_numpy(embedding).split(2)
+        with torch.no_grad():
+            expected = head(torch.cat([source, destination, torch.from_numpy(feature)], 1))
+        np.testing.assert_allclose(output, expected.numpy(), rtol=1e-9)
+
+
 # ------------------------------------------------------------------------------------------------------- graph and file
 
 
@@ -505,9 +585,10 @@ def test_loaders_of_a_program(comm, parts):
 
 
 REFUSED = {
-    "labels": (
-        {"task__kind": "edge"},
-        "task.kind edge takes events of one type, .*buys, recalls, asks: use task.kind link",
+    "no labels": ({"task__kind": "edge"}, "task.kind edge learns the label of events, but user.buys.item, .*no column"),
+    "labels of no relation": (
+        {"task__kind": "node", "task__relation": "sells"},
+        "task.relation sells: no such relation; the graph has user.buys.item, .*",
     ),
     "file": (
         {"eval__negative_kind": "file", "eval__negatives_file": __file__},
