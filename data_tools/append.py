@@ -223,8 +223,10 @@ def write_events(
     with files.reading(book.part_path(0), files.PART, REMEDY) as file:
         stored, targets, words = file["edges"][relation.name], {}, {}
         for name in (*columns, "src", "dst"):
-            dtype = np.promote_types(stored[name].dtype, added[name].dtype)
-            check_layout(book, f"{group.name}/{name}", stored[name], added[name])
+            dtype = stored[name].dtype
+            if len(added["src"]):  # the form of a column without rows is none of the source's
+                dtype = np.promote_types(dtype, added[name].dtype)
+                check_layout(book, f"{group.name}/{name}", stored[name], added[name])
             shape = int(group.attrs["num_edges"]), stored[name].shape[1:]
             targets[name] = files.create_column(group, name, *shape, dtype)
             words[name] = copy_attributes(stored[name], targets[name], added[name])

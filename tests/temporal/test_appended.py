@@ -26,6 +26,39 @@ edges:
 """
 
 
+TYPED = """
+files: {buys: {}, asks: {}, recalls: {}}
+nodes: [{type: user, ids: string}, {type: item}]
+edges:
+  - {relation: user.buys.item, file: buys, src: src, dst: dst, time: time, columns: {feat: [x, y]}}
+  - {relation: user.asks.user, file: asks, src: src, dst: dst, time: time}
+  - {relation: item.recalls.user, file: recalls, src: src, dst: dst, time: time, columns: {feat: [x]}}
+"""
+ENDS = {"buys": "ui", "asks": "uu", "recalls": "iu"}  # node types of the relations, and a feature of each but asks
+
+
+def write_relations(folder: Path, bounds: list[int]) -> list[dict[str, Path]]:
+    """Csv files by relation of all events, and of each stretch between bounds, with new nodes as in ``write_rows``.
+    The last stretch has no event of recalls: events of the relations come in one order of time."""
+    rng, rows = np.random.default_rng(6), []
+    for row in range(EVENTS):
+        name = list(ENDS)[row % 2 if row >= bounds[-2] else row % 3]
+        is_new = row >= bounds[1] and row % 5 == 0
+        ends = [
+            f"u{(100 + row if is_new else int(24 * rng.random() ** 2)):03}" if kind == "u"
+            else str(100 + row if is_new and row % 2 else int(rng.integers(9)))
+            for kind in ENDS[name]
+        ]  # fmt: skip
+        rows.append((name, ",".join([*ends, str(1000 + row // 3), f"{rng.random():.3f}", f"{rng.random():.3f}"])))
+    pieces = []
+    for number, (first, last) in enumerate([(0, EVENTS), *pairwise(bounds)]):
+        pieces.append({name: folder / f"{name}-{number}.csv" for name in ENDS})
+        for name, path in pieces[-1].items():
+            lines = [line for of, line in rows[first:last] if of == name]
+            path.write_text("\n".join(["src,dst,time,x,y", *lines, ""]))
+    return pieces
+
+
 def write_rows(folder: Path, bounds: list[int]) -> list[Path]:
     """A csv file of all events, and one of each stretch between bounds. Later stretches have new users and items,
     whose ids come behind the ones before, and begin at the last time of the stretch before."""
@@ -42,16 +75,20 @@ def write_rows(folder: Path, bounds: list[int]) -> list[Path]:
     return paths
 
 
-def write_set(folder: Path, source: Path, name: str, method: str = "metis", assignment: Path | None = None) -> Path:
-    """Convert a csv file and cut it."""
-    (folder / "spec.yaml").write_text(SPEC)
-    assert convert(["--spec", f"{folder}/spec.yaml", "--set", f"events={source}", f"{folder}/{name}.h5"]) == 0
+def write_set(
+    folder: Path, source: Path | dict[str, Path], name: str, method: str = "metis", assignment: Path | None = None
+) -> Path:  # fmt: skip
+    """Convert a csv file, or those of several relations, and cut the graph."""
+    sources = source if isinstance(source, dict) else {"events": source}
+    (folder / "spec.yaml").write_text(TYPED if isinstance(source, dict) else SPEC)
+    options = [word for name, path in sources.items() for word in ("--set", f"{name}={path}")]
+    assert convert(["--spec", f"{folder}/spec.yaml", *options, f"{folder}/{name}.h5"]) == 0
     passes = 2 if method == "ldg" else None
     partition(folder / f"{name}.h5", folder / name, PARTS, method, passes=passes, assignment=assignment)
     return folder / name
 
 
-def write_whole(folder: Path, source: Path, parts: Path) -> Path:
+def write_whole(folder: Path, source: Path | dict[str, Path], parts: Path) -> Path:
     """Cut all events into the parts that the nodes of a set have."""
     book, pieces = open_book(parts), []
     for node_type in book.types:
@@ -91,6 +128,29 @@ def test_trains_as_a_set_of_all_events(comm, mpi_tmp_path, method, bounds, chang
 
     parts, whole = on_rank_0(comm, make)
     assert_alike(comm, parts, whole, **changes)
+
+
+CHANGES = {
+    "links": {"sampling__strategy": "uniform", "eval__negative_kind": "historical"},
+    "fanouts": {"sampling__relation_fanouts": {"buys": [3], "recalls": [2]}, "model__layers": 2},
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize(("method", "bounds"), [("metis", [0, 350, 500, EVENTS]), ("random", [0, 450, EVENTS])])
+def test_several_relations_train_as_a_set_of_all_events(comm, mpi_tmp_path, method, bounds, case):
+    """Also where later events are of some of the relations only."""
+
+    def make() -> tuple[Path, Path]:
+        every, first, *later = write_relations(mpi_tmp_path, bounds)
+        parts = write_set(mpi_tmp_path, first, "parts", method)
+        for pieces in later:
+            command.append(parts, {name: str(path) for name, path in pieces.items()})
+        assert verify(parts) == []
+        return parts, write_whole(mpi_tmp_path, every, parts)
+
+    parts, whole = on_rank_0(comm, make)
+    assert_alike(comm, parts, whole, **CHANGES[case])
 
 
 class Stopped(BaseException):

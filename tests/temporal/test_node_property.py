@@ -3,17 +3,27 @@ label and none from its time on, one answer on any number of ranks, and what is 
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import test_edge_types as typed
 import torch
 from evaluation_setup import graph_and_parts, module_folder
 from mpi4py import MPI
 from selection import long_but
 from sklearn.metrics import ndcg_score
-from training_runs import START, bipartite, make_config, make_parts, on_rank_0, open_session, read_plain
+from training_runs import (
+    START,
+    bipartite,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    read_plain,
+)
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import files
@@ -341,3 +351,32 @@ def test_settings_that_do_not_fit_are_refused(case):
         property_config("labels.h5", **changes)
     with pytest.raises(ValueError, match=r"persistent_forecast predicts for task\.kind node_property"):
         make_config(baseline__kind="persistent_forecast")
+
+
+def test_a_graph_of_several_relations(comm, mpi_tmp_path):
+    """Labels of one of its node types, on several ranks as on one; a rule's gains are those of plain loops."""
+    rng, path = np.random.default_rng(6), mpi_tmp_path / "labels.h5"
+    times = [505, 530, 560, 584, 590, 600, 610, 617]
+    drawn = {time: {int(user): draw_label(rng) for user in rng.permutation(typed.USERS)[:9]} for time in times}
+    sizes = (typed.USERS, sum(typed.COUNTS))
+
+    def make() -> None:
+        typed.write_typed(mpi_tmp_path / "graph.h5", node_width=2)
+        write_labels(path, drawn, sizes)
+
+    on_rank_0(comm, make)
+    parts = make_parts(comm, mpi_tmp_path / "graph.h5", mpi_tmp_path / "parts")
+    losses, trained, _ = run(comm, parts, property_config(path))
+    config = property_config(path, baseline__kind="persistent_forecast")
+    with closing(open_session(comm, parts, config)) as session:
+        metrics = baseline_metrics(session, config.baseline)
+        bounds = session.graph.splits.bounds
+    if comm.rank == 0:
+        alone, other, _ = run(MPI.COMM_SELF, parts, property_config(path))
+        np.testing.assert_allclose(losses, alone, rtol=1e-9)
+        assert trained == pytest.approx(other, rel=1e-9, nan_ok=True)
+        assert np.isfinite([trained["val_ndcg@10"], trained["test_ndcg@10"], *losses]).all()
+        assert len(losses) > 3
+        by_split = tgb_order(times, bounds, typed.merge(typed.draw_events())["time"])
+        expected = forecast_like_tgb(drawn, by_split, 1)
+        assert metrics["test_ndcg@10"] == pytest.approx(expected["test"], abs=1e-6)
