@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
+from data_tools.graph.narrow import add_feature_dtype, check_kind, narrowing
 from data_tools.memory import parse_bytes
 from data_tools.snapshots import command as snapshots
 from data_tools.source.convert_memory import plan_conversion
@@ -47,12 +48,15 @@ OGB_CSV = "ogb-node"
 SNAPSHOTS = "csv-snapshots"  # a preset without a spec: snapshots have a reader of their own
 
 
-def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Summary:
+def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0, feature_dtype: str | None = None) -> Summary:
     """Read all files of a spec and write the graph file. ``num_buckets``: number of pieces on disk into which ids,
     columns of nodes and the search for duplicates are divided (0: they are in memory); the graph is the same.
+    ``feature_dtype``: narrow form of features, a row of FEATURE_DTYPES (None: as they are).
 
     Raises FileFormatError naming file, column, row, value and remedy for input that cannot be used.
     """
+    if feature_dtype:
+        check_kind(output, spec.graph_kind)
     output.parent.mkdir(parents=True, exist_ok=True)
     # Beside the output: /tmp may be small, or memory.
     with (
@@ -66,7 +70,8 @@ def convert(spec: SourceSpec, output: pathlib.Path, num_buckets: int = 0) -> Sum
         for table in nodes.values():
             table.finish(spool)
         edges = [table for relation in read for table in relation.finish(spool)]
-        return write_graph(output, spec, nodes, edges, spool, num_buckets)
+        with narrowing(output, feature_dtype) as place:
+            return write_graph(place, spec, nodes, edges, spool, num_buckets)
 
 
 def describe(output: pathlib.Path, summary: Summary) -> str:
@@ -124,6 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="limit of the peak memory, such as 8GiB; data that does not fit is spilled to disk, and the predicted "
         "peak is printed (default: no limit)",
     )
+    add_feature_dtype(parser)
     add_overwrite(parser)
     parser.add_argument("output", type=pathlib.Path, help="graph file to write")
     return parser
@@ -221,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan = plan_conversion(spec, memory)
             num_buckets = plan.num_buckets
             print(plan.describe(memory), flush=True)
-        summary = convert(spec, arguments.output, num_buckets)
+        summary = convert(spec, arguments.output, num_buckets, arguments.feature_dtype)
         unread = {} if content.names_columns else unread_columns(spec)
         for file, names in unread.items():
             if names:

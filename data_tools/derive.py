@@ -26,6 +26,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone, with_exit_code
+from data_tools.graph.narrow import add_feature_dtype, narrowing
 from data_tools.source.rewrite import create_table, find_table, integer_column, rewriting, write_column
 from data_tools.source.spool import Spool
 from hpcgnn.graph import durable, files
@@ -185,6 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="with", help="name of the new relation (default: with, as in item.with.item)")
     parser.add_argument("--max_degree", type=int, help="leave out users with more items than this (default: no limit)")
     parser.add_argument("--all_edges", action="store_true", help="count all edges, not only training edges")
+    add_feature_dtype(parser)
     add_overwrite(parser)
     return parser
 
@@ -195,7 +197,8 @@ def main(argv: list[str] | None = None) -> int:
     args = vars(make_parser().parse_args(argv))
     graph, output = args.pop("graph"), args.pop("output")
     refuse_existing(output, args.pop("overwrite"), graph)
-    made = derive(graph, output, DeriveOptions(**args))
+    with narrowing(output, args.pop("feature_dtype")) as place:
+        made = derive(graph, place, DeriveOptions(**args))
     print(f"{output}: {made.relation} {made.num_edges:,} edges from {made.pairs:,} training pairs")
     if args["max_degree"] is not None:
         what = f"{made.left_out:,} nodes with more than {args['max_degree']} neighbors"

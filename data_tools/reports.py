@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from hpcgnn.graph import files
+from hpcgnn.graph.narrow import read_encoding
 
 Report = dict
 MOST_NAMES, LONGEST_NAME = 20, 40  # of classes that a report shows, and characters of one
@@ -37,14 +38,17 @@ def plain(value):
 
 def columns(group: h5py.Group) -> dict[str, str]:
     """Describe every dataset of a group: type and shape, such as ``float32 [157474, 172]``, "per snapshot" where it is,
-    and the names of classes."""
+    the narrow form of features with their bytes, and the names of classes."""
     return {name: describe_column(data) for name, data in group.items() if isinstance(data, h5py.Dataset)}
 
 
 def describe_column(data: h5py.Dataset) -> str:
     """Describe one dataset."""
     kind = f"text of {data.dtype.itemsize} bytes" if data.dtype.kind == "S" else data.dtype.name
+    encoding = read_encoding(data)
+    kind = encoding.name if encoding else kind
     names, form = files.class_names(data), f"{kind} {list(data.shape)}"
+    form += f" (narrow, {data.nbytes:,} bytes, {4 * data.size:,} as float32)" * bool(encoding)
     form += " per snapshot" * bool(data.attrs.get("per_snapshot", False))
     if not names:
         return form

@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, run_alone
+from data_tools.graph.narrow import add_feature_dtype, check_kind, narrow_features
 from data_tools.source.rewrite import create_table
 from data_tools.synthetic.igbh import CLASSES, TINY_NODES, WIDTH, synthesize_igbh
 from data_tools.synthetic.rmat import QUARTERS, synthesize_rmat
@@ -192,6 +193,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = ToolParser("synthesize", description=__doc__.splitlines()[0])
     parser.add_argument("output", help="graph file to write")
     add_overwrite(parser)
+    add_feature_dtype(parser)
     parser.add_argument(
         "--features", type=int, help="width of the features (default: events none, nodes 100, IGBH 1,024)"
     )
@@ -259,6 +261,12 @@ def run_static(args: argparse.Namespace) -> str:
     return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {classes} classes"
 
 
+def run_snapshots(args: argparse.Namespace) -> str:
+    """Write a snapshot graph with the options of the command line; returns a text about it."""
+    num_nodes = 1_000 if args.num_nodes is None else args.num_nodes
+    return synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``hpcgnn synthesize --events 10000 out.h5``."""
     parser = make_parser()
@@ -272,11 +280,14 @@ def main(argv: list[str] | None = None) -> int:
     if (args.edge_features or args.weights) and not args.static:
         parser.error("--edge_features and --weights belong to --static")
     refuse_existing(args.output, args.overwrite)
-    if args.snapshots is not None:
-        num_nodes = 1_000 if args.num_nodes is None else args.num_nodes
-        print(synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed))
-    else:
-        print(run_static(args) if is_static else run_events(args))
+    kind = "static" if is_static else "temporal" if args.snapshots is None else "snapshots"
+    if args.feature_dtype:
+        check_kind(args.output, kind)
+    run = {"static": run_static, "temporal": run_events, "snapshots": run_snapshots}[kind]
+    text = run(args)
+    if args.feature_dtype:
+        narrow_features(args.output, args.output, args.feature_dtype)
+    print(text)
     return 0
 
 

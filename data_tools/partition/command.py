@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable
 
 from data_tools.cli import ToolParser
+from data_tools.graph.narrow import add_feature_dtype
 from data_tools.graph.source import open_source
 from data_tools.memory import parse_bytes
 from data_tools.partition.assignment import DEFAULT_PASSES, GIVEN, HOTNESS_CACHE, METHODS, METIS, Job, method_of
@@ -52,6 +53,7 @@ def partition(
     memory: int | None = None,
     report: Callable[[str], None] | None = None,
     parmetis: str | None = None,
+    feature_dtype: str | None = None,
     team: Team | None = None,
     **static,
 ) -> dict:
@@ -61,9 +63,10 @@ def partition(
     (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`).
     balance: names of constraints (default: DEFAULT_BALANCE); objective: cut or volume (metis only); passes: number of
     passes through the nodes (ldg and fennel). memory: bytes that a rank may use (default: a share of the free memory);
-    ``report`` prints their use. parmetis: path of its library; team: the ranks that share the work (default: this
-    process); static: the further options of StaticOptions. A call resumes the finished stages of an interrupted call
-    with the same arguments.
+    ``report`` prints their use. parmetis: path of its library; feature_dtype: narrow form of features in
+    the parts, a row of FEATURE_DTYPES (default: as in the graph file). team: the ranks that share the work (default:
+    this process); static: the further options of StaticOptions. A call resumes the finished stages of an interrupted
+    call with the same arguments.
 
     Raises ValueError for a bad option, an existing set or too little memory, FileFormatError for a file that cannot be
     used; on several ranks all of them raise SharedError.
@@ -81,6 +84,7 @@ def partition(
         with team.together("read the options"):
             num_parts = default_parts(source.num_nodes) if parts is None else parts
             common = {"parts": num_parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+            common["feature_dtype"] = feature_dtype
             if assignment is not None:
                 common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
             common["balance"] = None if balance is None else tuple(balance)
@@ -146,6 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--passes", type=int, help=f"number of passes over the nodes, for ldg and fennel (default: {DEFAULT_PASSES})"
     )
+    add_feature_dtype(parser)
     parser.add_argument("--memory", type=size, help="memory limit, such as 8GiB (default: a share of the free memory)")
     parser.add_argument("--seed", type=int, default=0, help="seed of random numbers (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="replace the partition set if it exists")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from data_tools.graph.narrow import check_kind
 from data_tools.graph.source import Source
 from data_tools.partition.assignment import METHODS, METIS, method_of
 from data_tools.partition.methods.metis import OBJECTIVES
@@ -25,7 +27,8 @@ def default_parts(num_nodes: int) -> int:
 class Options:
     """Options of every kind of graph. method: a row of METHODS, or the path of a class or function. passes: number of
     passes through the nodes, for streamed methods only (None: DEFAULT_PASSES); assignment: hash of the file that the
-    method ``given`` reads."""
+    method ``given`` reads; feature_dtype: narrow form of features in the parts, a row of FEATURE_DTYPES (None: as they
+    are in the graph file)."""
 
     parts: int = 64
     method: str = METIS
@@ -34,6 +37,7 @@ class Options:
     objective: str = "cut"
     passes: int | None = None
     assignment: str | None = None
+    feature_dtype: str | None = None
 
     def __post_init__(self):
         if self.parts < 1:
@@ -58,6 +62,13 @@ class Options:
             raise ValueError(f"method={self.method}: needs --assignment FILE, which no other method takes")
         for name in self.balance:
             check_choice("balance", name, constraints(source))
+        if self.feature_dtype is not None:
+            check_kind(source.path, source.kind)
+
+    def described(self) -> dict[str, Any]:
+        """List the options by name, as books have them."""
+        listed = asdict(self)
+        return listed if self.feature_dtype else {key: value for key, value in listed.items() if key != "feature_dtype"}
 
 
 @dataclass(frozen=True, slots=True)

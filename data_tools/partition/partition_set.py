@@ -13,13 +13,14 @@ import json
 import pathlib
 import tempfile
 from collections.abc import Container, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import h5py
 import numpy as np
 
 from data_tools.graph.checks import validate
+from data_tools.graph.narrow import read_narrow
 from data_tools.graph.source import Source
 from data_tools.partition import memory, static, temporal
 from data_tools.partition.assignment import Job, method_of
@@ -36,7 +37,7 @@ from hpcgnn.graph import durable, files
 def make_inputs_id(source_hash: str, options: Options, surroundings: dict[str, Any]) -> str:
     """Compute the identity of what a set is made from, hex; surroundings: `Method.depends` of the
     method."""
-    inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **asdict(options)}
+    inputs = {"source": source_hash, "version": files.VERSION, "surroundings": surroundings, **options.described()}
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -59,10 +60,11 @@ def write_set(journal: Journal, job: Job) -> dict:
     own = numbering.own_parts
     hashes = journal.finished(own) if journal.get("cleared") else {}
     if loads is not None or team.sum(np.array([len(hashes)]))[0] < options.parts:
+        narrow = replace(source, file=read_narrow(source.file, options.feature_dtype, team))
         with contextlib.ExitStack() as stack:
             both_ends = source.kind == "temporal" or bool(getattr(options, "out_edges", False))
             with durable.naming_disk(tempfile.gettempdir()):
-                rows, layout = shuffle(source, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
+                rows, layout = shuffle(narrow, numbering, both_ends, shuffle_window(team.size, job.memory), stack)
             if loads is not None:
                 journal.note("quality", measure(Measured(team, rows, layout, own), loads))
             if not journal.get("cleared"):
@@ -144,7 +146,7 @@ def finish(journal: Journal, job: Job, numbering: Numbering, hashes: dict[int, s
     records = [record for of_rank in team.everyone(own) for record in of_rank]
     attributes = {
         "set_id": journal.set_id(),
-        "options": json.dumps(asdict(options), sort_keys=True),
+        "options": json.dumps(options.described(), sort_keys=True),
         "source_name": pathlib.Path(source.path).name,
         "source_hash": journal.source_hash,
         "quality": json.dumps(quality, sort_keys=True),

@@ -19,6 +19,7 @@ from data_tools.cli import ToolParser
 from data_tools.graph.book import SetBook, read_book
 from data_tools.graph.findings import Findings, each
 from data_tools.graph.leftovers import describe_leftovers
+from data_tools.graph.narrow import read_narrow
 from data_tools.graph.source import time_scale
 from data_tools.reports import Report
 from data_tools.team import Team
@@ -58,6 +59,7 @@ def verify(folder: str | os.PathLike, against: str | os.PathLike | None = None, 
             (fine,) = each(team, findings, [book], lambda item, problems: check_source(item, source, problems))
             if not fine:
                 return findings.lines
+            source = read_narrow(source, book.options.get("feature_dtype"), team)
         with durable.naming_disk(tempfile.gettempdir()):
             check_content(team, book, source, findings)
     return findings.lines

@@ -19,10 +19,12 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.graph import files
+from hpcgnn.graph.narrow import BFLOAT16, FLOAT16, UINT8, Encoding, read_encoding
 
 REMEDY = "run hpcgnn verify, or partition again"
 SLAB = 4 << 20  # bytes
 GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows at most GAP apart are read at once, at most LONGEST of them
+NARROW = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, UINT8: torch.uint8}  # dtypes in memory, by form
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,18 @@ class Piece:
     rows: int
     width: int
     dtype: np.dtype
+    encoding: Encoding | None = None
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Piece:
-        """Describe a column of an open file."""
+        """Describe a column of an open file. Raises FileFormatError for a narrow form that is none."""
         width = math.prod(dataset.shape[1:])
-        return cls(dataset.file.filename, dataset.name, len(dataset), width, dataset.dtype)
+        return cls(dataset.file.filename, dataset.name, len(dataset), width, dataset.dtype, read_encoding(dataset))
 
 
 class StoredColumn:
-    """A column that lies in pieces in part files, as a matrix [n, F]. Raises ValueError for pieces of different widths
-    or dtypes."""
+    """A column that lies in pieces in part files, as a matrix [n, F]; encoding: its narrow form, None for plain
+    numbers. Raises ValueError for pieces of different widths, dtypes or forms."""
 
     def __init__(self, pieces: list[Piece]):
         first = pieces[0]
@@ -54,11 +57,19 @@ class StoredColumn:
                     f"{piece.path}: {piece.name} has {piece.width} columns of {piece.dtype}, that of {first.path} "
                     f"{first.width} of {first.dtype}; {REMEDY}"
                 )
-        self.pieces, self.dtype = tuple(pieces), first.dtype
+            if piece.encoding != first.encoding:
+                raise ValueError(f"{piece.path}: {piece.name} is stored as {first.path} does not store it; {REMEDY}")
+        self.pieces, self.dtype, self.encoding = tuple(pieces), first.dtype, first.encoding
         self.shape = (sum(piece.rows for piece in pieces), first.width)
 
     def slabs(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Read all rows in slabs: position of the first one, rows [k, F]. Raises FileFormatError."""
+        """Read all rows in slabs: position of the first one, rows [k, F], widened to float32 where they are narrow.
+        Raises FileFormatError."""
+        for first, rows in self.stored_slabs():
+            yield first, rows if self.encoding is None else self.encoding.decode(rows)
+
+    def stored_slabs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Read all rows in slabs as they are stored: position of the first one, rows [k, F]. Raises FileFormatError."""
         first = 0
         for piece in self.pieces:
             with files.reading(piece.path, files.PART, REMEDY) as file:
@@ -72,9 +83,9 @@ class HeldColumn(StoredColumn):
     """A column in memory, as a matrix [n, F]."""
 
     def __init__(self, rows: np.ndarray):
-        self.pieces, self.dtype, self.shape, self._rows = (), rows.dtype, rows.shape, rows
+        self.pieces, self.dtype, self.shape, self._rows, self.encoding = (), rows.dtype, rows.shape, rows, None
 
-    def slabs(self) -> Iterator[tuple[int, np.ndarray]]:
+    def stored_slabs(self) -> Iterator[tuple[int, np.ndarray]]:
         """Return all rows at once."""
         yield 0, self._rows
 
@@ -146,17 +157,86 @@ def _find_stretches(dataset: h5py.Dataset) -> list[tuple[int, int]]:
     return sorted(stretches)
 
 
+@dataclass(frozen=True)
+class Widening:
+    """Makes rows that models take of narrow rows, on any device; normalize: as in ``convert``. The numbers are those of
+    ``Encoding.decode``, to all bits: a product with a step is exact in float32, so that one rounding is left."""
+
+    encoding: Encoding
+    dtype: torch.dtype
+    normalize: bool
+
+    def __post_init__(self):
+        steps = [torch.tensor(numbers) for numbers in (self.encoding.scale, self.encoding.offset) if numbers]
+        object.__setattr__(self, "_steps", {torch.device("cpu"): steps})
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """Dtype of narrow rows in memory."""
+        return NARROW[self.encoding.name]
+
+    def stored(self, rows: np.ndarray) -> torch.Tensor:
+        """Return rows of files [k, ...] as they lie in memory."""
+        if rows.dtype == np.uint16:  # for which PyTorch has few operations
+            rows = rows.view(np.int16)
+        return torch.from_numpy(rows).view(self.stored_dtype)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Widen narrow rows [k, ...] of F numbers."""
+        steps = self._on(rows.device)
+        if steps:
+            scale, offset = (numbers.view(rows.shape[1:]) for numbers in steps)
+            rows = rows.to(torch.float32).mul_(scale).add_(offset)
+        return normalized(rows.to(self.dtype)) if self.normalize else rows.to(self.dtype)
+
+    def _on(self, device: torch.device) -> list[torch.Tensor]:
+        steps: dict[torch.device, list[torch.Tensor]] = self._steps  # type: ignore[attr-defined]
+        if device not in steps:
+            steps[device] = [numbers.to(device) for numbers in steps[torch.device("cpu")]]
+        return steps[device]
+
+
 class GatheredTable(ABC):
-    """Input rows [n, F] that kernels do not read where they lie: they are gathered once a step."""
+    """Input rows [n, F] that kernels do not read where they lie: they are gathered once a step. Gathered rows may be
+    narrow; they travel and are copied so, and ``widen`` makes rows of ``dtype`` of them."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device  # where gathered rows lie
     held_bytes = 0  # in the memory of host and device
+    widening: Widening | None = None  # of narrow rows
 
     @abstractmethod
+    def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copy the rows [k, F] at positions [k] int64 to the device, maybe narrow."""
+
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy the rows [k, F] at positions [k] int64 to the device."""
+        return self.widen(self.gather_stored(rows))
+
+    def widen(self, rows: torch.Tensor) -> torch.Tensor:
+        """Widen rows of ``gather_stored``."""
+        return rows if self.widening is None else self.widening(rows)
+
+    def to(self, device: torch.device) -> GatheredTable:
+        """Return this table, whose rows are gathered on its own device."""
+        return self
+
+
+class NarrowTable(GatheredTable):
+    """Input rows [n, F] in memory as they are stored: ``table``."""
+
+    def __init__(self, table: torch.Tensor, widening: Widening):
+        self.table, self.widening = table, widening
+        self.shape, self.dtype, self.device = tuple(table.shape), widening.dtype, table.device
+        self.held_bytes = table.numel() * table.element_size()
+
+    def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
+        return native.gather_rows(self.table, rows)
+
+    def to(self, device: torch.device) -> NarrowTable:
+        """Return this table on a device."""
+        return NarrowTable(self.table.to(device), self.widening)
 
 
 class FileTable(GatheredTable):
@@ -165,18 +245,23 @@ class FileTable(GatheredTable):
     def __init__(self, column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device):
         self.shape, self.dtype, self.device = column.shape, dtype, device
         self._reader, self._normalize = RowReader(column), normalize
+        self.widening = widening_of(column, dtype, normalize)
 
-    def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        return convert(self._reader.read(rows.cpu().numpy()), self.dtype, self._normalize).to(self.device)
+    def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
+        read = self._reader.read(rows.cpu().numpy())
+        if self.widening is None:
+            return convert(read, self.dtype, self._normalize).to(self.device)
+        return self.widening.stored(read).to(self.device)
 
 
 class PinnedTable(GatheredTable):
     """Input rows [n, F] in the host's memory, which a device reads over the bus; the hot ones, at positions hot [h],
     lie on the device, too."""
 
-    def __init__(self, table: torch.Tensor, hot: np.ndarray):
+    def __init__(self, table: torch.Tensor, hot: np.ndarray, widening: Widening | None = None):
         """table: a tensor of the device."""
-        self.shape, self.dtype, self.device, self._table = tuple(table.shape), table.dtype, table.device, table
+        self.shape, self.device, self._table, self.widening = tuple(table.shape), table.device, table, widening
+        self.dtype = table.dtype if widening is None else widening.dtype
         hot_rows = torch.from_numpy(hot).to(table.device)
         self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
         self._place[hot_rows] = torch.arange(len(hot), dtype=torch.int32, device=table.device)
@@ -184,7 +269,7 @@ class PinnedTable(GatheredTable):
         held = (self._table, self._hot, self._place)
         self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
 
-    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+    def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy rows without waiting for the device."""
         if not len(self._hot):
             return native.gather_rows(self._table, rows)
@@ -197,10 +282,15 @@ class PinnedTable(GatheredTable):
 Table = torch.Tensor | GatheredTable
 
 
+def widening_of(column: StoredColumn, dtype: torch.dtype, normalize: bool) -> Widening | None:
+    """Return what widens the rows of a column; None for plain numbers."""
+    return None if column.encoding is None else Widening(column.encoding, dtype, normalize)
+
+
 def load(
     column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, table: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Read all rows [n, F], in slabs, into ``table``, or, where that is None, new memory of the device."""
+    """Read all rows [n, F], in slabs and wide, into ``table``, or, where that is None, new memory of the device."""
     if table is None:
         table = torch.empty(column.shape, dtype=dtype, device=device)
     for first, rows in column.slabs():
@@ -208,17 +298,47 @@ def load(
     return table
 
 
+def load_table(
+    column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, table: torch.Tensor | None = None
+) -> Table:
+    """Read all rows [n, F], in slabs, into ``table``, or, where that is None, new memory of the device: narrow rows
+    stay narrow."""
+    widening = widening_of(column, dtype, normalize)
+    if widening is None:
+        return load(column, dtype, normalize, device, table)
+    return NarrowTable(_load_stored(column, widening, device, table), widening)
+
+
+def _load_stored(
+    column: StoredColumn, widening: Widening, device: torch.device, table: torch.Tensor | None
+) -> torch.Tensor:
+    """Read all rows [n, F] as they are stored."""
+    if table is None:
+        table = torch.empty(column.shape, dtype=widening.stored_dtype, device=device)
+    for first, rows in column.stored_slabs():
+        table[first : first + len(rows)] = widening.stored(rows)
+    return table
+
+
 def load_pinned(
     column: StoredColumn, dtype: torch.dtype, normalize: bool, device: torch.device, hot: np.ndarray
 ) -> PinnedTable:  # fmt: skip
-    """Read all rows [n, F] into the host's memory, and the rows at positions hot [h] int64 onto the device, too."""
+    """Read all rows [n, F] into the host's memory, and the rows at positions hot [h] int64 onto the device, too; narrow
+    rows stay narrow."""
+    widening = widening_of(column, dtype, normalize)
+    stored_dtype = dtype if widening is None else widening.stored_dtype
+
+    def read(table: torch.Tensor) -> torch.Tensor:
+        if widening is None:
+            return load(column, dtype, normalize, table.device, table)
+        return _load_stored(column, widening, table.device, table)
+
     if device.type == "cpu" or 0 in column.shape:
-        return PinnedTable(load(column, dtype, normalize, device), hot)
+        return PinnedTable(read(torch.empty(column.shape, dtype=stored_dtype, device=device)), hot, widening)
     # In pages of its own: a driver pins whole pages, and refuses one that is pinned already.
     size = math.prod(column.shape)
-    pages = torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize), dtype=dtype, count=size).view(column.shape)
-    table = load(column, dtype, normalize, torch.device("cpu"), pages)
-    return PinnedTable(seen_from(device, table), hot)
+    pages = torch.frombuffer(mmap.mmap(-1, size * stored_dtype.itemsize), dtype=stored_dtype, count=size)
+    return PinnedTable(seen_from(device, read(pages.view(column.shape))), hot, widening)
 
 
 class _Mapped:
@@ -244,15 +364,44 @@ class _Mapped:
 
 def seen_from(device: torch.device, table: torch.Tensor) -> torch.Tensor:
     """Make a table in the host's memory a tensor of the device, without a copy; it is pinned for that."""
+    if table.dtype == torch.bfloat16:  # which the interface lacks
+        return torch.as_tensor(_Mapped(table.view(torch.int16)), device=device).view(torch.bfloat16)
     return torch.as_tensor(_Mapped(table), device=device)
 
 
 def gather(table: Table, rows: torch.Tensor) -> torch.Tensor:
     """Copy rows of a table of any kind."""
-    return table.gather(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
+    return widen(table, gather_stored(table, rows))
+
+
+def gather_stored(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Copy rows of a table of any kind, maybe narrow."""
+    return table.gather_stored(rows) if isinstance(table, GatheredTable) else native.gather_rows(table, rows)
+
+
+def widen(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Widen rows that ``gather_stored`` copied of a table."""
+    return table.widen(rows) if isinstance(table, GatheredTable) else rows
+
+
+def copy_between(table: Table, first: int, last: int) -> torch.Tensor:
+    """Copy the rows first .. last - 1 of a table of any kind, wide."""
+    if isinstance(table, GatheredTable):
+        return table.gather(torch.arange(first, last, device=table.device))
+    return table[first:last].clone()  # as products depend on where in a cache line their factors begin
+
+
+def everything(table: Table) -> torch.Tensor:
+    """Return all rows [n, F] of a table of any kind, wide."""
+    return copy_between(table, 0, table.shape[0]) if isinstance(table, GatheredTable) else table
 
 
 def convert(rows: np.ndarray, dtype: torch.dtype, normalize: bool) -> torch.Tensor:
     """Convert rows to what models take; normalize: divide each by the sum of its absolute values."""
     converted = torch.from_numpy(rows).to(dtype)
-    return converted / converted.abs().sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else converted
+    return normalized(converted) if normalize else converted
+
+
+def normalized(rows: torch.Tensor) -> torch.Tensor:
+    """Divide each row by the sum of its absolute values."""
+    return rows / rows.abs().sum(dim=1, keepdim=True).clamp(min=1e-12)

@@ -19,6 +19,7 @@ from hpcgnn.comm.group import unwatched
 from hpcgnn.graph import files
 from hpcgnn.graph.book import VERIFY, Book, Relation, open_parts
 from hpcgnn.graph.columns import Piece, StoredColumn
+from hpcgnn.graph.narrow import STORED_AS, Encoding, encoding_of
 
 FEATURES = "feat"  # the column of nodes that is left in the files
 WEIGHT = "weight"  # the column of edges that messages are multiplied by, or neighbors drawn by
@@ -147,6 +148,12 @@ class GraphPartition:
     def words(self) -> dict[str, list[str]]:
         """Words that the numbers from 0 stand for in columns that were made from words, by the column's place."""
         return {column: found["names"] for column, found in self.column_attributes.items() if found["names"]}
+
+    def edge_encoding(self, relation: int, column: str) -> Encoding | None:
+        """Return the narrow form of a column of a relation's edges; None for plain numbers. Raises FileFormatError."""
+        place, values = f"edges/{self.relations[relation].name}/{column}", self.edges[relation].columns[column]
+        text = self.column_attributes.get(place, {}).get(STORED_AS)
+        return encoding_of(place, values.dtype, values.shape, text)
 
     def of_type(self, node_type: int) -> slice:
         """Return the local rows of a type."""

@@ -23,7 +23,20 @@ from hpcgnn.comm.shared import MachineColumns, MachineTable, Shape, has_neighbor
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.graph.book import BlockOwnership
-from hpcgnn.graph.columns import FileTable, GatheredTable, StoredColumn, Table, convert, gather, load, load_pinned
+from hpcgnn.graph.columns import (
+    FileTable,
+    GatheredTable,
+    NarrowTable,
+    StoredColumn,
+    Table,
+    convert,
+    gather,
+    gather_stored,
+    load_pinned,
+    load_table,
+    widen,
+    widening_of,
+)
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.dispatch import upload
@@ -108,11 +121,13 @@ class NodeRows:
         self._first = np.full(channel.size, -1, np.int64)  # row of the near tables at which a rank's rows begin
         self._first[self._rank] = 0
         for name, of_machine in (shared or {}).items():
-            self._near_tables[name], self._first = of_machine.table, of_machine.first
+            own, near = tables[name], of_machine.table
+            self._near_tables[name] = NarrowTable(near, own.widening) if isinstance(own, NarrowTable) else near
+            self._first = of_machine.first
         self.hits = self.remote = 0
         self._is_learned = is_learned
         self.near_learned: torch.Tensor | None = None
-        self._moved: dict[tuple[str, torch.device], torch.Tensor] = {}
+        self._moved: dict[tuple[str, torch.device], Table] = {}
         self._counting = threading.Lock()  # several threads may plan
         self._hot, self.num_copies = np.sort(hot), len(hot)
         self._copies: dict[str, torch.Tensor] = {}
@@ -201,9 +216,9 @@ class NodeRows:
         device = (fetch.pulled if fetch.index is None else fetch.index).device
         near = self._on(device, name, self._near_tables[name])
         if fetch.index is not None:
-            return self._gather(near, fetch.index)
+            return widen(near, self._gather(near, fetch.index))
         rows = self._pull(fetch.pull, self._on(device, name, self.tables[name]))
-        return fetch.repeated(self._put_together(fetch, name, self._gather(near, fetch.row), rows))
+        return fetch.repeated(widen(near, self._put_together(fetch, name, self._gather(near, fetch.row), rows)))
 
     def fetch_exact(self, fetch: Fetch, names: Sequence[str]) -> list[torch.Tensor]:
         """Collective. Fetch the wanted rows [U, ...] of several tables in their own dtypes, with one message for rows
@@ -240,7 +255,8 @@ class NodeRows:
 
     def pull_exact(self, route: Route, name: str) -> torch.Tensor:
         """Collective. Pull rows of a table over a route of this node type's ids, in the table's own dtype."""
-        return route.pull_served(gather(self.tables[name], route.served))[0]
+        table = self.tables[name]
+        return widen(table, route.pull_served(gather_stored(table, route.served))[0])
 
     def held_bytes(self) -> int:
         """Count the bytes of tables and copies in the memory of this rank and its device; tables in files count
@@ -253,7 +269,7 @@ class NodeRows:
 
     def _on(self, device: torch.device, name: str, table: Table) -> Table:
         """Return a table on a device, to which it is moved once."""
-        if isinstance(table, GatheredTable) or table.device == device:
+        if table.device == device:
             return table
         if (name, device) not in self._moved:
             self._moved[name, device] = table.to(device)
@@ -265,17 +281,17 @@ class NodeRows:
         return self.wire is not None and table.dtype.is_floating_point
 
     def _gather(self, table: Table, rows: torch.Tensor) -> torch.Tensor:
-        """Copy near rows of a table, rounded as if they had traveled."""
-        gathered = gather(table, rows)
+        """Copy near rows of a table, as they are stored, rounded as if they had traveled."""
+        gathered = gather_stored(table, rows)
         return gathered.to(self.wire).to(table.dtype) if self._is_narrow(table) else gathered
 
     def _pull(self, route: Route | MachineRoute, table: Table) -> torch.Tensor:
-        """Collective. Pull rows of a table, in the dtype in which they travel."""
-        is_narrow = self._is_narrow(table)
-        if not is_narrow and not isinstance(table, GatheredTable):
-            return route.pull(table)[0]
-        rows = gather(table, route.served)
-        return route.pull_served(rows.to(self.wire) if is_narrow else rows)[0].to(table.dtype)
+        """Collective. Pull rows of a table as they are stored, in the dtype in which they travel."""
+        if self._is_narrow(table):
+            return route.pull_served(gather_stored(table, route.served).to(self.wire))[0].to(table.dtype)
+        if isinstance(table, GatheredTable):
+            return route.pull_served(gather_stored(table, route.served))[0]
+        return route.pull(table)[0]
 
 
 class NodeTables:
@@ -438,7 +454,8 @@ def _shapes(partition: GraphPartition, stored: Stored, dtype: torch.dtype) -> li
         degree: Shape = (count, torch.float64 if partition.weighs else torch.int64)
         shapes.append({"identity": (count, torch.int64), "degree": degree})
         if features is not None:
-            shapes[-1][FEATURE] = (features.shape, dtype)
+            widening = widening_of(features, dtype, False)
+            shapes[-1][FEATURE] = (features.shape, dtype if widening is None else widening.stored_dtype)
     return shapes
 
 
@@ -463,7 +480,7 @@ def _make_tables(
             elif config.storage == "file":
                 of_type[FEATURE] = FileTable(*options)
             else:
-                of_type[FEATURE] = load(*options, place.get(FEATURE))
+                of_type[FEATURE] = load_table(*options, place.get(FEATURE))
         tables.append(of_type)
     return tables
 
@@ -474,6 +491,13 @@ def _check_range(
     """Check that all features have numbers in the dtype that rows are kept in, and in the one they travel in; row [n]:
     of the nodes in the graph file. Raises ValueError for one that would be infinite there."""
     wire = WIRES[config.wire]
+    if column.encoding is not None:
+        if wire is not None:
+            raise ValueError(
+                f"features.wire {config.wire}: column feat of {node_type} is stored as {column.encoding.name}, and "
+                "travels so; leave features.wire empty"
+            )
+        return
     narrowest, key = (dtype, f"train.precision {dtype}") if wire is None else (wire, f"features.wire {config.wire}")
     if wire is None and column.dtype.itemsize <= dtype.itemsize:
         return

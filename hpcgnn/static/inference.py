@@ -18,7 +18,7 @@ from hpcgnn import native
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.shared import MachineColumns, MachineTable, share_columns
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.graph.columns import GatheredTable
+from hpcgnn.graph.columns import NarrowTable, copy_between
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.loop.session import Session
 from hpcgnn.static.config import StaticConfig, message_columns
@@ -30,6 +30,7 @@ from hpcgnn.static.sampling.edges import EdgeColumns
 
 IDENTITY, DEGREE, ROWS = "identity", "degree", "rows"
 PARTS = ("num_hops", "first", "step", "last")  # of a model that computes all nodes layer by layer
+_IN_MEMORY = (torch.Tensor, NarrowTable, type(None))  # tables of features that are read in any part at once
 NO_LAYER = -1  # of models without layers, whose input rows lie in files
 
 
@@ -59,17 +60,15 @@ def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int |
         between()
         return outputs
     model.eval()
-    counts = tuple(np.diff(partition.type_start).tolist())
     tables = SharedTables(session)
     columns = [torch.tensor(column) for column in (partition.flat_row, partition.in_degree())]
     identity, degree = (tables.put(name, column) for name, column in zip((IDENTITY, DEGREE), columns, strict=True))
-    if not any(isinstance(of_type.tables.get(FEATURE), GatheredTable) for of_type in session.graph.rows):
-        rows = model.first(_batch(Block((), counts, counts), identity, degree), _inputs(session))
-        tables.put_first(rows)
+    if all(isinstance(of_type.tables.get(FEATURE), _IN_MEMORY) for of_type in session.graph.rows):
+        _compute_first(session, tables, identity, degree)
     for number in range(hops):
         rows = _layer(session, number, tables, number + 1 < hops, between)
-    if hops == 0 and ROWS not in tables.own:
-        rows = _layer(session, NO_LAYER, tables, False, between)
+    if hops == 0:
+        rows = tables.own[ROWS] if ROWS in tables.own else _layer(session, NO_LAYER, tables, False, between)
     tables.close()
     return rows
 
@@ -154,15 +153,13 @@ class SharedTables:
         self.keep(name, column.copy_(values), columns)
         return column
 
-    def put_first(self, rows: torch.Tensor) -> None:
-        """Let chunks read the input rows of the first layer; rows that are the features themselves are not copied."""
-        features, own = self._session.graph.tables.near(0, FEATURE), self._session.graph.rows[0].tables.get(FEATURE)
-        if features is not None and rows is own:  # on all ranks or on none: what a model returns is for it to say
-            self.own[ROWS], self._near[ROWS] = rows, features
-        elif self._shares:
-            self.put(ROWS, rows)
-        else:
-            self.own[ROWS] = rows
+    def put_features(self) -> None:
+        """Let chunks read the features of the only node type as the input rows of the first layer, where they lie."""
+        near, own = self._session.graph.tables.near(0, FEATURE), self._session.graph.rows[0].tables[FEATURE]
+        assert isinstance(own, torch.Tensor)
+        self.own[ROWS] = own
+        if near is not None:
+            self._near[ROWS] = near
 
     def readable(self) -> NodeRows:
         """Publish the columns to the ranks of the machine, and return what plans and fetches rows of all of them."""
@@ -180,19 +177,56 @@ class SharedTables:
             self._columns.popitem()[1].close()
 
 
-def _inputs(session: Session, ids: list[np.ndarray] | None = None) -> list[torch.Tensor]:
-    """Gather the input rows by type: of all local nodes, or, collectively, of the nodes with global ``ids``."""
-    inputs: list[torch.Tensor] = []
+def _compute_first(session: Session, tables: SharedTables, identity: torch.Tensor, degree: torch.Tensor) -> None:
+    """Collective. Compute the input rows of the first layer for all local nodes, a part of them at a time. Features
+    that a model takes as they are stay where they lie: wide ones are read there, narrow ones by the layer's chunks."""
+    partition, size = session.partition, session.config.eval.nodes_per_pass
+    column, made = identity.new_empty(0), None
+    for first in range(-size, max(1, partition.num_nodes), size):  # before the first part: no node
+        begin, end = max(0, first), max(0, min(first + size, partition.num_nodes))
+        inputs, counts = _own_inputs(session, begin, end)
+        columns = identity[begin:end], degree[begin:end]
+        rows: Any = session.model.first(_batch(Block((), counts, counts), *columns), inputs)
+        if rows is inputs[0]:  # on all ranks or on none: what a model returns is for it to say
+            if isinstance(session.graph.rows[0].tables.get(FEATURE), torch.Tensor):
+                tables.put_features()
+            return
+        if first < 0:
+            column, made = tables.make((partition.num_nodes, rows.shape[1]), rows.dtype)
+        column[begin:end] = rows
+    tables.keep(ROWS, column, made)
+
+
+def _own_inputs(session: Session, begin: int, end: int) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+    """Gather the input rows, and count them, by type: of the local nodes begin .. end - 1."""
+    inputs, counts = [], []
     for kind, rows in enumerate(session.graph.rows):
-        learned = session.memory.tables.get(kind)
-        if ids is None:
-            pieces: list[Any] = [rows.tables[FEATURE]] if FEATURE in rows.tables else []
-            pieces += [] if learned is None else [learned.weight]
-        else:
-            ownership = session.partition.book.of_type(kind)
-            route = Route.plan(ownership, ids[kind], session.graph.channel).to(session.world.device)
-            pieces = [rows.pull_exact(route, FEATURE)] if FEATURE in rows.tables else []
-            pieces += [] if learned is None else route.pull(learned.weight)
+        nodes, pieces = session.partition.of_type(kind), []
+        first, last = (min(max(row, nodes.start), nodes.stop) - nodes.start for row in (begin, end))
+        if FEATURE in rows.tables:
+            pieces.append(copy_between(rows.tables[FEATURE], first, last))
+        if kind in session.memory.tables:
+            pieces.append(session.memory.tables[kind].weight[first:last])
+        inputs.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
+        counts.append(last - first)
+    return inputs, tuple(counts)
+
+
+def _inputs(session: Session, ids: list[np.ndarray]) -> list[torch.Tensor]:
+    """Collective. Gather the input rows by type, of the nodes with global ``ids``. Narrow features of ranks of this
+    machine are read where they lie, as no dtype of messages rounds them."""
+    inputs: list[torch.Tensor] = []
+    device, channel = session.world.device, session.graph.channel
+    for kind, rows in enumerate(session.graph.rows):
+        learned, table, pieces = session.memory.tables.get(kind), rows.tables.get(FEATURE), []
+        route: Any = None
+        if learned is not None or not isinstance(table, NarrowTable):
+            route = Route.plan(session.partition.book.of_type(kind), ids[kind], channel).to(device)
+        if isinstance(table, NarrowTable):
+            pieces.append(rows.fetch(rows.plan(ids[kind], channel).to(device, channel), FEATURE))
+        elif table is not None:
+            pieces.append(rows.pull_exact(route, FEATURE))
+        pieces += [] if learned is None else route.pull(learned.weight)
         inputs.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
     return inputs
 

@@ -129,9 +129,11 @@ def _label_columns(partition: GraphPartition, relation: int, task: OneTaskConfig
         if column not in columns:
             there = ", ".join(sorted({*columns, *partition.unread[relation]})) or "none"
             raise ValueError(f"task.edge_columns: relation {name} has no column {column}; it has {there}")
-        if columns[column].dtype.kind not in "iufb" or not np.isfinite(columns[column]).all():
+        encoding, values = partition.edge_encoding(relation, column), columns[column]
+        values = values if encoding is None else encoding.decode(values)
+        if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
             raise ValueError(f"task.edge_columns: column {column} of {name} must hold finite numbers")
-        found[column] = columns[column]
+        found[column] = values
     return found
 
 

@@ -17,6 +17,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import World
 from hpcgnn.graph import files
+from hpcgnn.graph.columns import everything
 from hpcgnn.graph.embeddings import EmbeddingStore, SparseEmbedding
 from hpcgnn.graph.partition import WEIGHT, GraphPartition
 from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
@@ -208,6 +209,8 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         reason = "CUDA graphs do not work with learnable node embeddings"
     elif config.features.storage != "device":
         reason = "features.storage is not device"
+    elif any(features is not None and features.encoding for features in partition.features):
+        reason = "features are stored narrow (--feature_dtype)"
     if reason:
         raise ValueError(f"train.cuda_graphs: {reason}; set it false")
 
@@ -289,7 +292,7 @@ def _all_features(graph: StaticGraph, whole: FullGraph) -> list[torch.Tensor | N
     for rows, route in zip(graph.rows, whole.routes, strict=True):
         features.append(None)
         if FEATURE in rows.tables:
-            own: Any = rows.tables[FEATURE]
+            own = everything(rows.tables[FEATURE])
             features[-1] = torch.cat([own, rows.pull_exact(route, FEATURE)])
             rows.tables[FEATURE] = features[-1][: len(own)]
     return features

@@ -19,6 +19,7 @@ from torch.nn.functional import embedding
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.world import World
+from hpcgnn.graph.columns import everything
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
@@ -336,7 +337,8 @@ class GraphQueryTask(GraphStepTask):
         weight = None if table is None else table.weight.detach().requires_grad_()
         rows = [rows_of(joined(of_type, learned.get(number)))[:0] for number, of_type in enumerate(features)]
         identity = [of_type[:0] for of_type in plan.batch.identity]
-        rows[kind] = rows_of(joined(tables.get(FEATURE), weight))
+        own = everything(tables[FEATURE]) if FEATURE in tables else None
+        rows[kind] = rows_of(joined(own, weight))
         identity[kind] = tables["identity"].to(rows[kind].device)
         return weight, self.model(replace(plan.batch, identity=tuple(identity)), rows)[kind]
 

@@ -11,8 +11,10 @@ from mpi4py import MPI
 from random_graphs import write_columns, write_graph
 from training_runs import on_rank_0
 
+from data_tools.graph.narrow import narrow_features
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.graph.narrow import read_encoding
 from hpcgnn.kinds import open_session
 from hpcgnn.loop.launch import EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.session import Session
@@ -80,6 +82,24 @@ def bare(path, seed: int = 6):
         ("paper", "written_by", "author"): _edges(rng, 120, 70, 300),
     }
     return write_graph(path, nodes, edges, "static")
+
+
+def narrow(make, name: str, widened: bool = False):
+    """The graph of ``make`` with features in a narrow form; widened: the numbers of that form, as float32."""
+
+    def write(path):
+        made = make(path)
+        narrow_features(path, path, name)
+        if widened:
+            with h5py.File(path, "r+") as file:
+                for group in [*file["nodes"].values(), *file["edges"].values()]:
+                    if "feat" in group:
+                        encoding, codes = read_encoding(group["feat"]), group["feat"][()]
+                        del group["feat"]
+                        write_columns(group, {"feat": encoding.decode(codes)})
+        return made
+
+    return write
 
 
 def _edges(rng, num_src: int, num_dst: int, count: int) -> dict[str, np.ndarray]:

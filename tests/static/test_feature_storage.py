@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import h5py
 import numpy as np
@@ -13,15 +14,19 @@ from places import HELPERS
 from static_runs import (
     APART,
     make_static_parts,
+    narrow,
     open_graph_session,
     open_graph_trainer,
     plain,
+    reference_run,
     static_config,
     typed,
+    whole_and_stopped,
 )
+from test_edge_features import featured
 
 from hpcgnn import native
-from hpcgnn.comm.world import CommConfig, World
+from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.columns import (
     GAP,
@@ -152,6 +157,106 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
+
+
+NARROW = {
+    "sage": (typed, {}),
+    "embeddings beside features": (typed, {"node_embedding__types": ["paper"], "model__kind": "rgcn"}),
+    "normalized copies": (plain, {"features__normalize": True, "features__cache_ratio": 0.2, **APART}),
+    "standardized": (plain, {"features__standardize": True, **APART}),
+    "propagated": (plain, {"features__hops": 2, "model__kind": "mlp", "sampling__fanouts": [0, 0]}),
+    "full graph": (plain, {"train__full_graph": True, "model__kind": "gcn"}),
+    "features of edges": (lambda path: featured(path)[0], {"model__edge_features": True, **APART}),
+    "features of edges, full graph": (
+        lambda path: featured(path)[0],
+        {"model__edge_features": True, "train__full_graph": True},
+    ),
+    "in files": (plain, {"features__storage": "file", "features__cache_ratio": 0.2, **APART}),
+    "pinned": (plain, {"features__storage": "pinned", "features__device_ratio": 0.3}),
+    "float32": (typed, {"train__precision": "float32", **APART}),
+}
+
+
+IN_ALL, BY_DTYPE = ("sage", "normalized copies"), ("float16", "bfloat16")
+
+
+def losses_and_outputs(comm, folder, make, config) -> tuple[list[float], torch.Tensor, int]:
+    """Of an epoch, and exact inference after it; and the bytes that both have sent, over all ranks."""
+    trainer = open_graph_trainer(comm, make_static_parts(comm, make, folder), folder, config)
+    session = trainer.session
+    before = session.sent_bytes()
+    trainer.start_epoch(0)
+    with session.plans("train", 0) as plans:
+        losses = [trainer.train_step(plan)[0] for plan in plans]
+    outputs = infer(session)
+    sent = session.world.total(session.sent_bytes() - before)
+    session.close()
+    return losses, outputs, sent
+
+
+@pytest.mark.parametrize(("case", "name"), [*((case, "uint8") for case in NARROW), *product(IN_ALL, BY_DTYPE)])
+def test_narrow_features_are_wide_ones_rounded(comm, mpi_tmp_path, case, name):
+    """To the last bit, on any number of ranks; what one rank gives is what several do."""
+    make, changes = NARROW[case]
+    config = static_config(**changes, eval__nodes_per_pass=37)
+    stored, rounded = (
+        losses_and_outputs(comm, mpi_tmp_path / f"{widened}", narrow(make, name, widened), config)
+        for widened in (False, True)
+    )
+    assert stored[0] == rounded[0]
+    assert torch.equal(stored[1], rounded[1])
+    assert stored[2] <= rounded[2]
+
+
+def test_a_narrow_run_resumes_and_is_that_of_one_rank(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, narrow(plain, "uint8"), mpi_tmp_path)
+    config = static_config(train__checkpoint_every=2, train__epochs=2, **APART)
+    trainer, _, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
+    second = open_graph_trainer(comm, parts, broken, config)
+    second.resume()
+    second.run()
+    assert torch.equal(second.flat.parameter, trainer.flat.parameter)
+    (mpi_tmp_path / f"alone-{comm.rank}").mkdir()
+    alone = reference_run(parts, mpi_tmp_path, config)
+    torch.testing.assert_close(alone.flat.parameter, trainer.flat.parameter, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "size"), [("float16", 2), ("bfloat16", 2), ("uint8", 1), (None, 4)])
+def test_messages_and_tables_are_narrow(comm, mpi_tmp_path, name, size):
+    """Bytes of the rows of a batch from other machines, and of what a rank holds, in float32."""
+    parts = make_static_parts(comm, narrow(plain, name) if name else plain, mpi_tmp_path)
+    shared = {"train__precision": "float32", **APART}
+    session = open_graph_session(comm, parts, static_config(features__cache_ratio=0.1, **shared))
+    rows, world, channel = session.graph.rows[0], session.world, session.graph.channel
+    held = (16 + 6 * size) * (session.partition.num_nodes + rows.num_copies)
+    assert session.graph.tables.held_bytes() == held
+    fetch = session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0).fetches[0]
+    before = channel.sent_bytes
+    pulled = 0 if fetch.pulled is None else len(fetch.pulled)
+    assert rows.fetch(fetch, "feature").dtype == torch.float32
+    assert world.total(channel.sent_bytes - before) == world.total(pulled) * 6 * size
+    assert world.size == 1 or world.total(pulled) > 0
+
+
+@pytest.mark.several_ranks
+def test_narrow_rows_of_a_machine_are_read_where_they_lie(comm, mpi_tmp_path):
+    """No message brings them, in training or exact inference."""
+    parts = make_static_parts(comm, narrow(plain, "float16"), mpi_tmp_path)
+    session = open_graph_session(comm, parts, static_config(eval__nodes_per_pass=40))
+    tables = session.graph.tables
+    assert tables.near(0, "feature").table.dtype == torch.float16
+    plan = session.loaders["train"].samplers[0].plan(session.batches["train"], 0, 0)
+    before = session.graph.channel.sent_bytes
+    session.graph.rows[0].fetch(plan.fetches[0], "feature")
+    infer(session)
+    assert session.world.total(session.graph.channel.sent_bytes - before) == 0
+
+
+def test_a_dtype_of_messages_does_not_go_with_narrow_features(comm, mpi_tmp_path):
+    parts = make_static_parts(comm, narrow(plain, "uint8"), mpi_tmp_path)
+    message = "features.wire float16: column feat of node is stored as uint8, and travels so; leave features.wire empty"
+    with pytest.raises(DistributedError, match=message):
+        open_graph_session(comm, parts, static_config(features__wire="float16"))
 
 
 @pytest.mark.serial

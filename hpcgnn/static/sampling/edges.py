@@ -17,6 +17,7 @@ from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.world import World
 from hpcgnn.graph.book import BlockOwnership
+from hpcgnn.graph.columns import Widening
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
 from hpcgnn.static.config import STORED
@@ -52,25 +53,31 @@ def _pull(route: Route, column: np.ndarray) -> np.ndarray:
 class EdgeColumns:
     """Row ids and columns of this rank's edges, by relation, for blocks of its nodes.
 
-    columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64. With
-    ``partition.weighs``, the column ``weight`` becomes the factors of the messages. with_rows: row ids, too; by default
-    with columns."""
+    columns: names; a relation that lacks one goes without it; dtype: of floating columns, others are int64. Narrow
+    features stay so in memory and in messages, and are widened in the blocks. With ``partition.weighs``, the column
+    ``weight`` becomes the factors of the messages. with_rows: row ids, too; by default with columns."""
 
     def __init__(
         self, partition: GraphPartition, columns: Sequence[str], dtype: torch.dtype, with_rows: bool | None = None
     ):
         weighs = self._weighs = partition.weighs
         self._tables: list[dict[str, torch.Tensor]] = []
-        for edges in partition.edges:
+        self._widenings: list[dict[str, Widening]] = []
+        for number, edges in enumerate(partition.edges):
+            widenings: dict[str, Widening] = {}
             tables = {"row": torch.from_numpy(edges.row)} if with_rows or (with_rows is None and columns) else {}
             for name in dict.fromkeys([*columns, *[WEIGHT] * weighs]):
                 if name in edges.columns:
-                    column = edges.columns[name]
-                    if column.dtype.kind == "f" or (weighs and name == WEIGHT):
+                    column, encoding = edges.columns[name], partition.edge_encoding(number, name)
+                    if encoding is not None:
+                        widenings[name] = Widening(encoding, dtype, False)
+                        tables[name] = widenings[name].stored(column)
+                    elif column.dtype.kind == "f" or (weighs and name == WEIGHT):
                         tables[name] = torch.from_numpy(column).to(dtype)
                     else:
                         tables[name] = torch.from_numpy(column.astype(np.int64))
             self._tables.append(tables)
+            self._widenings.append(widenings)
 
     def take(self, edges: Adjacency, places: torch.Tensor | slice) -> Adjacency:
         """Give a relation's edges in a block their rows and columns: of this rank's edges at ``places``."""
@@ -79,6 +86,8 @@ class EdgeColumns:
     def _filled(self, edges: Adjacency, columns: dict[str, torch.Tensor]) -> Adjacency:
         if not columns:
             return replace(edges, edge=None)
+        for name, widening in self._widenings[edges.relation].items():
+            columns[name] = widening(columns[name])
         edge, weight = columns.pop("row", None), columns.get(WEIGHT) if self._weighs else None
         return replace(edges, edge=edge, columns=columns, weight=weight)
 
