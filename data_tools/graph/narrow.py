@@ -28,7 +28,7 @@ from hpcgnn.graph.narrow import (
 )
 
 FEATURES = "feat"
-KINDS = ("static",)  # of graphs that have narrow features
+KINDS = ("static", "temporal")  # of graphs that have narrow features
 
 
 def add_feature_dtype(parser: argparse.ArgumentParser) -> None:

@@ -226,6 +226,8 @@ class GatheredTable(ABC):
 class NarrowTable(GatheredTable):
     """Input rows [n, F] in memory as they are stored: ``table``."""
 
+    widening: Widening
+
     def __init__(self, table: torch.Tensor, widening: Widening):
         self.table, self.widening = table, widening
         self.shape, self.dtype, self.device = tuple(table.shape), widening.dtype, table.device

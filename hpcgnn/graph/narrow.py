@@ -8,8 +8,8 @@ uint8 ``scale`` and ``offset``, one number of float32 for each of F columns. k r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -59,6 +59,20 @@ class Encoding:
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """Widen rows [k, ...] to float32."""
         return FEATURE_DTYPES[self.name].widen(files.as_matrix(codes), self).reshape(codes.shape)
+
+    def with_flags(self, count: int) -> Encoding:
+        """Return the form of rows behind which follow ``count`` columns of 0 and 1, which it has exactly."""
+        if not self.scale:
+            return self
+        return replace(self, scale=(*self.scale, *[1.0] * count), offset=(*self.offset, *[0.0] * count))
+
+
+def common_encoding(encodings: Sequence[Encoding | None], widths: Sequence[int]) -> Encoding | None:
+    """Return the narrow form of the rows of several tables side by side (``widths`` of each, 0: without features, whose
+    rows are zeros); None where they have none in common. Steps are those of one table."""
+    forms = {encoding for encoding, width in zip(encodings, widths, strict=True) if width}
+    encoding = forms.pop() if len(forms) == 1 else None
+    return None if encoding is None or (encoding.scale and len(widths) > 1) else encoding
 
 
 class LostRow(ValueError):

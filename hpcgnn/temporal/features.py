@@ -17,7 +17,7 @@ from hpcgnn.comm.route import MOST_ROWS, MachineRoute, Route
 from hpcgnn.comm.shared import MachineColumns, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
-from hpcgnn.graph.columns import REMEDY
+from hpcgnn.graph.columns import REMEDY, Widening
 from hpcgnn.native.workspace import empty_like_rows
 from hpcgnn.temporal.graph import FEATURE, Events, FeatureRows, StoredFeatures, TemporalPartition
 
@@ -26,9 +26,11 @@ class NodeFeatures:
     """Features [n, F] of the nodes whose memory a rank keeps, in the rows of that memory. Collective to create, to
     fetch and to close."""
 
-    def __init__(self, table: torch.Tensor, world: World, is_replicated: bool):
-        """table: on the host; is_replicated: every rank has the rows of all nodes."""
-        self._table = table
+    def __init__(
+        self, table: torch.Tensor, world: World, is_replicated: bool, widening: Widening | None = None
+    ):  # fmt: skip
+        """table: on the host; is_replicated: every rank has the rows of all nodes; widening: of narrow rows."""
+        self._table, self._widening = table, widening
         self._shared: MachineColumns | None = None
         if not is_replicated and has_neighbors(world):
             self._shared = share_columns(world, [((*table.shape,), table.dtype)])
@@ -39,6 +41,11 @@ class NodeFeatures:
     def fetch(self, owner: np.ndarray, local: np.ndarray, route: Route) -> torch.Tensor:
         """Collective. Fetch the rows [U, F] at ``local`` rows [U] of their owners [U]. Rows of other machines come over
         ``route``; its wanted ids are these rows."""
+        rows = self._fetch(owner, local, route)
+        return rows if self._widening is None else self._widening(rows)
+
+    def _fetch(self, owner: np.ndarray, local: np.ndarray, route: Route) -> torch.Tensor:
+        """Collective. Fetch the rows as they are stored."""
         if self._shared is None:
             return route.pull(self._table)[0]
         near = self._shared.tables[0]
@@ -68,12 +75,16 @@ class EventFeatures:
     event has one row, even if both ends are at such ranks. Without room for it, every rank has a table of its own
     events. Collective to create and to close.
 
-    table [e, F] float32, in order of event row id: where no event is far, its row there is its row id."""
+    table [e, F], in order of event row id: where no event is far, its row there is its row id. It is float32, or as the
+    features are stored: then rows travel so, and ``widen`` makes float32 of them."""
 
     def __init__(self, partition: TemporalPartition, world: World):
         """Read the features that are stored. Raises DistributedError for files that cannot be read."""
         stored: StoredFeatures | None = partition.stored
         assert stored is not None
+        self._encoding = encoding = stored.encoding
+        self._widening = None if encoding is None else Widening(encoding, torch.float32, False)
+        self._dtype = torch.float32 if self._widening is None else self._widening.stored_dtype
         self._book, self._num_events, self._rank, self._size = (
             partition.book, partition.num_events, world.rank, world.size
         )  # fmt: skip
@@ -90,7 +101,7 @@ class EventFeatures:
                 self._is_near = np.arange(world.size) == world.rank
                 row = self._held(stored)
         self._ids = self._gather_ids(row, is_first) if self.has_far else None
-        empty = torch.empty(0 if self._shared else len(row), stored.width)
+        empty = torch.empty(0 if self._shared else len(row), stored.width, dtype=self._dtype)
         self.table = self._shared.tables[0].table if self._shared else empty
         self._load(stored, world)
 
@@ -121,7 +132,7 @@ class EventFeatures:
 
     def _shapes(self, stored: StoredFeatures, count: int) -> list[Shape]:
         """Return the shapes of what this rank lays down: features and, where some are far, row ids."""
-        shapes: list[Shape] = [((count, stored.width), torch.float32)]
+        shapes: list[Shape] = [((count, stored.width), self._dtype)]
         return [*shapes, ((count,), torch.int64)] if self.has_far else shapes
 
     def _gather_ids(self, row: np.ndarray, is_first: bool) -> np.ndarray:
@@ -141,9 +152,21 @@ class EventFeatures:
         lays, places = self._lays(stored), np.full(len(stored.row), -1)
         places[lays] = self._rows_of(stored.row[lays])
         with together(world, "read the features of events"):
-            stored.read(self.table.numpy(), places)
+            stored.read(self._array(self.table), places)
         if self._shared is not None:
             self._shared.publish()
+
+    def _array(self, rows: torch.Tensor) -> np.ndarray:
+        """View rows as an array of their dtype in files."""
+        return rows.view(torch.int16).numpy().view(np.uint16) if rows.dtype == torch.bfloat16 else rows.numpy()
+
+    def widen(self, rows: torch.Tensor) -> torch.Tensor:
+        """Make float32 of rows that ``fetch`` has brought."""
+        return rows if self._widening is None else self._widening(rows)
+
+    def wide(self) -> np.ndarray:
+        """Return the table in float32."""
+        return self.widen(self.table).numpy()
 
     def _rows_of(self, events: np.ndarray) -> np.ndarray:
         """Return the rows of events that lie in the table."""
@@ -152,8 +175,9 @@ class EventFeatures:
     def fetch(
         self, event: np.ndarray, first: np.ndarray, second: np.ndarray, channel: Channel
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """Collective where ``has_far``. Return the rows [U, F] of the unique events among ``event`` [N, K] (-1 pads),
-        and the place [N, K] int32 of each (-1 pads). first [N], second [N, K]: the events' nodes."""
+        """Collective where ``has_far``. Return the rows [U, F], as they are stored, of the unique events among
+        ``event`` [N, K] (-1 pads), and the place [N, K] int32 of each (-1 pads). first [N], second [N, K]: the events'
+        nodes."""
         if not self.has_far:
             unique, place = native.unique_relabel(event.reshape(-1))
             return native.gather_rows(self.table, torch.from_numpy(unique)), place.reshape(event.shape)
@@ -201,16 +225,16 @@ class EventFeatures:
     def of_events(self, events: Events, channel: Channel) -> FeatureRows:
         """Collective where ``has_far``. Return the features of events; features that are not on this machine are
         fetched."""
-        table = self.table.numpy()
+        table = self._array(self.table)
         if not self.has_far:
-            return FeatureRows(table, table[:0], events.row)
+            return FeatureRows(table, table[:0], events.row, self._encoding)
         is_far = ~(self._is_near[self._owners(events.src)] | self._is_near[self._owners(events.dst)])
         index = self._rows_of(events.row)
         more, place = self.fetch(
             events.row[is_far][:, None], events.src[is_far], events.dst[is_far][:, None], channel
         )  # fmt: skip
         index[is_far] = len(table) + place[:, 0]
-        return FeatureRows(table, more.numpy(), index)
+        return FeatureRows(table, self._array(more), index, self._encoding)
 
     def close(self) -> None:
         """Collective. Free what ranks share; nothing can be fetched any more."""

@@ -23,6 +23,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import files
 from hpcgnn.graph.book import Book, Relation, open_parts
 from hpcgnn.graph.columns import REMEDY, HeldColumn, Piece, StoredColumn
+from hpcgnn.graph.narrow import Encoding, common_encoding, read_encoding
 from hpcgnn.graph.original_ids import OriginalIds
 from hpcgnn.task.labels import MISSING
 
@@ -72,24 +73,27 @@ class History:
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
     """Features of events [e, F] that are copied only when they are read as an array: row index[i] of ``table``, or of
-    ``more`` from len(table) on."""
+    ``more`` from len(table) on. encoding: narrow form of both, which the array has not; None: plain numbers."""
 
     table: np.ndarray
     more: np.ndarray
     index: np.ndarray
+    encoding: Encoding | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, chosen: np.ndarray | slice) -> FeatureRows:
-        return FeatureRows(self.table, self.more, self.index[chosen])
+        return FeatureRows(self.table, self.more, self.index[chosen], self.encoding)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        rows = np.empty((len(self), self.table.shape[1]), dtype or self.table.dtype)
+        rows = np.empty(
+            (len(self), self.table.shape[1]), self.table.dtype if self.encoding else dtype or self.table.dtype
+        )
         in_table = self.index < len(self.table)
         rows[in_table] = self.table[self.index[in_table]]
         rows[~in_table] = self.more[self.index[~in_table] - len(self.table)]
-        return rows
+        return rows if self.encoding is None else self.encoding.decode(rows).astype(dtype or np.float32, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +143,25 @@ class StoredFeatures:
         """Width F of the features, edge types included."""
         return places_of_features([column.shape[1] for column in self.columns])[1] + self.num_edge_types
 
+    @property
+    def encoding(self) -> Encoding | None:
+        """Narrow form of the rows; None for float32."""
+        widths = [column.shape[1] for column in self.columns]
+        encoding = common_encoding([column.encoding for column in self.columns], widths)
+        return encoding and encoding.with_flags(self.num_edge_types)
+
     def read(self, table: np.ndarray, places: np.ndarray) -> None:
-        """Read the rows into ``table`` [., F] at ``places`` [k] int64, in slabs; rows with negative places are skipped.
-        Raises FileFormatError."""
+        """Read the rows into ``table`` [., F], float32 or narrow, at ``places`` [k] int64, in slabs; rows with negative
+        places are skipped. Raises FileFormatError."""
         starts, width = places_of_features([column.shape[1] for column in self.columns])
+        encoding = self.encoding
         if self.edge_type is not None:
-            is_wanted = places >= 0
+            is_wanted, one = places >= 0, 1 if encoding is None else encoding.encode(np.ones((1, self.width)))[0, -1]
             table[places[is_wanted]] = 0
-            table[places[is_wanted], width + self.edge_type[is_wanted]] = 1
+            table[places[is_wanted], width + self.edge_type[is_wanted]] = one
         before = 0
         for column, start in zip(self.columns, starts, strict=True):
-            for first, rows in column.slabs():
+            for first, rows in column.slabs() if encoding is None else column.stored_slabs():
                 place = places[before + first : before + first + len(rows)]
                 is_wanted = place >= 0
                 table[place[is_wanted], start : start + rows.shape[1]] = rows[is_wanted]
@@ -161,12 +173,12 @@ class TemporalPartition:
     """A rank's share of a temporal graph.
 
     flat_row [n]: of every local node; graph_hash: of the graph file, the same for all its partition sets; node_feature:
-    None where the graph has none. node_ids: original ids by type; stored: event features in the files, None without;
-    features: the event features in memory (``hpcgnn.temporal.features``), None before they were read. unread,
-    unread_of_nodes: names of columns that were left in the files; classes: words that the events' labels were made
-    from; edge_types: names of the types of events, none where all events are of one relation. node_columns: of
-    LABELS_OF_NODES, the columns that were asked for, by node type in local order; node_classes: the words that the
-    labels of each type were made from."""
+    None where the graph has none, else in the narrow form node_encoding, None: float32. node_ids: original ids by type;
+    stored: event features in the files, None without; features: the event features in memory
+    (``hpcgnn.temporal.features``), None before they were read. unread, unread_of_nodes: names of columns that were left
+    in the files; classes: words that the events' labels were made from; edge_types: names of the types of events, none
+    where all events are of one relation. node_columns: of LABELS_OF_NODES, the columns that were asked for, by node
+    type in local order; node_classes: the words that the labels of each type were made from."""
 
     book: Book
     graph_hash: str
@@ -185,6 +197,7 @@ class TemporalPartition:
     edge_types: tuple[str, ...] = ()
     node_columns: tuple[dict[str, np.ndarray], ...] = ()
     node_classes: tuple[tuple[str, ...], ...] = ()
+    node_encoding: Encoding | None = None
 
     @property
     def relation(self) -> str:
@@ -237,6 +250,12 @@ class TemporalPartition:
         source = self.stored if self.features is None else self.features
         return 0 if source is None else source.width
 
+    def wide_node_feature(self) -> np.ndarray | None:
+        """Return the features of the local nodes [n, F] in float32; None where the graph has none."""
+        if self.node_feature is None or self.node_encoding is None:
+            return self.node_feature
+        return self.node_encoding.decode(self.node_feature)
+
     @property
     def node_width(self) -> int:
         """Width of the node features; 0 without."""
@@ -272,6 +291,7 @@ class _Part:
     events: list[_PartEvents]
     unread_of_nodes: tuple[str, ...]
     node_classes: tuple[tuple[str, ...], ...]
+    node_encodings: list[Encoding | None]
 
 
 def open_partition(
@@ -299,13 +319,15 @@ def open_partition(
         by_relation = [[part.events[number] for part in parts] for number in range(len(relations))]
         histories = [_merge_history(parts, number, len(types)) for number in range(len(relations))]
         unread = dict.fromkeys(name for events in first for name in events.unread)
+        node_feature, node_encoding = _node_feature(parts, types)
         return TemporalPartition(
             book, opened.graph_hash, relations, sum(relation.num_edges for relation in relations), opened.flat_row,
-            _node_feature(parts, types), node_ids, _interleave(histories),
+            node_feature, node_ids, _interleave(histories),
             _merge_events([events.own for pieces in by_relation for events in pieces]),
             _join_features(path, by_relation) if FEATURE in columns else None, tuple(unread),
             parts[0].unread_of_nodes, first[0].classes, edge_types=_name_edge_types(relations, first[0].type_names),
             node_columns=_node_columns(parts, of_nodes), node_classes=parts[0].node_classes,
+            node_encoding=node_encoding,
         )  # fmt: skip
 
 
@@ -360,7 +382,8 @@ def _read_part(
         for number, relation in enumerate(relations)
     ]
     rows = [of_type.pop("row") for of_type in nodes]
-    return _Part(rows, nodes, events, tuple(unread_of_nodes), tuple(map(tuple, names)))
+    encodings = [read_encoding(of_type[FEATURE]) if FEATURE in of_type else None for of_type in of_types]
+    return _Part(rows, nodes, events, tuple(unread_of_nodes), tuple(map(tuple, names)), encodings)
 
 
 def _labels_of(edges: h5py.Group, relations: tuple[Relation, ...], wanted: str) -> h5py.Dataset | None:
@@ -525,17 +548,24 @@ def _merge_events(pieces: list[Events]) -> Events:
     return events if is_sorted else events.take(np.argsort(row, kind="stable"))
 
 
-def _node_feature(parts: list[_Part], types: Sequence[str]) -> np.ndarray | None:
-    """Join the node features of all types in local order, float32, side by side as ``places_of_features`` does."""
+def _node_feature(parts: list[_Part], types: Sequence[str]) -> tuple[np.ndarray | None, Encoding | None]:
+    """Join the node features of all types in local order, side by side as ``places_of_features`` does; also returns
+    their narrow form, None for float32. Raises ValueError for parts of different forms."""
+    encodings = parts[0].node_encodings
+    if any(part.node_encodings != encodings for part in parts):
+        raise ValueError(f"features of nodes are stored in different forms in different parts; {REMEDY}")
     widths = [files.as_matrix(p["feat"]).shape[1] if "feat" in p else 0 for p in parts[0].node_columns]
     starts, width = places_of_features(widths)
     if width == 0:
-        return None
-    pieces = []
-    for t in range(len(types)):
+        return None, None
+    common, pieces = common_encoding(encodings, widths), []
+    for t, encoding in enumerate(encodings):
         for part in parts:
-            rows = np.zeros((len(part.rows[t]), width), np.float32)
+            rows = np.zeros((len(part.rows[t]), width), np.float32 if common is None else common.dtype)
             if widths[t]:
-                rows[:, starts[t] : starts[t] + widths[t]] = files.as_matrix(part.node_columns[t]["feat"])
+                stored = files.as_matrix(part.node_columns[t]["feat"])
+                if common is None and encoding is not None:
+                    stored = encoding.decode(stored)
+                rows[:, starts[t] : starts[t] + widths[t]] = stored
             pieces.append(rows)
-    return np.concatenate(pieces)
+    return np.concatenate(pieces), common

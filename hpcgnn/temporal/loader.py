@@ -18,6 +18,7 @@ from hpcgnn.comm.board import Board
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.world import World
+from hpcgnn.graph.columns import Widening
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
@@ -99,10 +100,15 @@ class TemporalGraph:
         nodes."""
         columns = self.partition.node_feature
         if columns is not None and dtype not in self._features:
-            table = torch.from_numpy(columns).to(dtype)
+            encoding, widening = self.partition.node_encoding, None
+            if encoding is None:
+                table = torch.from_numpy(columns).to(dtype)
+            else:
+                widening = Widening(encoding, dtype, False)
+                table = widening.stored(columns)
             if layout is not None:
                 table = layout.spread(table.to(self.world.device), self.channel).cpu()
-            self._features[dtype] = NodeFeatures(table, self.world, is_replicated)
+            self._features[dtype] = NodeFeatures(table, self.world, is_replicated, widening)
         return self._features.get(dtype)
 
 

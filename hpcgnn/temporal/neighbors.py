@@ -219,7 +219,8 @@ class NeighborSource:
         row [N, K] int32 of every event (-1 pads; None without features)."""
         if event is None:
             return np.empty((0, self._partition.edge_width), np.float32), None
-        rows, place = self._features.fetch(event.astype(np.int64, copy=False), nodes, other, self._channel)
+        stored, place = self._features.fetch(event.astype(np.int64, copy=False), nodes, other, self._channel)
+        rows = self._features.widen(stored)
         return rows.numpy(), place
 
 

@@ -90,9 +90,11 @@ def read_node_classes(partition: TemporalPartition, config: Any, rank: int, afte
 def with_label_input(partition: TemporalPartition, labels: NodeClasses) -> TemporalPartition:
     """Add three columns to the features of the nodes: the training label, -1 where there is none, and the flat row id,
     its high and its low bits. ``read_label_input`` reads them."""
-    row, columns = partition.flat_row, [] if partition.node_feature is None else [partition.node_feature]
+    row, features = partition.flat_row, partition.wide_node_feature()
+    columns = [] if features is None else [features]
     added = labels.known(partition.num_nodes), row >> LOW_BITS, row & ((1 << LOW_BITS) - 1)
-    return replace(partition, node_feature=np.column_stack([*columns, *added]).astype(np.float32))
+    features = np.column_stack([*columns, *added]).astype(np.float32)
+    return replace(partition, node_feature=features, node_encoding=None)
 
 
 def read_label_input(feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

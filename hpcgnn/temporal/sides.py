@@ -169,9 +169,10 @@ class DeviceSide:
     ):  # fmt: skip
         self._device, self._channel = place.device, place.move_channel
         self._histories = Histories(partition, history, config, 0, put=put)
-        features = np.empty((0, 0), np.float32) if partition.features is None else partition.features.table.numpy()
+        features = np.empty((0, 0), np.float32) if partition.features is None else partition.features.wide()
         self._features = put(features, place.dtype)
-        self._node_features = None if partition.node_feature is None else put(partition.node_feature, place.dtype)
+        of_nodes = partition.wide_node_feature()
+        self._node_features = None if of_nodes is None else put(of_nodes, place.dtype)
         self._events: dict[str, tuple[Batches, Events]] = {}
         self._negatives: tuple[Negatives, Negatives] | None = None
 

@@ -9,10 +9,21 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from random_graphs import write_graph
-from training_runs import ROW_SCALE, bipartite, make_config, make_parts, on_rank_0, open_session, read_plain
+from random_graphs import random_graph, write_graph
+from static_runs import narrow
+from training_runs import (
+    ROW_SCALE,
+    bipartite,
+    make_config,
+    make_parts,
+    on_rank_0,
+    open_session,
+    read_plain,
+    record_epoch,
+)
 
 from data_tools.partition.command import partition
+from data_tools.source.event_rows import write_event_rows
 from hpcgnn.temporal import features, graph, sampler
 
 WIDTH = 5
@@ -200,3 +211,66 @@ def test_a_row_travels_to_a_machine_once(comm, mpi_tmp_path, ranks_per_machine):
     sent = [planning_bytes(comm, parts, **changes) for parts in (narrow, wide)]
     assert sent[1] - sent[0] == rows * 4 * (40 - 1)
     assert (rows > 0) == (comm.size > ranks_per_machine)
+
+
+# -------------------------------------------------------------------------------------------------- narrow features
+
+
+def make_narrow(comm, folder: Path, write, name: str, widened: bool = False) -> Path:
+    """Collective. Parts of a graph with features in a narrow form; widened: the numbers of that form, as float32."""
+    folder = folder / f"{name}-{widened}"
+    on_rank_0(comm, lambda: folder.mkdir() or (narrow(write, name, widened)(folder / "graph.h5") and None))
+    return make_parts(comm, folder / "graph.h5", folder / "parts", 8, "random")
+
+
+def featured(path):
+    """Features of users and items, of one width, and of events."""
+    return bipartite(path, 300, edge_width=WIDTH, node_width=4)
+
+
+def several(path):
+    """Two relations, whose events have features of one width; the types of nodes have some, too."""
+    with h5py.File(random_graph(path, 3, sizes=(30, 20, 0), num_edges=300), "r+") as file:
+        for group in file["edges"].values():
+            group.attrs["time_scale"] = 1
+        write_event_rows(file)
+    return path
+
+
+NARROW = {
+    "one relation": (featured, {}),
+    "two layers apart": (featured, {"model__layers": 2, "sampling__fanouts": [3, 2], "comm__ranks_per_machine": 1}),
+    "several relations": (several, {}),
+}
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "uint8"])
+@pytest.mark.parametrize("case", NARROW)
+def test_narrow_features_are_wide_ones_rounded(comm, mpi_tmp_path, case, name):
+    """Losses, memory and scores of an epoch to the last bit."""
+    write, changes = NARROW[case]
+    records = [
+        record_epoch(comm, make_narrow(comm, mpi_tmp_path, write, name, widened), make_config(**changes))
+        for widened in (False, True)
+    ]
+    if comm.rank == 0:
+        stored, rounded = records
+        assert stored.losses == rounded.losses
+        assert np.array_equal(stored.parameters, rounded.parameters)
+        assert np.array_equal(stored.scores, rounded.scores)
+        assert np.array_equal(stored.memory["state"], rounded.memory["state"])
+
+
+@pytest.mark.parametrize(("name", "size"), [("float16", 2), ("bfloat16", 2), ("uint8", 1)])
+def test_narrow_features_lie_and_travel_narrow(comm, mpi_tmp_path, name, size):
+    """Tables of events and nodes; a wide row sends as many times the bytes as it is wider."""
+    parts = make_narrow(comm, mpi_tmp_path, lambda path: bipartite(path, 360, edge_width=40), name)
+    with closing(open_session(comm, parts, make_config(comm__ranks_per_machine=1))) as session:
+        assert session.partition.features.table.element_size() == size
+    on_rank_0(comm, lambda: (mpi_tmp_path / "bare").mkdir())
+    bare = make_narrow(comm, mpi_tmp_path / "bare", lambda path: bipartite(path, 360, edge_width=1), "float16")
+    changes = {"comm__ranks_per_machine": 1}
+    rows = far_events(comm, bare, [comm.rank], **changes)
+    sent = [planning_bytes(comm, folder, **changes) for folder in (bare, parts)]
+    assert sent[1] - sent[0] == rows * (40 * size - 2)
+    assert (rows > 0) == (comm.size > 1)
