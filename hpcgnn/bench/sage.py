@@ -39,7 +39,8 @@ DEFAULTS = ["--model.hidden=256", "--train.batch_size=1024", "--train.lr=0.001"]
 class TimedStep:
     """A timed step of this rank. seconds: by stage; edges, nodes: numbers of sampled ones; sent: bytes of rows that
     this rank sent; asked: bytes of rows that it requests from others. pages: new pages of the process; between: bytes
-    that it sent to other machines, without gradients; wire: bytes that the network of this rank's machine has sent."""
+    that it sent to other machines, without gradients; wire: bytes that the network of this rank's machine has sent.
+    plan_cpu: seconds of CPU time that planning took, of all threads."""
 
     seconds: dict[str, float]
     edges: int
@@ -49,6 +50,7 @@ class TimedStep:
     pages: int
     between: int
     wire: int
+    plan_cpu: float
 
 
 def main(world: World, argv: list[str]) -> int:
@@ -104,9 +106,9 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
                 session.timers.clear()
                 command.wait_for_all(world)
                 sent, between, wire = session.graph.channel.sent_bytes, _sent_to(session)[is_far].sum(), _wire_bytes()
-                begin, pages = time.perf_counter(), command.page_faults()
+                begin, pages, cpu = time.perf_counter(), command.page_faults(), time.process_time()
                 plan = next(plans)
-                planned = time.perf_counter()
+                planned, cpu = time.perf_counter(), time.process_time() - cpu
                 trainer.train_step(plan)
                 command.wait_for_all(world)
                 seconds = {"step": time.perf_counter() - begin, "plan": planned - begin}
@@ -116,6 +118,7 @@ def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
                     sum(plan.batch.blocks[0].num_src), session.graph.channel.sent_bytes - sent,
                     sum(fetch.num_asked * width for fetch, width in zip(plan.fetches, row_bytes, strict=True)),
                     command.page_faults() - pages, _sent_to(session)[is_far].sum() - between, _wire_bytes() - wire,
+                    cpu,
                 )  # fmt: skip
 
 
@@ -158,7 +161,9 @@ def _summary(session: Session, steps: list[TimedStep]) -> dict:
         "sampled_edges": edges, "input_nodes": nodes, "row_bytes_sent": sent, "row_bytes_expected": asked,
         "bytes_between_machines": between, "wire_bytes": wire / world.size, "plans_ahead": config.sampling.prefetch,
         "hit_rate": session.graph.tables.hit_rate(), "predicted_hit_rate": session.graph.tables.predicted_hits,
-        "pages_per_step": pages / world.size, "peak_memory_mib": command.peak_memory(world),
+        "pages_per_step": pages / world.size,
+        "plan_cpu_seconds": float(np.mean(world.allgather_array(np.array([s.plan_cpu for s in steps])))),
+        "peak_memory_mib": command.peak_memory(world),
     }  # fmt: skip
 
 
@@ -173,6 +178,8 @@ def table(result: dict) -> str:
     ]
     stages = {name: seconds for name, seconds in result["stages"].items() if name != "step"}
     lines += [f"  {name:14s} {seconds:7.3f} s  {100 * seconds / total:5.1f} %" for name, seconds in stages.items()]
+    if not result["plans_ahead"]:
+        lines.append(f"planning, CPU time of a rank: {1000 * result['plan_cpu_seconds']:.2f} ms a step")
     rows = f"expected {result['row_bytes_expected'] / 1024:.1f} KiB"
     if not result["plans_ahead"]:
         rows = f"{result['row_bytes_sent'] / 1024:.1f} KiB, {rows}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcgnn.native.encode import TimeEncode, time_encode, time_encode_reference
     from hpcgnn.native.grouped import grouped_linear, grouped_linear_reference
     from hpcgnn.native.gru import GruGates, gru_gates, gru_gates_reference
-    from hpcgnn.native.neighbor_batch import sample_layers
+    from hpcgnn.native.neighbor_batch import DrawnFrom, find_pairs, sample_layers, sample_lists, sample_pairs
     from hpcgnn.native.neighbors import sample_neighbors
     from hpcgnn.native.owner import (
         gather_ranges,
@@ -39,7 +39,7 @@ EXPORTS = {
     "encode": ("TimeEncode", "time_encode", "time_encode_reference"),
     "grouped": ("grouped_linear", "grouped_linear_reference"),
     "gru": ("GruGates", "gru_gates", "gru_gates_reference"),
-    "neighbor_batch": ("sample_layers",),
+    "neighbor_batch": ("DrawnFrom", "find_pairs", "sample_layers", "sample_lists", "sample_pairs"),
     "neighbors": ("sample_neighbors",),
     "owner": ("gather_ranges", "locate", "locate_by_owner", "order_of_ranks", "unique_by_owner"),
     "random": ("Random", "Stream", "dropout_mask", "random_integers"),

@@ -41,17 +41,12 @@ def sample_neighbors(
     as of a call for each relation with its number in ``random``; fastest where rows of a relation are side by side.
     """
     entries = None if on_cuda(nodes) else int(indptr[-1])  # a device is not waited for
-    fanouts: Any = None
+    fanouts: Any
+    fanouts, mode = checked_fanouts(fanout, mode, weight, source_identity, entries)
     if isinstance(fanout, list):
-        checked = [each and checked_draws(each, mode, weight, entries)[0] for each in fanout]
-        fanouts = np.array(checked, np.int32)
-        fanouts = torch.from_numpy(fanouts).to(nodes.device) if on_cuda(nodes) else fanouts
-        fanout = 1  # of no row
-    fanout, mode = checked_draws(fanout, mode, weight, entries)
-    if mode == MODES["labor"] and source_identity is None:
-        raise ValueError("mode labor needs source_identity: one number per entry of the CSC")
-    if mode == MODES["labor"] and entries not in (None, len(source_identity)):
-        raise ValueError(f"source_identity must have {entries} entries, got {len(source_identity)}")
+        fanout, fanouts = 1, torch.from_numpy(fanouts).to(nodes.device) if on_cuda(nodes) else fanouts  # 1: of no row
+    else:
+        fanout, fanouts = int(fanouts[0]), None
     kernels, execution = planning_backend(nodes, threads)
     offsets = empty_like(nodes, len(nodes) + 1, "int64")
     offsets[0] = 0
@@ -63,6 +58,21 @@ def sample_neighbors(
     drawn_from = (indptr, weight, fanout, mode, nodes, relation, fanouts, identity, source_identity, key)
     kernels.sample_neighbors(*drawn_from, offsets, positions, keys, execution)
     return offsets, positions
+
+
+def checked_fanouts(
+    fanout: int | list[int], mode: str, weight, source_identity, entries: int | None
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Translate one fanout, or those of relations, 0 for none, into the kernels' numbers int32, and the mode.
+    ValueError as ``checked_draws``, and for a mode "labor" without a source_identity for every entry."""
+    fanouts, any_of = ([*fanout], 1) if isinstance(fanout, list) else ([fanout], fanout)
+    checked = {each: checked_draws(each, mode, weight, entries) for each in {*fanouts} - {0} | {any_of}}
+    number = checked[any_of][1]
+    if number == MODES["labor"] and source_identity is None:
+        raise ValueError("mode labor needs source_identity: one number per entry of the CSC")
+    if number == MODES["labor"] and entries not in (None, len(source_identity)):
+        raise ValueError(f"source_identity must have {entries} entries, got {len(source_identity)}")
+    return np.array([each and checked[each][0] for each in fanouts], np.int32), number
 
 
 def checked_draws(fanout: int, mode: str, weight, entries: int | None) -> tuple[int, int]:

@@ -41,7 +41,7 @@ def test_command_prints_the_stages_of_a_step(capsys):
     small = ["--data.synthetic_nodes=400", "--model.hidden=8", "--train.batch_size=16", "--steps=2"]
     assert run([["bench", "sage", *small]]) == 0
     printed = capsys.readouterr().out
-    assert all(stage in printed for stage in ("plan", "exchange", "compute", "optimizer", "edges sampled"))
+    assert all(stage in printed for stage in ("plan", "exchange", "compute", "optimizer", "edges sampled", "ms a step"))
 
 
 @pytest.mark.launcher

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from hpcgnn.static.sampling.seeds import Completion, SeedBatches
 
 Columns = dict[str, np.ndarray]
 Groups = list[tuple[int, np.ndarray]]  # of root nodes: their type, global ids
+Kinds = tuple[tuple[int, int, int], ...]  # of relations: their numbers, source and destination types
 Roots = tuple[tuple[int, str], ...]  # groups of nodes that a seed needs: their type, column of the batches
 
 
@@ -115,6 +116,7 @@ class BlockSampler:
         self._neighbors, self._config, self._seed = neighbors, config, seed
         self._relations, self._base = neighbors.partition.relations, neighbors.partition.book.type_base().tolist()
         self._lib: Any = np if neighbors.device is None else torch
+        self._hops = {training: hops_of(config, self._relations, training) for training in (False, True)}
         self._relabel = self._make_relabel()
 
     def _make_relabel(self) -> list[Any]:
@@ -143,18 +145,17 @@ class BlockSampler:
         for relabel in self._relabel:
             relabel.begin()
         stream, blocks = Stream.NEIGHBOR if training else Stream.EVAL_NEIGHBOR, []
-        by_hop = fanouts_by_hop(self._config, self._relations, training)
-        if groups and by_hop and self._neighbors.alone and all(fanouts[0] for fanouts in by_hop):
-            return self._draw_whole(groups, [fanouts[0] for fanouts in by_hop], stream, epoch, step)
+        hops = self._hops[training]
+        if groups and hops and self._neighbors.alone and all(fanouts[0] for fanouts, _ in hops):
+            return self._draw_whole(groups, [fanouts[0] for fanouts, _ in hops], stream, epoch, step)
         places = self._places(groups)  # first of all: a block's destinations are the first of its sources
-        for hop, fanouts in enumerate(by_hop):
+        for hop, (fanouts, kinds) in enumerate(hops):
             frontier = self._unique_ids()
             relations: Sequence[Adjacency] = ()
             counts = tuple(map(len, frontier))
-            if any(fanouts):
+            if kinds:
                 sampled = self._ask(frontier, fanouts, Random(self._seed, stream, step, epoch, hop))
-                numbers = [number for number, fanout in enumerate(fanouts) if fanout != 0]
-                relations = connect(self._relations, numbers, sampled, self._add(sampled), counts)
+                relations = connect(kinds, sampled, self._add(sampled), counts)
             sizes = tuple(len(relabel.unique) for relabel in self._relabel)
             blocks.append(Block(relations, sizes, counts, self._neighbors.device or "cpu"))
         return Drawn(places, tuple(reversed(blocks)), self._unique_ids())
@@ -178,7 +179,9 @@ class BlockSampler:
         drawn = self._neighbors.layers(ids, fanouts, random, relabel)
         sizes = [len(offsets) - 1 for offsets, _, _ in drawn] + [len(relabel.unique)]
         blocks = [
-            Block(connect(self._relations, [0], Sampled(offsets, source, edge), source, (outer,)), (inner,), (outer,))
+            Block(
+                connect(_kinds(self._relations), Sampled(offsets, source, edge), source, (outer,)), (inner,), (outer,)
+            )
             for (offsets, source, edge), outer, inner in zip(drawn, sizes, sizes[1:], strict=False)
         ]
         return Drawn(self._places(groups), tuple(reversed(blocks)), self._unique_ids())
@@ -200,6 +203,19 @@ def fanouts_by_hop(config: GraphSamplingConfig, relations: tuple[Relation, ...],
     usual = config.fanouts if training or not config.eval_fanouts else config.eval_fanouts
     names = [relation.name for relation in relations]
     return [[config.relation_fanouts.get(name, usual)[hop] for name in names] for hop in range(len(usual))]
+
+
+def hops_of(
+    config: GraphSamplingConfig, relations: tuple[Relation, ...], training: bool
+) -> list[tuple[list[int], Kinds]]:  # fmt: skip
+    """List the fanouts by relation of every hop, and the relations whose fanout is not 0."""
+    by_hop = fanouts_by_hop(config, relations, training)
+    kinds = _kinds(relations)
+    return [(fanouts, tuple(kinds[number] for number in np.flatnonzero(fanouts))) for fanouts in by_hop]
+
+
+def _kinds(relations: tuple[Relation, ...]) -> Kinds:
+    return tuple((number, kind.src_type, kind.dst_type) for number, kind in enumerate(relations))
 
 
 def by_source_type(
@@ -224,25 +240,26 @@ def by_source_type(
     return places
 
 
-def connect(
-    relations: tuple[Relation, ...], numbers: list[int], sampled: Sampled, source: Any, num_dst: tuple[int, ...]
-) -> Sequence[Adjacency]:  # fmt: skip
-    """Make the adjacencies of a block from a sample of the relations ``numbers``; source [E]: places of the neighbors
+def connect(kinds: Kinds, sampled: Sampled, source: Any, num_dst: tuple[int, ...]) -> Sequence[Adjacency]:
+    """Make the adjacencies of a block from a sample of the relations ``kinds``; source [E]: places of the neighbors
     among the block's source nodes; num_dst: destination nodes by type, which are the frontier."""
     indptr, edge = _tensor(sampled.indptr), None if sampled.edge is None else _tensor(sampled.edge)
     source = _tensor(source).long()
     if sampled.relation is None:
-        return (Adjacency(0, relations[0].src_type, relations[0].dst_type, indptr, source, edge),)
-    relation, place = _tensor(sampled.relation).long(), _tensor(sampled.place)
-    has_edges = indptr[1:] > indptr[:-1]
-    if not has_edges.all():
-        relation, place = relation[has_edges], place[has_edges]
-        indptr = torch.cat([indptr[:-1][has_edges], indptr[-1:]])
-    first = torch.tensor([sum(num_dst[: kind.dst_type]) for kind in relations], device=place.device)
-    counts = torch.bincount(relation, minlength=len(relations)).tolist()
-    kinds = tuple((number, relations[number].src_type, relations[number].dst_type) for number in numbers)
-    begin = tuple(accumulate((counts[number] for number in numbers), initial=0))
-    return RelationEdges(kinds, begin, num_dst, place - first[relation], indptr, source, edge)
+        return (Adjacency(*kinds[0], indptr, source, edge),)
+    relation, place = _tensor(sampled.relation), _tensor(sampled.place)
+    degree = indptr[1:] - indptr[:-1]
+    if not degree.all():
+        kept = torch.nonzero(degree).squeeze(1)
+        relation, place = relation.index_select(0, kept), place.index_select(0, kept)
+        indptr = torch.cat([indptr.index_select(0, kept), indptr[-1:]])
+    numbers = torch.tensor([number for number, _, _ in kinds], dtype=relation.dtype, device=relation.device)
+    begin = (*torch.searchsorted(relation, numbers).tolist(), len(relation))
+    first = [sum(num_dst[:dst_type]) for dst_type in range(len(num_dst))]
+    if len(num_dst) > 1:
+        of_kinds = torch.tensor([first[dst_type] for _, _, dst_type in kinds], device=place.device)
+        place = place - of_kinds.repeat_interleave(torch.tensor(begin, device=place.device).diff())
+    return RelationEdges(kinds, begin, num_dst, place, indptr, source, edge)
 
 
 def _tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
@@ -288,7 +305,7 @@ def induced_block(neighbors: NeighborSampler, nodes: list[np.ndarray], random: R
     edge = None if sampled.edge is None else sampled.edge[is_inside]
     inside = replace(sampled, indptr=below[sampled.indptr], source=sampled.source[is_inside], edge=edge)
     sizes = tuple(map(len, nodes))
-    return Block(connect(relations, [*range(len(relations))], inside, source[is_inside], sizes), sizes, sizes)
+    return Block(connect(_kinds(relations), inside, source[is_inside], sizes), sizes, sizes)
 
 
 def _places_among(nodes: np.ndarray, order: np.ndarray, source: np.ndarray) -> np.ndarray:

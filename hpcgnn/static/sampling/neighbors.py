@@ -70,10 +70,16 @@ class HiddenEdges:
 
     def with_seeds(self, groups: np.ndarray) -> np.ndarray:
         """List the edges, by their places among the x, that go with seeds of these groups, each once."""
-        groups = np.unique(groups)
+        groups = _unique(groups)
         first = self.indptr[groups]
         count = self.indptr[groups + 1] - first
         return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+
+
+def _unique(places: np.ndarray) -> np.ndarray:
+    """Return the different places, of at least 0, increasing: faster than np.unique, which hashes them."""
+    places = np.sort(places)
+    return places[np.diff(places, prepend=-1) != 0]
 
 
 ByRelation = dict[int, HiddenEdges]
@@ -98,14 +104,19 @@ class Exclusion:
         """Set the key of the epoch's order of seeds; None: they are not shuffled."""
         self._shuffle = shuffle
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None
+        self._last: tuple[int, Any, np.ndarray] = -1, None, np.empty(0, np.int64)  # step, starts, what ``at`` found
 
     def at(self, starts: np.ndarray, random: Random) -> np.ndarray:
         """Find the edges that a step leaves out: positions, increasing, among the in-edges of all relations, which
         begin at ``starts``. random: key of the step's draws; in streams other than ``stream`` nothing is left out."""
         if random.stream != self.stream:
             return np.empty(0, np.int64)
-        edges = self.edges.with_seeds(self._groups_of(random.step))
-        return np.unique(starts[self.relation[edges]] + self.edges.position[edges])
+        step, of, lost = self._last
+        if step != random.step or of is not starts:  # once for all hops
+            edges = self.edges.with_seeds(self._groups_of(random.step))
+            lost = _unique(starts[self.relation[edges]] + self.edges.position[edges])
+            self._last = random.step, starts, lost  # at once: threads plan different steps at the same time
+        return lost
 
     def _groups_of(self, step: int) -> np.ndarray:
         """Return the groups of a step's seeds. The first call of an epoch sorts the seeds by step."""
@@ -306,11 +317,9 @@ class NeighborSampler:
         relation; contexts: of the nodes, for ``times.TimedNeighbors`` only."""
         nodes: Any = frontier[0] if len(frontier) == 1 else self._join(frontier)
         if self._channel.size == 1:  # local rows are global ids
-            pairs = self.lists.find(nodes, fanouts)
             context = None if contexts is None else np.concatenate(contexts)
-            offsets, positions = self._sample(pairs, context, fanouts, random)
-            place = None if pairs.relation is None else pairs.place
-            return Sampled(offsets, *self._edges_at(positions), pairs.relation, place)
+            pairs, offsets, source, edge = self._sample(nodes, context, fanouts, random)
+            return Sampled(offsets, source, edge, pairs.relation, None if pairs.relation is None else pairs.place)
         book = self.partition.book
         order, local, want = native.locate_by_owner(nodes, book.blocks, book.size)
         serve = self._channel.counts(want)
@@ -339,15 +348,44 @@ class NeighborSampler:
         """Return the sources of edges at positions in the lists, and the edges' positions among those of their relation
         of all ranks, or None without ``with_edges``."""
         source = self.lists.source.take(positions)  # in NumPy faster than by index
-        if not self._with_edges:
-            return source, None
-        starts, shift = self._shift
-        return source, positions + shift[np.searchsorted(starts, positions, side="right") - 1]
+        return source, self._edge(positions) if self._with_edges else None
 
-    def _sample(self, pairs: Pairs, context: np.ndarray | None, fanouts: list[int], random: Random) -> tuple[Any, Any]:
-        """Draw offsets [Q + 1] and positions [E] for pairs; context [N, W]: of their nodes, if they have any."""
-        drawn_from = self.lists.of_pairs, pairs.pair, pairs.relation, fanouts, random
-        return self._draw_without(self._draw_pairs, *drawn_from, self._lost(random))
+    def _edge(self, positions: np.ndarray) -> np.ndarray:
+        """Return the positions of edges among those of their relation of all ranks."""
+        starts, shift = self._shift
+        return positions + shift[np.searchsorted(starts, positions, side="right") - 1]
+
+    def _sample(
+        self, rows: Any, context: np.ndarray | None, fanouts: list[int], random: Random,
+        bounds: np.ndarray | None = None,
+    ) -> tuple[Pairs, Any, Any, Any]:  # fmt: skip
+        """Draw for local nodes [N], which come in groups with ``bounds``: pairs as ``PairLists.find`` orders them, and
+        offsets [Q + 1], sources [E], edges [E] or None as a `Sampled` has them. context [N, W]: of the nodes, if they
+        have any."""
+        lists, lost = self.lists, self._lost(random)
+        if self.device is not None or not self._has_kernel:
+            pairs = lists.find(rows, fanouts, bounds)
+            offsets, positions = self._draw_without(
+                self._draw_pairs, lists.of_pairs, pairs.pair, pairs.relation, fanouts, random, lost
+            )
+            return pairs, offsets, *self._edges_at(positions)
+        drawn_from, keys = self._drawn_from(lists.of_pairs, lost, lists.source), self._keys(self._with_edges)
+        if lists.relation is None:
+            pairs = lists.find(rows, fanouts)
+            offsets, positions, source = native.sample_lists(drawn_from, pairs.pair, fanouts, random, **keys)
+        else:
+            (place, relation), (offsets, positions, source) = native.sample_pairs(
+                drawn_from, (lists.first, lists.pair, lists.relation), rows, fanouts, random, bounds=bounds, **keys
+            )
+            pairs = Pairs(None, place, relation)
+        return pairs, offsets, source, self._edge(positions) if self._with_edges else None
+
+    def _drawn_from(self, lists: InLists, lost: np.ndarray, source: np.ndarray | None = None) -> native.DrawnFrom:
+        """Describe to the kernels on the host what they draw from."""
+        return native.DrawnFrom(lists.indptr, lists.identity, lists.weight, lists.source_identity, source, lost)
+
+    def _keys(self, with_positions: bool) -> dict[str, Any]:
+        return {"mode": self.mode, "threads": self.threads, "with_positions": with_positions}
 
     def _lost(self, random: Random) -> np.ndarray:
         """Find the positions in the lists, increasing, of the edges that a step leaves out."""
@@ -373,16 +411,14 @@ class NeighborSampler:
         one int64 array, which has for each requester what ``_unpack_pairs`` or ``_unpack_nodes`` reads, and its length
         for each [R]."""
         group, bounds = np.repeat(np.arange(len(serve)), serve), np.concatenate(([0], np.cumsum(serve)))
-        pairs = self.lists.find(request, fanouts, group, len(serve))
-        offsets, positions = self._sample(pairs, context, fanouts, random)
-        place = np.arange(len(pairs.pair)) if pairs.place is None else pairs.place
+        pairs, offsets, *columns = self._sample(request, context, fanouts, random, bounds)
+        place = np.arange(len(offsets) - 1) if pairs.place is None else pairs.place
         cut = np.searchsorted(group[place], np.arange(len(serve) + 1))
         arrays = [(np.diff(offsets), cut)]
         if pairs.relation is not None:
             asks = serve > 0
             number = (place - bounds[group[place]]) * len(fanouts) + pairs.relation
             arrays = [(np.diff(cut)[asks], np.concatenate(([0], np.cumsum(asks)))), (number, cut), *arrays]
-        columns = self._edges_at(positions)
         return _by_requester([*arrays, *((column, offsets[cut]) for column in columns if column is not None)])
 
     def _unpack_nodes(self, received, receive, order, want, sizes: list[int]) -> Sampled:

@@ -32,8 +32,8 @@ class InLists:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The pairs of N nodes. pair [Q]: rows of the lists; place [Q]: of the nodes among the N; relation [Q] int32, or
-    None where the graph has one relation."""
+    """The pairs of N nodes. pair [Q]: rows of the lists, or None where these were drawn from; place [Q]: of the nodes
+    among the N; relation [Q] int32, or None where the graph has one relation."""
 
     pair: Any
     place: Any
@@ -45,11 +45,11 @@ class PairLists:
     """In-edge lists of pairs, of a rank or of the whole graph; relation after relation, at every rank, within it in
     order of node.
 
-    of_pairs: lists [P]; source [m]: global ids. relation [P] int32; first [n + 1], pair [P]: the pairs of each local
-    node. In a graph of one relation these are None: pairs are the local nodes ``nodes`` of its destination type, with
-    edges or without, all nodes where that is None. starts [L]: place of a relation's first edge among the m; of the
-    whole graph zeros, and shift: for blocks of edges their first places, and what leads to places among the edges of
-    their relation.
+    of_pairs: lists [P]; source [m]: global ids. first [n + 1], pair [P], relation [P] int64: the pairs of each local
+    node, by their lists and relations. In a graph of one relation these are None: pairs are the local nodes ``nodes``
+    of its destination type, with edges or without, all nodes where that is None. starts [L]: place of a relation's
+    first edge among the m; of the whole graph zeros, and shift: for blocks of edges their first places, and what leads
+    to places among the edges of their relation.
     """
 
     of_pairs: InLists
@@ -85,23 +85,14 @@ class PairLists:
         """Return the lists without weights."""
         return replace(self, of_pairs=replace(self.of_pairs, weight=None))
 
-    def find(self, rows: Any, fanouts: list[int], group: np.ndarray | None = None, num_groups: int = 1) -> Pairs:
+    def find(self, rows: Any, fanouts: list[int], bounds: np.ndarray | None = None) -> Pairs:
         """Find the pairs of local nodes [N], of relations whose fanout is not 0, in order of group, then relation, then
-        place. group [N]: increasing, below num_groups."""
+        place. bounds [G + 1]: of the groups among the nodes; None: one group."""
         if self.relation is None:
             return self._find_nodes(rows)
-        begin = self.first[rows]
-        count = self.first[rows + 1] - begin
         if isinstance(rows, torch.Tensor):
-            return self._find_on_device(begin, count, fanouts)
-        pair, place = native.gather_ranges(self.pair, begin, count), np.repeat(np.arange(len(rows)), count)
-        relation = self.relation[pair]
-        if 0 in fanouts:
-            is_drawn = np.array(fanouts)[relation] != 0
-            pair, place, relation = pair[is_drawn], place[is_drawn], relation[is_drawn]
-        key = relation if group is None else group[place] * len(fanouts) + relation
-        order = native.order_of_ranks(key, len(fanouts) * num_groups)
-        return Pairs(pair[order], place[order], relation[order])
+            return self._find_on_device(rows, fanouts)
+        return Pairs(*native.find_pairs((self.first, self.pair, self.relation), rows, fanouts, bounds))
 
     def _find_nodes(self, rows: Any) -> Pairs:
         """Find the pairs of local nodes of a graph of one relation; the place is None for the pairs of all nodes."""
@@ -111,12 +102,14 @@ class PairLists:
         place = torch.nonzero(is_inside).squeeze(1) if isinstance(rows, torch.Tensor) else np.flatnonzero(is_inside)
         return Pairs(rows[place] - self.nodes.start, place, None)
 
-    def _find_on_device(self, begin: torch.Tensor, count: torch.Tensor, fanouts: list[int]) -> Pairs:
+    def _find_on_device(self, rows: torch.Tensor, fanouts: list[int]) -> Pairs:
+        begin = self.first[rows]
+        count = self.first[rows + 1] - begin
         place = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         behind = count.cumsum(0)
-        pair = self.pair[torch.arange(len(place), device=place.device) + (begin - behind + count)[place]]
-        relation, order = torch.sort(self.relation[pair], stable=True)
-        pair, place = pair[order], place[order]
+        of_node = torch.arange(len(place), device=place.device) + (begin - behind + count)[place]
+        relation, order = torch.sort(self.relation[of_node], stable=True)
+        pair, place, relation = self.pair[of_node[order]], place[order], relation.int()
         if 0 in fanouts:
             is_drawn = torch.tensor(fanouts, device=place.device)[relation.long()] != 0
             pair, place, relation = pair[is_drawn], place[is_drawn], relation[is_drawn]
@@ -141,12 +134,12 @@ def make_lists(partition: GraphPartition, mode: str, channel: Channel, column: s
         with_edges, degree = of_relation.filled()
         nodes.append(with_edges + partition.type_start[kind.dst_type])
         degrees.append(degree)
-    relation = np.repeat(np.arange(len(edges), dtype=np.int32), [len(each) for each in nodes])
+    relation = np.repeat(np.arange(len(edges)), [len(each) for each in nodes])
     node, count = np.concatenate(nodes), _sums(np.concatenate(degrees))
     pair = native.order_of_ranks(node, partition.num_nodes)
     of_pairs = InLists(count, partition.flat_row[node], weight, source_identity)
     first = _sums(np.bincount(node, minlength=partition.num_nodes))
-    return PairLists(of_pairs, source, relation, first, pair, None, starts)
+    return PairLists(of_pairs, source, relation[pair], first, pair, None, starts)
 
 
 def joined(arrays: list[np.ndarray]) -> np.ndarray:

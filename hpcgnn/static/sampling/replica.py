@@ -136,7 +136,8 @@ def _pieces_of_lists(
     ends = [lists.first[1:][of_type] + move for of_type, move in moves]
     ends[0] = np.concatenate((np.zeros(1 - skipped, np.int64), ends[0]))
     pairs = [lists.pair[first:last] + first_pair for first, last in pairwise(bounds)]
-    return [*pieces, of_pairs.identity, lists.relation, *ends, *pairs]
+    relations = [lists.relation[first:last] for first, last in pairwise(bounds)]
+    return [*pieces, of_pairs.identity, *ends, *pairs, *relations]
 
 
 def _whole_lists(
@@ -153,9 +154,8 @@ def _whole_lists(
         nodes = None if own.nodes is None else whole.of_type(whole.relations[0].dst_type)
         identity = whole.flat_row if nodes is None else whole.flat_row[nodes]
         return PairLists(InLists(indptr, identity, *columns), source, None, None, None, nodes, starts, shift)
-    identity, relation = next(arrays), next(arrays)
-    at = num_types + 4 + sum(column is not None for column in columns)
-    first, pair = rows.span(at, at + num_types), rows.span(at + num_types, at + 2 * num_types)
+    identity, at = next(arrays), num_types + 3 + sum(column is not None for column in columns)
+    first, pair, relation = (rows.span(at + piece * num_types, at + (piece + 1) * num_types) for piece in range(3))
     return PairLists(InLists(indptr, identity, *columns), source, relation, first, pair, None, starts, shift)
 
 
@@ -202,7 +202,7 @@ def topology_bytes(
     partition: GraphPartition, mode: str, world: World, excluded: Exclusion | None = None
 ) -> int:  # fmt: skip
     """Collective. Count the bytes of a copy. A node takes 16 and an edge 8, 4 more if weighted, 8 more in mode labor;
-    with several relations a pair of a relation and a node with edges 28. Edges that steps leave out take up to 32
+    with several relations a pair of a relation and a node with edges 32. Edges that steps leave out take up to 32
     more."""
     edge_bytes = 8 + {"weighted": 4, "labor": 8}.get(mode, 0)
     num_edges = sum(len(edges.src) for edges in partition.edges)
@@ -210,7 +210,7 @@ def topology_bytes(
         lists = 8 * partition.edges[0].num_nodes
     else:
         num_pairs = sum(len(edges.filled()[0]) for edges in partition.edges)
-        lists = 28 * num_pairs + 8 * partition.num_nodes
+        lists = 32 * num_pairs + 8 * partition.num_nodes
     seeds = sum(array.nbytes for array in excluded.edges.arrays) if excluded else 0
     return int(world.total(edge_bytes * num_edges + lists + partition.flat_row.nbytes + seeds))
 

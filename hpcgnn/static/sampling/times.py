@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.comm.together import together
@@ -216,13 +217,20 @@ class TimedNeighbors(NeighborSampler):
         return "seeds have times or separate neighbors"
 
     def _sample(
-        self, pairs: Pairs, context: np.ndarray | None, fanouts: list[int], random: Random
-    ) -> tuple[np.ndarray, np.ndarray]:
-        lists, draw = self._spans(pairs, context), self._draw_newest if self._newest else self._draw_pairs
-        lost = np.sort(self._order.place[self._lost(random)])
-        drawn_from = lists, np.arange(0, 2 * len(pairs.pair), 2), pairs.relation, fanouts, random
-        offsets, positions = self._draw_without(draw, *drawn_from, lost)
-        return offsets, self._order.order[positions]
+        self, rows: Any, context: np.ndarray | None, fanouts: list[int], random: Random,
+        bounds: np.ndarray | None = None,
+    ) -> tuple[Pairs, Any, Any, Any]:  # fmt: skip
+        pairs = self.lists.find(rows, fanouts, bounds)
+        lists, lost = self._spans(pairs, context), np.sort(self._order.place[self._lost(random)])
+        numbers = np.arange(0, 2 * len(pairs.pair), 2)
+        if self._newest:
+            drawn = self._draw_without(self._draw_newest, lists, numbers, pairs.relation, fanouts, random, lost)
+        else:
+            drawn_from = self._drawn_from(lists, lost)
+            *drawn, _ = native.sample_lists(
+                drawn_from, numbers, fanouts, random, relation=pairs.relation, **self._keys(True)
+            )  # fmt: skip
+        return pairs, drawn[0], *self._edges_at(self._order.order[drawn[1]])
 
     def _spans(self, pairs: Pairs, context: Any) -> InLists:
         """Make lists in which row 2 i has the allowed edges of pair i; the rows between are not drawn from. context

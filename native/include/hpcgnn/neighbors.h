@@ -207,11 +207,4 @@ void count_neighbors(const NeighborSampler &sampler, const RowRelations &relatio
 void sample_neighbors(const NeighborSampler &sampler, const RowRelations &relations, const int64_t *nodes, int64_t n,
                       const int64_t *offsets, int64_t *positions, uint64_t *keys, Execution execution);
 
-constexpr int64_t kSampleRows = 256; // rows that one thread samples at a time
-
-// sample_neighbors on the CPU for one thread's rows, several at once in the lanes of a register where the draws allow
-// it. Row i's positions are written at offsets[i] - offsets[0].
-void sample_rows(const NeighborSampler &sampler, const int64_t *nodes, int64_t n, const int64_t *offsets,
-                 int64_t *positions, uint64_t *keys);
-
 } // namespace hpcgnn

@@ -63,12 +63,13 @@ struct LaneBlock {
   U32 word[4];
 };
 
-// Block `block` of every lane's identity, of which low and high are bits 0..31 and 32..47.
-inline LaneBlock philox(const RandomContext &context, U32 low, U32 high, uint32_t block) {
+// Block `block` of every lane's identity, of which low and high are bits 0..31 and 32..47; last: word 3 of every lane's
+// counter.
+inline LaneBlock philox(const RandomContext &context, U32 low, U32 high, U32 last, uint32_t block) {
   const RandomCounter shared = random_counter(context, 0, block);
   const RandomKey key = random_key(context);
   const U32 zero{}, factor0 = zero + 0xD2511F53u, factor1 = zero + 0xCD9E8D57u;
-  U32 c0 = low, c1 = high | shared.word[1], c2 = zero + shared.word[2], c3 = zero + shared.word[3];
+  U32 c0 = low, c1 = high | shared.word[1], c2 = zero + shared.word[2], c3 = last;
   uint32_t k0 = key.word[0], k1 = key.word[1];
   for (int round = 0; round < 10; ++round) {
     const Product32 product0 = multiply(factor0, c0), product1 = multiply(factor1, c2);
