@@ -149,15 +149,16 @@ def test_edges_that_are_held_out_might_as_well_not_be_there(
     columns = [None if column is None else column[kept] for column in (lists.weight, lists.source_identity)]
     fewer = InLists(np.searchsorted(kept, lists.indptr), lists.identity, *columns)
     sampler = NeighborSampler.__new__(NeighborSampler)
-    sampler.mode, sampler.threads, sampler._excluded = mode, 1, exclusion
+    sampler.mode, sampler.threads, sampler._excluded, sampler._with_edges = mode, 1, exclusion, False
     drawn_from = lists if mode == "labor" else InLists(lists.indptr, lists.identity, lists.weight, None)
-    source, relation = np.zeros(lists.indptr[-1], np.int64), np.zeros(len(lists.identity), np.int32)
+    source, relation = np.arange(lists.indptr[-1]), np.zeros(len(lists.identity), np.int64)
     everyone = np.arange(len(relation) + 1)
     sampler.lists = PairLists(drawn_from, source, relation, everyone, everyone[:-1], None, np.zeros(1, np.int64))
     key = replace(key, relation=0)
-    _, offsets, positions, _ = sampler._sample(nodes, None, [fanout], key)
+    pairs, offsets, positions, _ = sampler._sample(nodes, None, [fanout], key)
     expected = [kept[at].tolist() for at in drawn(fewer, nodes, fanout, key, mode)]
-    assert [positions[begin:end].tolist() for begin, end in pairwise(offsets)] == expected
+    assert [positions[begin:end].tolist() for begin, end in pairwise(offsets)] == [of for of in expected if of]
+    assert pairs.place.tolist() == [place for place, of in enumerate(expected) if of]
 
 
 TIMES = st.integers(-3, 12)
