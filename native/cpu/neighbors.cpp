@@ -1,5 +1,5 @@
 // Static neighbor sampling on the CPU.
-#include "hpcgnn/neighbor_rows.h"
+#include "hpcgnn/neighbors.h"
 
 #include <algorithm>
 #include <stdexcept>

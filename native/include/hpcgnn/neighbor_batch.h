@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "hpcgnn/neighbor_rows.h"
+#include "hpcgnn/neighbors.h"
 #include "hpcgnn/relabel.h"
 
 namespace hpcgnn {
