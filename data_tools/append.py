@@ -25,6 +25,7 @@ from data_tools.cli import ToolParser, run_alone, with_exit_code
 from data_tools.convert import convert, describe_counts
 from data_tools.graph.book import REMEDY, SetBook, open_book
 from data_tools.graph.leftovers import LOCK, SCRATCH, leftovers
+from data_tools.graph.narrow import FEATURES, view_encoded
 from data_tools.graph.source import EdgeType, NodeType, open_source
 from data_tools.new_nodes import IMBALANCE, place_nodes
 from data_tools.partition.command import partition
@@ -37,6 +38,7 @@ from data_tools.verify.command import verify
 from hpcgnn.graph import durable, files
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError
+from hpcgnn.graph.narrow import read_encoding
 
 ANEW = "convert and partition all files anew"
 
@@ -102,7 +104,8 @@ def append_alone(
             spec = spec_of(folder, attributes["spec"], assigned)
             counts = convert(spec, scratch / "new.h5")
             grown = scratch / pathlib.Path(attributes["source_name"] or "graph.h5").name
-            with open_source(scratch / "new.h5").file as added:
+            with open_source(scratch / "new.h5").file as file:
+                added = as_in_set(book, file)
                 matches = grow(book, added, grown, attributes)
                 part = place_nodes(*problem_of(book, added, matches), imbalance)
             np.save(scratch / "parts.npy", part)
@@ -124,6 +127,18 @@ def append_alone(
     events, nodes = describe_counts(counts.edges, "relations"), describe_counts(num_new, "types")
     notes = "".join(f"; {note}" for note in counts.notes)
     return f"{folder}: appended events: {events}; new nodes: {nodes}{notes}", quality
+
+
+def as_in_set(book: SetBook, file: h5py.File) -> Any:
+    """Return the graph file of new events as it is read with its features in the narrow forms of the set's. Raises
+    FileFormatError."""
+    encodings = {}
+    with files.reading(book.part_path(0), files.PART, REMEDY) as part:
+        for group in (file[kind][name] for kind in ("nodes", "edges") for name in file[kind]):
+            place = f"{group.name}/{FEATURES}"
+            if place in part and FEATURES in group and (encoding := read_encoding(part[place])):
+                encodings[place] = encoding
+    return view_encoded(file, encodings)
 
 
 def remove_leftovers(book: SetBook) -> None:

@@ -13,11 +13,12 @@ import h5py
 import numpy as np
 
 from data_tools.graph.book import SetBook, open_book, part_ends
+from data_tools.graph.narrow import WideColumn, read_wide
 from data_tools.graph.source import EdgeType, NodeType
 from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 
-Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Lookup"
+Column: TypeAlias = "h5py.Dataset | np.ndarray | RowNumbers | Lookup | WideColumn"
 REMEDY = "write it anew, or check it with hpcgnn verify"
 
 
@@ -48,7 +49,7 @@ class Tables:
 def graph_tables(file: h5py.File) -> Tables:
     """Open the tables of a graph file, and the ids of the ends of edges, src_id and dst_id, where their types have
     ids."""
-    nodes = {}
+    nodes, file = {}, read_wide(file)
     for name in files.node_types(file):
         group = file["nodes"][name]
         columns = {"row": RowNumbers(int(group.attrs["num_nodes"])), **{key: group[key] for key in group}}
@@ -110,7 +111,7 @@ def part_tables(folder: pathlib.Path, part: int) -> Tables:
     if not 0 <= part < book.num_parts:
         raise FileFormatError(f"{folder}: no part {part}; it has 0 to {book.num_parts - 1}")
     with files.reading(book.part_path(part), files.PART, REMEDY) as file:
-        edges = [read_edges(file["edges"][relation.name], relation, part) for relation in book.relations]
+        edges = [read_edges(read_wide(file["edges"])[relation.name], relation, part) for relation in book.relations]
     nodes, outer = [], {}
     for node_type in book.types:
         ends: list[Any] = [
@@ -145,12 +146,12 @@ def read_nodes(book: SetBook, node_type: NodeType, part: int, outer: np.ndarray)
     """Read the nodes of a type in a part, and after them the outer nodes (global ids, increasing)."""
     name, owner = node_type.name, node_type.owner(outer)
     with files.reading(book.part_path(part), files.PART, REMEDY) as file:
-        pieces = {key: [column[:]] for key, column in file["nodes"][name].items()}
-        node_attributes = attributes(file["nodes"][name])
+        group = read_wide(file["nodes"])[name]
+        pieces, node_attributes = {key: [column[:]] for key, column in group.items()}, attributes(group)
     num_inner = len(pieces["row"][0])
     for other in np.unique(owner).tolist():
         with files.reading(book.part_path(other), files.PART, REMEDY) as file:
-            for key, column in file["nodes"][name].items():
+            for key, column in read_wide(file["nodes"])[name].items():
                 pieces[key].append(column[outer[owner == other] - node_type.offsets[other]])
     columns: dict[str, Column] = {"row": np.concatenate(pieces.pop("row"))}
     columns["inner"] = np.arange(num_inner + len(outer)) < num_inner

@@ -7,7 +7,7 @@ import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -20,6 +20,7 @@ from hpcgnn.graph import files
 from hpcgnn.graph.files import FileFormatError
 from hpcgnn.graph.narrow import (
     FEATURE_DTYPES,
+    STORED_AS,
     Encoding,
     LostRow,
     find_range,
@@ -59,6 +60,29 @@ class NarrowColumn:
         except LostRow as error:
             first = rows.start or 0 if isinstance(rows, slice) else 0
             raise lost(self._column, self._encoding.name, error, first) from None
+
+
+class WideColumn:
+    """A narrow column of features of a file [n, ...], read as float32."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, column: Any, encoding: Encoding):
+        self._column, self._encoding = column, encoding
+        self.shape, self.ndim, self.name = column.shape, column.ndim, column.name
+        self.attrs = {key: value for key, value in column.attrs.items() if key != STORED_AS}
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self._encoding.decode(self._column[rows])
+
+
+def wide_column(column: h5py.Dataset) -> Any:
+    """Return a column as it is read wide: itself, or float32 of narrow features. Raises FileFormatError."""
+    encoding = read_encoding(column)
+    return column if encoding is None else WideColumn(column, encoding)
 
 
 def lost(column: h5py.Dataset, name: str, error: LostRow, first: int = 0) -> FileFormatError:
@@ -122,20 +146,17 @@ def find_encoding(column: h5py.Dataset, name: str, team: Team) -> Encoding:
         raise lost(column, name, error) from None
 
 
-class NarrowGroup(Mapping):
-    """A group of a graph file, or the file, whose features are read in narrow forms; encodings: by the path of their
-    column."""
+class GroupView(Mapping):
+    """A group of a graph file, or the file, whose columns are read as ``view(column)`` gives them."""
 
-    def __init__(self, group: h5py.Group, encodings: Mapping[str, Encoding]):
-        self._group, self._encodings = group, encodings
+    def __init__(self, group: h5py.Group, view: Callable[[h5py.Dataset], Any]):
+        self._group, self._view = group, view
         self.name, self.attrs, self.file = group.name, group.attrs, group.file
         self.filename = group.file.filename
 
     def __getitem__(self, name: str) -> Any:
         item = self._group[name]
-        if isinstance(item, h5py.Group):
-            return NarrowGroup(item, self._encodings)
-        return NarrowColumn(item, self._encodings[item.name]) if item.name in self._encodings else item
+        return GroupView(item, self._view) if isinstance(item, h5py.Group) else self._view(item)
 
     def __contains__(self, name: object) -> bool:
         return name in self._group
@@ -147,10 +168,25 @@ class NarrowGroup(Mapping):
         return len(self._group)
 
 
+def view_encoded(file: h5py.File, encodings: Mapping[str, Encoding]) -> Any:
+    """Return a graph file as it is read with columns in narrow forms, by the path of the column."""
+
+    def view(column: h5py.Dataset) -> Any:
+        encoding = encodings.get(column.name)
+        return column if encoding is None else NarrowColumn(column, encoding)
+
+    return GroupView(file, view)
+
+
 def read_narrow(file: h5py.File, name: str | None, team: Team | None = None) -> Any:
     """Collective. Return a graph file as it is read with its features in the narrow form ``name``; None: as it is.
     Raises FileFormatError."""
-    return file if name is None else NarrowGroup(file, find_encodings(file, name, team))
+    return file if name is None else view_encoded(file, find_encodings(file, name, team))
+
+
+def read_wide(file: h5py.File) -> Any:
+    """Return a graph file, or a part, as it is read with its narrow features as float32."""
+    return GroupView(file, wide_column)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any, cast
 import h5py
 import numpy as np
 
+from data_tools.graph.narrow import read_wide
 from data_tools.snapshots.graph import SnapshotGraph
 from data_tools.snapshots.parallel_edges import REDUCE, merge_parallel
 from data_tools.source.edge_rows import both_directions
@@ -139,7 +140,7 @@ def window_bounds(time: np.ndarray, options: WindowOptions, scale: float) -> tup
 
 def _read_events(file: h5py.File) -> WindowEvents:
     """Read the events of all relations in order of time."""
-    base, num_nodes = {}, 0
+    base, num_nodes, file = {}, 0, read_wide(file)
     for name in files.node_types(file):
         base[name] = num_nodes
         num_nodes += int(file["nodes"][name].attrs["num_nodes"])
@@ -181,6 +182,7 @@ class _Nodes:
 
 def _read_nodes(file: h5py.File) -> _Nodes:
     """Read the nodes; with several types a column says which one a node is of."""
+    file = read_wide(file)
     tables = {name: file["nodes"][name] for name in files.node_types(file)}
     counts = [int(table.attrs["num_nodes"]) for table in tables.values()]
     if len(tables) == 1:

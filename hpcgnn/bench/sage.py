@@ -23,6 +23,7 @@ from hpcgnn.bench import command, peer_pyg_sage
 from hpcgnn.bench.command import TimingOptions
 from hpcgnn.bench.peers import pyg_rgat
 from hpcgnn.comm.world import World
+from hpcgnn.graph.columns import stored_dtype
 from hpcgnn.loop.session import Session
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.config import StaticConfig
@@ -93,7 +94,7 @@ def measure(config: StaticConfig, folder: Path, options: TimingOptions, world: W
 
 def _steps(session: Session, trainer: Trainer) -> Iterator[TimedStep]:
     """Collective. Train and time step after step, epoch after epoch."""
-    row_bytes = [t.dtype.itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
+    row_bytes = [stored_dtype(t).itemsize * t.shape[1] if (t := rows.tables.get(FEATURE)) is not None else 0
                  for rows in session.graph.rows]  # fmt: skip
     world = session.world
     machine = world.machine()

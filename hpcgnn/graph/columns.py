@@ -20,10 +20,12 @@ import torch
 from hpcgnn import native
 from hpcgnn.graph import files
 from hpcgnn.graph.narrow import BFLOAT16, FLOAT16, UINT8, Encoding, read_encoding
+from hpcgnn.native.workspace import empty_like_rows
 
 REMEDY = "run hpcgnn verify, or partition again"
 SLAB = 4 << 20  # bytes
 GAP, LONGEST = 1 << 12, 1 << 22  # bytes: rows at most GAP apart are read at once, at most LONGEST of them
+IN_CACHE = 1 << 18  # bytes of widened rows
 NARROW = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, UINT8: torch.uint8}  # dtypes in memory, by form
 
 
@@ -183,11 +185,27 @@ class Widening:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Widen narrow rows [k, ...] of F numbers."""
+        out = empty_like_rows(rows.new_empty((0, *rows.shape[1:]), dtype=self.dtype), len(rows))
+        for slab in self._slabs(rows):
+            self._widen_into(out[slab], rows[slab])
+        return out
+
+    def _slabs(self, rows: torch.Tensor) -> Iterator[slice]:
+        """Divide rows: on the host, so that what a slab passes through stays in the processor's cache."""
+        size = max(1, rows.shape[1:].numel() * self.dtype.itemsize)
+        for first, last in files.slabs(len(rows), size, IN_CACHE if rows.device.type == "cpu" else size * len(rows)):
+            yield slice(first, last)
+
+    def _widen_into(self, out: torch.Tensor, rows: torch.Tensor) -> None:
         steps = self._on(rows.device)
         if steps:
             scale, offset = (numbers.view(rows.shape[1:]) for numbers in steps)
-            rows = rows.to(torch.float32).mul_(scale).add_(offset)
-        return normalized(rows.to(self.dtype)) if self.normalize else rows.to(self.dtype)
+            wide = out.copy_(rows) if self.dtype == torch.float32 else rows.to(torch.float32)
+            rows = wide.mul_(scale).add_(offset)
+        if rows is not out:
+            out.copy_(rows)
+        if self.normalize:
+            out.copy_(normalized(out))
 
     def _on(self, device: torch.device) -> list[torch.Tensor]:
         steps: dict[torch.device, list[torch.Tensor]] = self._steps  # type: ignore[attr-defined]
@@ -384,6 +402,12 @@ def gather_stored(table: Table, rows: torch.Tensor) -> torch.Tensor:
 def widen(table: Table, rows: torch.Tensor) -> torch.Tensor:
     """Widen rows that ``gather_stored`` copied of a table."""
     return table.widen(rows) if isinstance(table, GatheredTable) else rows
+
+
+def stored_dtype(table: Table) -> torch.dtype:
+    """Return the dtype of rows that ``gather_stored`` copies of a table."""
+    widening = table.widening if isinstance(table, GatheredTable) else None
+    return table.dtype if widening is None else widening.stored_dtype
 
 
 def copy_between(table: Table, first: int, last: int) -> torch.Tensor:

@@ -21,6 +21,9 @@ has any, and ``clock`` (JSON: first and step in seconds, zone) where snapshots a
         feat?, label?, weight?, split?, ...  [E, ...]
         columns whose numbers 0, 1, ... stand for words have attribute names: these, as a JSON list, of any length;
         columns of seconds since 1970 that come from dates have attribute zone
+        feat may be narrow: float16; uint16 with the upper halves of float32 (bfloat16), or uint8. These two have
+        attribute stored_as (JSON): dtype, and for uint8 scale and offset, a number of float32 for each column:
+        a feature is code * scale + offset
     snapshots: one type, one relation; columns of nodes with attribute per_snapshot are [N, S, ...]; of edges
         first                       [E] int32, non-decreasing: the first snapshot that has the edge
         last?                       [E] int32: the last one; absent: an edge is in one snapshot only

@@ -22,6 +22,7 @@ from data_tools.partition.command import partition
 from data_tools.verify.command import main as verify_main
 from data_tools.verify.command import verify
 from hpcgnn.graph import files
+from hpcgnn.graph.narrow import read_encoding
 
 pytestmark = pytest.mark.serial
 
@@ -303,3 +304,31 @@ def test_files_that_the_spec_does_not_have_are_refused(made, parts, capsys):
     assert "made of the files events: give --set events=PATH" in capsys.readouterr().err
     assert command.main([str(parts)]) == 2
     assert "give the file with the new events" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["float16", "uint8"])
+def test_new_events_take_the_narrow_form_of_the_set(made, tmp_path, name):
+    """Old numbers stay as they are; a number beyond the levels of the set is refused, and the set stays."""
+    options = ["--spec", str(made / "spec.yaml"), "--feature_dtype", name]
+    assert convert([*options, "--set", f"events={made / 'old.csv'}", str(tmp_path / "old.h5")]) == 0
+    partition(tmp_path / "old.h5", tmp_path / "parts", PARTS)
+    with h5py.File(tmp_path / "old.h5") as file:
+        old = file["edges/user.rates.item/feat"]
+        codes, encoding = old[()], read_encoding(old)
+    lines = (made / "new.csv").read_text().splitlines()
+    last = ",".join([*lines[-1].split(",")[:-1], "1e6"])
+    inside = [line for line in lines[1:-1] if 0.1 < float(line.split(",")[-1]) < 0.9]
+    (tmp_path / "far.csv").write_text("\n".join([lines[0], *inside, last, ""]))
+    before = files.book_path(tmp_path / "parts").read_bytes()
+    with pytest.raises(files.FileFormatError, match=f"feat, row {len(inside)}, column 0: 1e.06 is beyond {name}"):
+        command.append(tmp_path / "parts", {"events": str(tmp_path / "far.csv")})
+    assert files.book_path(tmp_path / "parts").read_bytes() == before
+    (tmp_path / "new.csv").write_text("\n".join([lines[0], *inside, ""]))
+    command.append(tmp_path / "parts", {"events": str(tmp_path / "new.csv")}, tmp_path / "all.h5")
+    assert verify(tmp_path / "parts", tmp_path / "all.h5") == []
+    with h5py.File(tmp_path / "all.h5") as file:
+        feat = file["edges/user.rates.item/feat"]
+        assert read_encoding(feat) == encoding
+        assert np.array_equal(feat[: len(codes)], codes)
+        values = np.array([[float(line.split(",")[-1])] for line in inside], np.float32)
+        assert np.array_equal(feat[len(codes) :], encoding.encode(values))

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 from static_runs import narrow, plain, typed
+from training_runs import bipartite
 
 from data_tools import convert, derive, inspect, synthesize
+from data_tools.export.tables import graph_tables, part_tables
 from data_tools.graph.narrow import narrow_features
 from data_tools.partition.command import partition
+from data_tools.snapshots import command as snapshots
 from data_tools.verify.command import verify
 from hpcgnn.graph import files
 from hpcgnn.graph.columns import Piece, StoredColumn, Widening
@@ -188,6 +191,38 @@ def test_a_derived_graph_keeps_or_gets_narrow_features(tmp_path):
     with h5py.File(graph) as file:
         assert file["nodes/paper/feat"].dtype == np.float16
         assert len(file["edges"]) == 7
+
+
+@pytest.mark.parametrize("name", FEATURE_DTYPES)
+def test_exports_have_wide_features(tmp_path, name):
+    path = narrow(typed, name)(tmp_path / "graph.h5")
+    with h5py.File(path) as file:
+        feat = file["nodes/paper/feat"]
+        expected = read_encoding(feat).decode(feat[()])
+        table = {item.name: item for item in graph_tables(file).nodes}["paper"]
+        assert np.array_equal(table.columns["feat"][:], expected)
+        assert table.columns["feat"].dtype == np.float32
+        assert "feat.stored_as" not in table.attributes
+    partition(path, tmp_path / "parts", 2)
+    table = {item.name: item for item in part_tables(tmp_path / "parts", 0).nodes}["paper"]
+    assert np.array_equal(table.columns["feat"], expected[table.columns["row"]])
+
+
+def test_windows_of_narrow_events_are_wide(tmp_path):
+    path = narrow(lambda place: bipartite(place, 100, edge_width=2, node_width=2), UINT8)(tmp_path / "graph.h5")
+    assert snapshots.main(["windows", str(path), str(tmp_path / "s.h5"), "--windows", "4"]) == 0
+    with h5py.File(path) as file, h5py.File(tmp_path / "s.h5") as made:
+        user, item = (file[f"nodes/{kind}/feat"] for kind in ("user", "item"))
+        (group,) = made["nodes"].values()
+        wide = np.concatenate([read_encoding(column).decode(column[()]) for column in (user, item)])
+        assert np.array_equal(group["feat"][()], wide)
+
+
+def test_snapshot_graphs_have_no_narrow_features(tmp_path):
+    command = [str(tmp_path / "s.h5"), "--snapshots", "4", "--feature_dtype", "uint8"]
+    with pytest.raises(files.FileFormatError, match="is for static and temporal graphs, this one is snapshots"):
+        synthesize.main(command)
+    assert not (tmp_path / "s.h5").exists()
 
 
 def test_a_narrow_graph_is_not_narrowed_to_another_form(tmp_path, capsys):
