@@ -63,10 +63,9 @@ def partition(
     (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`).
     balance: names of constraints (default: DEFAULT_BALANCE); objective: cut or volume (metis only); passes: number of
     passes through the nodes (ldg and fennel). memory: bytes that a rank may use (default: a share of the free memory);
-    ``report`` prints their use. parmetis: path of its library; feature_dtype: narrow form of features in
-    the parts, a row of FEATURE_DTYPES (default: as in the graph file). team: the ranks that share the work (default:
-    this process); static: the further options of StaticOptions. A call resumes the finished stages of an interrupted
-    call with the same arguments.
+    ``report`` prints their use. parmetis: path of its library; feature_dtype: narrow form of the parts' features (default:
+    as they are). team: the ranks that share the work (default: this process); static: the further options of
+    StaticOptions. A call resumes the finished stages of an interrupted call with the same arguments.
 
     Raises ValueError for a bad option, an existing set or too little memory, FileFormatError for a file that cannot be
     used; on several ranks all of them raise SharedError.
@@ -84,10 +83,9 @@ def partition(
         with team.together("read the options"):
             num_parts = default_parts(source.num_nodes) if parts is None else parts
             common = {"parts": num_parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
-            common["feature_dtype"] = feature_dtype
+            common |= {"feature_dtype": feature_dtype, "balance": None if balance is None else tuple(balance)}
             if assignment is not None:
                 common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
-            common["balance"] = None if balance is None else tuple(balance)
             options = make_options(source, common, static)
         row = method_of(options.method)
         plan = make_plan(team, count(team, source, options), options, memory)
