@@ -63,17 +63,16 @@ def partition(
     (`given_parts.user_parts`); assignment: instead, a file with the part of every node (`given_parts.file_parts`).
     balance: names of constraints (default: DEFAULT_BALANCE); objective: cut or volume (metis only); passes: number of
     passes through the nodes (ldg and fennel). memory: bytes that a rank may use (default: a share of the free memory);
-    ``report`` prints their use. parmetis: path of its library; feature_dtype: narrow form of the parts' features (default:
-    as they are). team: the ranks that share the work (default: this process); static: the further options of
-    StaticOptions. A call resumes the finished stages of an interrupted call with the same arguments.
+    ``report`` prints their use. parmetis: path of its library; feature_dtype: narrow form of features (default: none).
+    team: the ranks that share the work (default: this process); static: the further options of StaticOptions. A call
+    resumes the finished stages of an interrupted call with the same arguments.
 
     Raises ValueError for a bad option, an existing set or too little memory, FileFormatError for a file that cannot be
     used; on several ranks all of them raise SharedError.
     """
-    folder, team = pathlib.Path(folder), team or Team()
+    folder, team, source = pathlib.Path(folder), team or Team(), None
     if method_of(method).needs_mpi and not isinstance(team, Ranks):
         team = Ranks()  # the library works on the ranks of MPI, even if it is one
-    source = None
     with team.together("open the graph file"):
         source = open_source(path)
     # What HDF5 raises about damaged attributes and datasets; a defect of this program keeps its traceback.
@@ -81,8 +80,8 @@ def partition(
     with files.naming(path, "write it anew with hpcgnn convert", keep=keep), source.file:
         options = source_hash = facts = None
         with team.together("read the options"):
-            num_parts = default_parts(source.num_nodes) if parts is None else parts
-            common = {"parts": num_parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
+            parts = default_parts(source.num_nodes) if parts is None else parts
+            common = {"parts": parts, "method": method, "seed": seed, "objective": objective, "passes": passes}
             common |= {"feature_dtype": feature_dtype, "balance": None if balance is None else tuple(balance)}
             if assignment is not None:
                 common |= {"method": GIVEN if method == METIS else method, "assignment": files.file_hash(assignment)}
