@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,8 @@ from hpcgnn.temporal.class_baselines import (
     predict_majority_of_contacts,
     predict_most_frequent,
 )
-from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, events_of_destinations, of_step
+from hpcgnn.temporal.graph import Events
+from hpcgnn.temporal.negatives import AnyNegatives, PairHistory, edge_types_of, events_of_destinations, of_step
 from hpcgnn.temporal.node_labels import PROPERTY
 
 
@@ -46,6 +47,21 @@ class Baseline:
         """Exchanges nothing: ranks may fail here, each for itself. Raises ValueError."""
         self.graph, self.config = graph, config
         self._batches: Batches | None = None
+        self._num_types = max(1, len(graph.partition.edge_types)) if config.by_relation else 1
+        self._edge_type: np.ndarray | int = 0
+
+    def meetings(self, events: Events | None = None) -> PairHistory:
+        """Group events by pair, or, with ``baseline.by_relation``, by pair and edge type. events: whose sources this
+        rank owns; None: those of the partition."""
+        partition = self.graph.partition
+        events = partition.events if events is None else events
+        if self._num_types > 1:
+            events = replace(events, dst=events.dst * self._num_types + edge_types_of(events))
+        return PairHistory(partition, self.graph.channel, events)
+
+    def key(self, dst: np.ndarray) -> np.ndarray:
+        """Return the keys that ``meetings`` has for destinations [n] of the pairs that are scored."""
+        return dst * self._num_types + self._edge_type if self._num_types > 1 else dst
 
     def start(self, batches: Batches) -> None:
         """Collective. Prepare for the steps of a split, before the first of them is scored."""
@@ -72,6 +88,7 @@ class Baseline:
         src, time = (np.repeat(column[:, None], dst.shape[1], axis=1) for column in (events.src, events.time))
         if some.src is not None:
             src[:, 1:] = some.src
+        self._edge_type = np.repeat(edge_types_of(events), dst.shape[1])
         before = int(batches.first_row[step])
         scores = self.score_pairs(src.ravel(), dst.ravel(), time.ravel(), before, step).reshape(dst.shape)
         return scores[:, 0], scores[:, 1:]
@@ -96,7 +113,7 @@ class EdgeBank(Baseline):
                 f"EdgeBank's window needs a share of events in (0, 1], got {self.share}; is the test empty?"
             )
         self._oldest, self._window_begin = oldest, np.empty(0, np.int64)
-        self.history = PairHistory(graph.partition, graph.channel)
+        self.history = self.meetings()
 
     def start(self, batches: Batches) -> None:
         """Collective. Find where the window of every step begins."""
@@ -105,7 +122,7 @@ class EdgeBank(Baseline):
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs 1 or 0, float32 [n]."""
-        row, last = self.history.last_before(src, dst, np.full(len(src), before))
+        row, last = self.history.last_before(src, self.key(dst), np.full(len(src), before))
         has_met = row >= 0
         if self._oldest:
             has_met &= last >= self._window_begin[step]
@@ -159,7 +176,7 @@ class RepeatedPairs(EdgeBank):
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs 1 or 0, float32 [n]."""
-        count = self.history.at_last(src, dst, np.full(len(src), before), [self._numbers], 0)[:, 0]
+        count = self.history.at_last(src, self.key(dst), np.full(len(src), before), [self._numbers], 0)[:, 0]
         return ((count > 0) & (count * self._num_pairs[step] >= before)).astype(np.float32)
 
 
@@ -176,25 +193,25 @@ class LocalGlobal(Baseline):
         """others: "recency", "number", or empty: they are all alike."""
         super().__init__(graph, config)
         self._others = others
-        self._pairs = PairHistory(graph.partition, graph.channel)
+        self._pairs = self.meetings()
 
     def start(self, batches: Batches) -> None:
         """Collective. Measure the time of all events, and collect the events of destinations."""
         self._span = _span(self.graph) + 1
         if self._others:
-            self._destinations = _destinations(self.graph)
+            self._destinations = _destinations(self)
             self._numbers = self._destinations.numbers()
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs by minus the time since they met, or below every such score, float64 [n]."""
-        ends = np.full(len(src), before)
-        row, last = self._pairs.last_before(src, dst, ends)
+        ends, key = np.full(len(src), before), self.key(dst)
+        row, last = self._pairs.last_before(src, key, ends)
         below = np.zeros(len(src), np.int64)
         if self._others == "recency":
-            row_of_other, last_of_other = self._destinations.last_before(dst, dst, ends)
+            row_of_other, last_of_other = self._destinations.last_before(dst, key, ends)
             below = np.where(row_of_other >= 0, last_of_other - time, -self._span)
         elif self._others == "number":
-            numbers = self._destinations.at_last(dst, dst, ends, [self._numbers], 0)[:, 0]
+            numbers = self._destinations.at_last(dst, key, ends, [self._numbers], 0)[:, 0]
             below = numbers - self.graph.partition.num_events
         return np.where(row >= 0, last - time, below - self._span).astype(np.float64)
 
@@ -237,7 +254,7 @@ class PairDecay(DecayedSum):
 
     def __init__(self, graph: Any, config: Any):
         super().__init__(graph, config)
-        self.history = PairHistory(graph.partition, graph.channel)
+        self.history = self.meetings()
 
     def start(self, batches: Batches) -> None:
         """Collective. Sum the weights. Raises DistributedError where no pair has two training events, and
@@ -262,7 +279,7 @@ class PairDecay(DecayedSum):
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs by the logarithm of their sum, float64 [n]."""
-        return self.score_at(src, dst, before, time - self._first)
+        return self.score_at(src, self.key(dst), before, time - self._first)
 
 
 class PopTrack(DecayedSum):
@@ -275,7 +292,7 @@ class PopTrack(DecayedSum):
     def start(self, batches: Batches) -> None:
         """Collective. Number the batches, and sum the weights."""
         self.rate = -math.log(self.config.batch_decay)
-        self.history = _destinations(self.graph)
+        self.history = _destinations(self)
         size, bounds = int(batches.sizes.max(initial=1)), self.graph.splits.bounds
         earlier = [np.arange(bounds[i], bounds[i + 1], size) for i in range(SPLITS.index(batches.name))]
         begins = np.concatenate([*earlier, batches.first_row])
@@ -285,12 +302,12 @@ class PopTrack(DecayedSum):
 
     def score_pairs(self, src: np.ndarray, dst: np.ndarray, time: np.ndarray, before: int, step: int) -> np.ndarray:
         """Collective. Score pairs by the logarithm of the sum of their destination, float64 [n]."""
-        return self.score_at(dst, dst, before, np.full(len(dst), self._first_batch + step))
+        return self.score_at(dst, self.key(dst), before, np.full(len(dst), self._first_batch + step))
 
 
-def _destinations(graph: Any) -> PairHistory:
+def _destinations(rule: Baseline) -> PairHistory:
     """Collective. Group all ranks' events by destination, at its owner: as events of pairs of the destination twice."""
-    return PairHistory(graph.partition, graph.channel, events_of_destinations(graph.partition, graph.channel))
+    return rule.meetings(events_of_destinations(rule.graph.partition, rule.graph.channel))
 
 
 def _span(graph: Any) -> int:

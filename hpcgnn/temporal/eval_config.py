@@ -127,6 +127,7 @@ class BaselineConfig:
         decay_time: Time in which an event loses the factor e = 2.718 of its weight in baseline pair_decay, in the unit
             of the graph's times. 0: the mean time between two successive training events of a pair.
         window: Number of labels of a node that baseline moving_average averages.
+        by_relation: Count only events of the relation (edge type) of a scored pair. Baselines of links only.
         batch_decay: Factor by which baseline poptrack multiplies all earlier events after a batch. Smaller values
             forget faster; 1 forgets nothing.
     """
@@ -136,6 +137,7 @@ class BaselineConfig:
     decay_time: float = 0.0
     batch_decay: float = 0.95
     window: int = 7
+    by_relation: bool = False
 
     def __post_init__(self):
         check_choices("baseline", self)
@@ -147,6 +149,9 @@ class BaselineConfig:
             raise ValueError(f"baseline.batch_decay must be in (0, 1], got {self.batch_decay}")
         if self.window < 1:
             raise ValueError(f"baseline.window must be at least 1, got {self.window}")
+        if self.by_relation and not self._is_of_links(self.kind):
+            kind = self.kind or "empty"
+            raise ValueError(f"baseline.by_relation: baseline.kind {kind} counts no events of pairs; leave it out")
         for name, default in (("window_ratio", 0.0), ("decay_time", 0.0), ("batch_decay", 0.95), ("window", 7)):
             if getattr(self, name) != default and name not in BASELINES[self.kind].options:
                 kind = self.kind or "empty"
@@ -154,4 +159,9 @@ class BaselineConfig:
 
     def of_kind(self, kind: str) -> BaselineConfig:
         """Return the section for another baseline, with the keys that it reads."""
-        return BaselineConfig(kind, **{name: getattr(self, name) for name in BASELINES[kind].options})
+        options = {name: getattr(self, name) for name in BASELINES[kind].options}
+        return BaselineConfig(kind, **options, by_relation=self.by_relation and self._is_of_links(kind))
+
+    @staticmethod
+    def _is_of_links(kind: str) -> bool:
+        return bool(kind) and "link" in BASELINES[kind].tasks

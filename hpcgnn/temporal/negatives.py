@@ -314,9 +314,10 @@ def events_of_destinations(partition: TemporalPartition, channel: Channel, event
     this rank's sources; None: those of the partition."""
     events = partition.events if events is None else events
     owner, _ = partition.book.locate(events.dst)
-    row, dst, time = exchange_columns([events.row, events.dst, events.time], owner, channel)
-    order = np.argsort(row, kind="stable")
-    return Events(row[order], dst[order], dst[order], time[order], {})
+    typed = [EDGE_TYPE] if EDGE_TYPE in events.columns else []
+    columns = [events.row, events.dst, events.time, *(events.columns[name] for name in typed)]
+    row, dst, time, *kinds = exchange_columns(columns, owner, channel)
+    return Events(row, dst, dst, time, dict(zip(typed, kinds, strict=True))).take(np.argsort(row, kind="stable"))
 
 
 class PairHistory:

@@ -26,15 +26,17 @@ def _text(path: Path, rows, header: str = "", separator: str = ",") -> None:
         file.write("\n".join(lines) + "\n")
 
 
-def _events(seed: int = 1) -> list[tuple[int, int, int]]:
+def _events(seed: int = 1, count: int = NUM_EVENTS) -> list[tuple[int, int, int]]:
     """Source (0 to 39), destination (100 to 119), increasing time."""
     rng = np.random.default_rng(seed)
-    src, dst = (40 * rng.random(NUM_EVENTS) ** 2).astype(int), 100 + rng.integers(0, 20, NUM_EVENTS)
-    return list(zip(src.tolist(), dst.tolist(), (1_000 * np.arange(NUM_EVENTS)).tolist(), strict=True))
+    src, dst = (40 * rng.random(count) ** 2).astype(int), 100 + rng.integers(0, 20, count)
+    return list(zip(src.tolist(), dst.tolist(), (1_000 * np.arange(count)).tolist(), strict=True))
 
 
 def _jodie(path: Path) -> None:
-    _text(path, [(*event, 0, 0.5, 0.1) for event in _events()], "user_id,item_id,timestamp,state_label,features")
+    """So many events that validation has several batches of 200."""
+    events = [(*event, 0, 0.5, 0.1) for event in _events(count=1_800)]
+    _text(path, events, "user_id,item_id,timestamp,state_label,features")
 
 
 def _tgb_links(path: Path) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import test_edge_types as typed
 from evaluation_setup import Evaluation, graph_and_parts, module_folder
 from places import SHARED
 from random_graphs import write_graph
-from training_runs import bipartite, homogeneous, make_config, on_rank_0, open_session, read_plain
+from training_runs import bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session, read_plain
 
 from hpcgnn.loop.baselines import run_baseline
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE
@@ -77,6 +79,8 @@ BAD = {
     ("unlimited", 0.2): "window_ratio: baseline.kind unlimited does not read it",
     ("poptrack", 0.0, 10.0): "decay_time: baseline.kind poptrack does not read it",
     ("", 0.0, 0.0, 0.5): "batch_decay: baseline.kind empty does not read it",
+    ("", 0.0, 0.0, 0.95, 7, True): "by_relation: baseline.kind empty counts no events of pairs",
+    ("most_frequent", 0.0, 0.0, 0.95, 7, True): "by_relation: baseline.kind most_frequent counts no events of pairs",
 }
 DECAY_TIME, BATCH_DECAY = 7.0, 0.9
 
@@ -99,6 +103,9 @@ class Plain:
         self.rows = stop
         for dst in self.popularity:
             self.popularity[dst] *= BATCH_DECAY
+
+    def unlimited(self, src, dst, time):
+        return float((src, dst) in self.times)
 
     def repeat_threshold(self, src, dst, time):
         return float(len(self.times.get((src, dst), ())) >= Fraction(self.rows, max(1, len(self.times))))
@@ -174,7 +181,13 @@ def test_against_a_loop_over_events(comm, folder, make, kind, split):
     results = [scores(evaluation, rule, negatives) for negatives in ("random", "historical", "all")]
     if comm.rank > 0:
         return
-    plain, bounds = read_plain(graph), evaluation.splits.bounds.tolist()
+    check_rule(kind, read_plain(graph), evaluation, split, results)
+
+
+def check_rule(kind: str, plain, evaluation: Evaluation, split: str, results) -> None:
+    """Compare the scores of events and negatives, and the flat pairs of these, with plain loops. plain: with src, dst
+    and time."""
+    bounds = evaluation.splits.bounds.tolist()
     index = ["train", "val", "test"].index(split)
     starts = [row for begin, end in pairwise(bounds[: index + 2]) for row in range(begin, end, BATCH)]
     rows = np.arange(bounds[index], bounds[index + 1])
@@ -197,6 +210,27 @@ def test_against_a_loop_over_events(comm, folder, make, kind, split):
         order = {key: place for place, key in enumerate(sorted(set(keys)))}
         assert np.array_equal(np.unique(found, return_inverse=True)[1].ravel(), [order[key] for key in keys])
     assert len(set(keys)) > 1
+
+
+@pytest.mark.parametrize("kind", ["unlimited", *RULES])
+def test_rules_by_relation(comm, folder, kind):
+    """A destination is another one in every relation, for events and for the pairs that they are compared with."""
+    path = folder / "typed.h5"
+    on_rank_0(comm, lambda: path.exists() or typed.write_typed(path))
+    if not comm.bcast((folder / "typed").exists()):
+        make_parts(comm, path, folder / "typed")
+    evaluation = Evaluation.open(comm, folder / "typed", "test", BATCH)
+    rule = BASELINES[kind].make(evaluation, replace(options_of(kind), by_relation=True))
+    results = [scores(evaluation, rule, negatives) for negatives in ("random", "historical", "all")]
+    if comm.rank:
+        return
+    merged = typed.merge(typed.draw_events())
+    first = evaluation.splits.bounds[2]
+    of_event = merged["type"][first:, None]
+    for _, pairs in results:
+        pairs[..., 1] = pairs[..., 1] * 3 + of_event
+    plain = SimpleNamespace(src=merged["src"], dst=merged["dst"] * 3 + merged["type"], time=merged["time"])
+    check_rule(kind, plain, evaluation, "test", results)
 
 
 def test_the_default_decay_is_the_mean_interval_of_training(comm, folder):
