@@ -165,7 +165,7 @@ def best_of_relations(
     links_of: Callable[[int], LinkEnds], queries: Questions, count: int, probabilities: bool, num_relations: int
 ) -> AnswerColumns:  # fmt: skip
     """Collective. Find the best answers of queries that are each about one relation, the value "rel", whose ends have
-    node types of their own. Columns are those of ``best_answers``, in order of the queries. links_of: collective, makes
+    separate node types. Columns are as in ``best_answers``, in order of the queries. links_of: collective, makes
     the links of a relation.
 
     Raises DistributedError for scores that are not finite.

@@ -100,8 +100,8 @@ class TemporalSamplingConfig:
         return sum(self.fanouts_at(hop))
 
     def of_relations(self, names: Sequence[str], numbers: Mapping[str, int]) -> TemporalSamplingConfig:
-        """Return the section with fanouts of all relations, in the order of ``names``, where some have fanouts of their
-        own. numbers: of relations, by any of their names.
+        """Return the section with fanouts of all relations, in the order of ``names``, where some have separate
+        fanouts. numbers: of relations, by any name.
 
         Raises ValueError for a relation that the graph does not have, and where a layer is left without neighbors.
         """

@@ -297,7 +297,7 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
     prediction, NeurIPS 2022).
 
     Each is a pair (both endpoints), uniform over the distinct pairs that met before the event's batch began and do not
-    meet in the batch, and whose node types are those of the event's ends. Inductive pairs met for the first time after
+    meet in the batch, and their ends have the node types of the event. Inductive pairs met for the first time after
     the split began. So inductive pairs of validation
     never met in training, and inductive pairs of the test met neither in training nor in validation, as in the authors'
     code (DGB) and in DyGLib.
@@ -336,7 +336,7 @@ def pairs_that_met(batches: Batches, source: NegativeSource, kind: MetKind) -> N
 @dataclass(frozen=True, slots=True)
 class _Drawing:
     """Distinct pairs of each of G groups, which are pairs of node types, in order of their first event. The batch of
-    step s may draw those of group g at places ``first[g]`` .. ``first[g]`` + count[g, s] - 1.
+    step s may draw pairs of group g at places ``first[g]`` .. ``first[g]`` + count[g, s] - 1.
 
     step, group [n] of every event; begin, end [S] event rows of the batches.
     """

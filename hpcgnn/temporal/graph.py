@@ -417,7 +417,7 @@ def _read_events(
 ) -> _PartEvents:  # fmt: skip
     """Read the events of a relation. edge_type: number of their type, where there are several relations; else the name
     of the column of types, empty for none. labels: the column that is learned, of this relation or of another one, if
-    it is known; None in a graph of one relation stands for its own."""
+    it is known; None in a graph of one relation: its column is learned."""
     group, several = file["edges"][relation], isinstance(edge_type, int)
     files.refuse_split_words(group)
     needed = [*FIXED, files.EVENT if several else edge_type]

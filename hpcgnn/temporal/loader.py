@@ -76,7 +76,7 @@ class TemporalGraph:
 
     def history(self, training: bool, sampling: TemporalSamplingConfig) -> History:
         """Return what training, or evaluation, may see of the events, in the form that samplers take: where relations
-        have fanouts of their own, node by node and relation by relation."""
+        have separate fanouts, node by node and relation by relation."""
         is_own = training and self.splits.history is not self.partition.history
         history = self.splits.history if is_own else self.partition.history
         if not sampling.relation_fanouts:

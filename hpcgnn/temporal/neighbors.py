@@ -91,7 +91,7 @@ def neighbor_queries(queries: Queries, answer: Answer, lib: Any) -> Queries:
 
 class Histories:
     """Draws from one history of a rank's nodes, on the host, or on the device that ``put`` brings it to. Where T
-    relations have fanouts of their own, it is the history of n * T nodes that ``History.by_type`` makes."""
+    relations have separate fanouts, it is the history of n * T nodes that ``History.by_type`` makes."""
 
     def __init__(
         self, partition: TemporalPartition, history: History, config: TemporalSamplingConfig, rank: int,
