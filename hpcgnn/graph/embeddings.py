@@ -33,8 +33,9 @@ class EmbeddingConfig:
         types: Node types with learnable embeddings in addition to their features; node types without features always
             have them.
         optimizer: Optimizer of the embeddings: "adam" or "adagrad"; both update only the rows that a step uses.
-        lr: Learning rate of the embeddings in every step; 0: train.lr. Schedule, warm-up, accumulation and clipping
-            apply only to the model's weights.
+        lr: Learning rate of the embeddings; 0: train.lr. Accumulation and clipping apply only to the model's weights.
+        scheduled: Let the learning rate follow train.schedule and train.warmup_steps, as that of the model's weights
+            does. Otherwise it is the same in every step.
         weight_decay: Weight decay of the embeddings, added to the gradients of the rows that a step uses.
         scale: Bound of the initial values, uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of length 1
             on average.
@@ -43,6 +44,7 @@ class EmbeddingConfig:
     types: list[str] = field(default_factory=list)
     optimizer: Literal["adam", "adagrad"] = "adam"
     lr: float = 0.0
+    scheduled: bool = False
     weight_decay: float = 0.0
     scale: float = 0.0
 
@@ -60,7 +62,8 @@ class SparseEmbedding:
         self, flat_row: np.ndarray, width: int, config: EmbeddingConfig, lr: float, seed: int, dtype: torch.dtype,
         device: torch.device,
     ):  # fmt: skip
-        self._config, self._lr = config, config.lr or lr
+        self._config, self._highest = config, config.lr or lr
+        self._lr = self._highest
         self.weight = torch.empty((len(flat_row), width), dtype=dtype, device=device)
         for first in range(0, len(flat_row), SLAB):
             self.weight[first : first + SLAB] = _draw(flat_row[first : first + SLAB], width, config.scale, seed)
@@ -68,6 +71,10 @@ class SparseEmbedding:
         self.state = {name: torch.zeros_like(self.weight) for name in moments}
         if config.optimizer == "adam":
             self.state["step"] = torch.zeros(len(flat_row), dtype=torch.int64, device=device)
+
+    def set_rate(self, factor: float) -> None:
+        """Learn with this share of the learning rate from now on, if it is scheduled."""
+        self._lr = self._highest * (factor if self._config.scheduled else 1)
 
     def columns(self) -> dict[str, torch.Tensor]:
         """Return the rows and their optimizer's state by name: what a checkpoint holds."""
@@ -162,6 +169,11 @@ class EmbeddingStore(NodeRowStore):
     def num_learned(self) -> int | None:
         """Number of this rank's embeddings of all types; None without any."""
         return sum(len(table.weight) for table in self.tables.values()) if self.tables else None
+
+    def set_rate(self, factor: float) -> None:
+        """Learn the rows with this share of their learning rate from now on."""
+        for table in self.tables.values():
+            table.set_rate(factor)
 
     def lie_in(self, shared: MachineColumns) -> None:
         """Collective. Move the rows into memory that ranks share, which has a column for every table."""

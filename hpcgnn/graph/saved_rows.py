@@ -54,6 +54,10 @@ class NodeRowStore(Protocol):
         """Start anew, where an epoch does not continue the one before."""
         return
 
+    def set_rate(self, factor: float) -> None:
+        """Learn the rows that are learned with this share of their learning rate from now on."""
+        return
+
     def settle(self) -> None:
         """Finish all writes that wait."""
         return

@@ -125,6 +125,15 @@ class FlatOptimizer:
         total, stops, writers, clocks = self.flat.extras.tolist()
         return total / self._config.parallel_epochs, stops > 0, writers > 0, clocks > 0
 
+    def rate(self, epoch: int, step: int) -> float:
+        """Compute the share of ``train.lr`` that the schedule gives to a step."""
+        return self._scheduled(epoch, step) / self._config.lr
+
+    def _scheduled(self, epoch: int, step: int) -> float:
+        round_start = epoch // self._config.parallel_epochs * self._groups
+        number = round_start + min(step // self._config.accumulate_steps, self._groups - 1)
+        return learning_rate(self._config, number, self._groups)
+
     def step(self, epoch: int, step: int) -> None:
         """Update the weights, if this is the last step of a group."""
         if not self._ends_group(step):
@@ -134,9 +143,7 @@ class FlatOptimizer:
             self.flat.gradient.div_(num_summed)
         if self._config.clip_grad_norm > 0:
             clip(self.flat.gradient, self._config.clip_grad_norm)
-        round_start = epoch // self._config.parallel_epochs * self._groups
-        number = round_start + min(step // self._config.accumulate_steps, self._groups - 1)
-        self.lr = learning_rate(self._config, number, self._groups)
+        self.lr = self._scheduled(epoch, step)
         if self.flat.parameter.numel() == 0:
             return
         if self._config.optimizer == "sgd":

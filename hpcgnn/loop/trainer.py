@@ -257,6 +257,7 @@ class Trainer:
         if not self._losses:
             self.optimizer.begin(plan.step)
         before = None if self._is_checked else generator_states()
+        session.memory.set_rate(self.optimizer.rate(plan.epoch, plan.step))
         with with_remedy(session.config.model.class_path):
             self._losses.append(session.task.train(plan))
         if before is not None:

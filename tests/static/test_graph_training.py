@@ -26,10 +26,13 @@ from static_runs import (
     typed,
     whole_and_stopped,
 )
+from training_runs import train_steps
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig, SparseEmbedding
+from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.trainer import Trainer
 from hpcgnn.static.inference import infer
 
 TIMES = ("train_seconds", "samples_per_second")
@@ -112,6 +115,9 @@ TYPED = {
         "node_embedding__optimizer": "adagrad",
         "node_embedding__lr": 0.1,
         "node_embedding__weight_decay": 0.01,
+        "node_embedding__scheduled": True,
+        "train__schedule": "linear",
+        "train__warmup_steps": 3,
     },
     "embeddings of all": {"node_embedding__types": ["paper", "author"]},
     "accumulate": {
@@ -265,7 +271,8 @@ def test_weights_that_no_message_has_are_named(comm, plain_parts, changes, line)
 def test_a_run_resumes_as_if_it_had_never_stopped(comm, mpi_tmp_path, make):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     changes = BASIS_ROWS if make is bare else {}
-    config = static_config(train__checkpoint_every=2, train__epochs=3, **changes)
+    scheduled = {"node_embedding__scheduled": True, "train__schedule": "cosine"}
+    config = static_config(train__checkpoint_every=2, train__epochs=3, **scheduled, **changes)
     trainer, whole, broken = whole_and_stopped(comm, parts, mpi_tmp_path, config, 3)
     second = open_graph_trainer(comm, parts, broken, config)
     second.resume()
@@ -324,6 +331,23 @@ def test_sparse_optimizers_are_torchs_where_every_row_is_looked_at(name, referen
     table.apply(Route.plan(BlockOwnership(np.array([0, 6])), rows[2:3], channel), torch.ones(1, 4, dtype=torch.float64))
     changed = (table.weight != before).any(dim=1)
     assert changed.tolist() == [False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("is_scheduled", [True, False])
+def test_embeddings_learn_at_the_scheduled_rate(comm, typed_parts, is_scheduled):
+    """A first step of Adagrad changes each number of a row that it uses by the learning rate, whatever the gradient; in
+    a warm-up of four steps, by a quarter of it."""
+    adagrad = {"node_embedding__optimizer": "adagrad", "node_embedding__lr": 0.1}
+    config = static_config(**adagrad, node_embedding__scheduled=is_scheduled, train__warmup_steps=4)
+    session = open_graph_session(comm, typed_parts, config)
+    before = {kind: table.weight.clone() for kind, table in session.memory.tables.items()}
+    trainer = Trainer(session, Path("unused"), lambda *_, **__: None, StopRequest())
+    train_steps(trainer, 0, 1)
+    moved = [(table.weight - before[kind]).abs() for kind, table in session.memory.tables.items()]
+    trainer.close()
+    steps = torch.cat([rows[rows > 0.01 * 0.1] for rows in moved])
+    assert session.world.total(len(steps)) > 100
+    torch.testing.assert_close(steps, torch.full_like(steps, 0.025 if is_scheduled else 0.1), rtol=1e-3, atol=0)
 
 
 def test_embeddings_start_with_unit_length():
