@@ -34,19 +34,19 @@ class EmbeddingConfig:
             have them.
         optimizer: Optimizer of the embeddings: "adam" or "adagrad"; both update only the rows that a step uses.
         lr: Learning rate of the embeddings; 0: train.lr. Accumulation and clipping apply only to the model's weights.
-        scheduled: Let the learning rate follow train.schedule and train.warmup_steps, as that of the model's weights
-            does. Otherwise it is the same in every step.
         weight_decay: Weight decay of the embeddings, added to the gradients of the rows that a step uses.
         scale: Bound of the initial values, uniform in [-scale, scale]; 0: sqrt(3 / width), which gives rows of length 1
             on average.
+        scheduled: Let the learning rate follow train.schedule and train.warmup_steps, as that of the model's weights
+            does. Otherwise it is the same in every step.
     """
 
     types: list[str] = field(default_factory=list)
     optimizer: Literal["adam", "adagrad"] = "adam"
     lr: float = 0.0
-    scheduled: bool = False
     weight_decay: float = 0.0
     scale: float = 0.0
+    scheduled: bool = False
 
     def __post_init__(self):
         check_choices("node_embedding", self)

@@ -9,7 +9,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.loop.launch import EXIT_DONE, EXIT_REQUEUE, StopRequest
 from hpcgnn.loop.logs import MetricsFile, RunLog
 from hpcgnn.loop.session import Session
-from hpcgnn.loop.trainer import Stopped, headline
+from hpcgnn.loop.trainer import Stopped, outcome
 
 
 def run_baseline(
@@ -35,5 +35,5 @@ def run_baseline(
             metrics = MetricsFile(folder / "metrics.jsonl")
             metrics.write("test", baseline=config.kind, **values)
             metrics.position()
-    log(f"baseline {config.kind}: {headline('test', values)}")
+    log(f"baseline {config.kind}: {outcome(values)}")
     return EXIT_DONE

@@ -380,7 +380,7 @@ class Trainer:
         values |= self._score_training(saves=False)  # last: it begins with new memory
         best = "lowest" if self.session.goal.wants_lowest(self._monitored) else "highest"
         self._write("test", epoch=self.progress.best_epoch, monitor=self._monitored, best=best, **values)
-        self.log(f"best epoch {self.progress.best_epoch}: {headline('test', values, self._monitored)}")
+        self.log(f"best epoch {self.progress.best_epoch}: {outcome(values, self._monitored)}")
         return values
 
     # -------------------------------------------------------------------------------------------------------------
@@ -427,6 +427,11 @@ def headline(split: str, values: dict[str, float], monitored: str = "") -> str:
     names.sort(key=lambda name: name != f"{split}_{monitored}")
     shown = [f"{name.removeprefix(f'{split}_')} {values[name]:.4f}" for name in names[:2]]
     return f"{split} {', '.join(shown)}" if shown else ""
+
+
+def outcome(values: dict[str, float], monitored: str = "") -> str:
+    """Write up to two metrics of the test as text, or, without a test, of validation."""
+    return headline("test", values, monitored) or headline("val", values, monitored)
 
 
 def _find_loss(session: Session) -> list[str]:

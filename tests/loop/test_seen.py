@@ -29,7 +29,7 @@ from hpcgnn.loop.logs import RunLog, read_lines
 from hpcgnn.loop.profile import StageLog
 from hpcgnn.loop.records import ERASE, StepProgress
 from hpcgnn.loop.settings import TrainConfig
-from hpcgnn.loop.trainer import Trainer, headline
+from hpcgnn.loop.trainer import Trainer, headline, outcome
 from hpcgnn.temporal import session as sessions
 from hpcgnn.train import PROFILED, _parse
 
@@ -314,6 +314,8 @@ def test_sent_bytes_are_told_in_parts_of_a_mebibyte():
 def test_a_headline_has_the_monitored_metric():
     values = {"val_ap": 0.1, "val_auc": 0.2, "val_inductive_ap": 0.3, "val_inductive_auc": math.nan}
     assert headline("val", values) == "val ap 0.1000, auc 0.2000"
+    assert outcome(values) == outcome(values | {"test_ap": math.nan}) == "val ap 0.1000, auc 0.2000"
+    assert outcome(values | {"test_ap": 0.5}) == "test ap 0.5000"
     assert headline("val", values, "auc") == "val auc 0.2000, ap 0.1000"
     assert headline("val", values, "inductive_ap") == "val inductive_ap 0.3000, ap 0.1000"
     assert headline("val", values, "inductive_auc") == "val ap 0.1000, auc 0.2000"

@@ -27,8 +27,6 @@ SHOP, LEARNED_SHOP, LINKS, ANSWERS = "shop", "shop with a split", "links", "answ
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
     r"\banswers\b": ANSWERS, r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
-    r"(recipes/|--recipe )distmult|accuracy/fb15k237": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
-    r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult|accuracy/fb15k237|message_edges both": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
