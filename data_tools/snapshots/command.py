@@ -205,7 +205,7 @@ def read_settings(name: str, settings: Sequence[tuple[str, str]], output: pathli
     row, words = FORMATS[name], []
     parser = SettingsParser(add_help=False, allow_abbrev=False)
     for source in row.sources:
-        parser.add_argument(f"--{source}", type=pathlib.Path)
+        parser.add_argument(f"--{source}", type=pathlib.Path, help="path of a source file of the format")
     for flag, options in row.options.items():
         parser.add_argument(flag, **options)
     for key, value in settings:

@@ -161,7 +161,7 @@ def _find_stretches(dataset: h5py.Dataset) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Widening:
-    """Makes rows that models take of narrow rows, on any device; normalize: as in ``convert``. The numbers are those of
+    """Makes rows that models take of narrow rows, on any device; normalize: as in ``convert``. They are the numbers of
     ``Encoding.decode``, to all bits: a product with a step is exact in float32, so that one rounding is left."""
 
     encoding: Encoding

@@ -69,7 +69,7 @@ class Encoding:
 
 def common_encoding(encodings: Sequence[Encoding | None], widths: Sequence[int]) -> Encoding | None:
     """Return the narrow form of the rows of several tables side by side (``widths`` of each, 0: without features, whose
-    rows are zeros); None where they have none in common. Steps are those of one table."""
+    rows are zeros); None where they have none in common. Steps belong to one table."""
     forms = {encoding for encoding, width in zip(encodings, widths, strict=True) if width}
     encoding = forms.pop() if len(forms) == 1 else None
     return None if encoding is None or (encoding.scale and len(widths) > 1) else encoding

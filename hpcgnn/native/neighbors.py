@@ -63,7 +63,7 @@ def sample_neighbors(
 def checked_fanouts(
     fanout: int | list[int], mode: str, weight, source_identity, entries: int | None
 ) -> tuple[np.ndarray, int]:  # fmt: skip
-    """Translate one fanout, or those of relations, 0 for none, into the kernels' numbers int32, and the mode.
+    """Translate one fanout, or the fanouts of relations, 0 for none, into the kernels' numbers int32, and the mode.
     ValueError as ``checked_draws``, and for a mode "labor" without a source_identity for every entry."""
     fanouts, any_of = ([*fanout], 1) if isinstance(fanout, list) else ([fanout], fanout)
     checked = {each: checked_draws(each, mode, weight, entries) for each in {*fanouts} - {0} | {any_of}}

@@ -187,7 +187,8 @@ def _compute_first(session: Session, tables: SharedTables, identity: torch.Tenso
         inputs, counts = _own_inputs(session, begin, end)
         columns = identity[begin:end], degree[begin:end]
         rows: Any = session.model.first(_batch(Block((), counts, counts), *columns), inputs)
-        if rows is inputs[0]:  # on all ranks or on none: what a model returns is for it to say
+        # On all ranks or on none: what a model returns is for it to say.
+        if rows is inputs[0] and not session.memory.tables:
             if isinstance(session.graph.rows[0].tables.get(FEATURE), torch.Tensor):
                 tables.put_features()
             return

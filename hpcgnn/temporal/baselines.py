@@ -52,7 +52,7 @@ class Baseline:
 
     def meetings(self, events: Events | None = None) -> PairHistory:
         """Group events by pair, or, with ``baseline.by_relation``, by pair and edge type. events: whose sources this
-        rank owns; None: those of the partition."""
+        rank owns; None: all of the partition."""
         partition = self.graph.partition
         events = partition.events if events is None else events
         if self._num_types > 1:

@@ -100,16 +100,19 @@ def test_temporal_choices_have_a_limit(comm, mpi_tmp_path, monkeypatch, changes,
         training_runs.open_session(comm, parts, training_runs.make_config(**changes))
 
 
+DROPS = {"model__layers": 2, "model__dropout": 0.1}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
-            {"model__dropout": 0.1},
+            DROPS,
             r"model\.dropout is drawn by .*, 8 of each at most: an epoch has 9 steps",
         ),
         ({"sampling__halo_ratio": 0.5}, r"set sampling\.halo_ratio 1, take fewer snapshots or raise train\.batch_size"),
-        ({"model__dropout": 0.1, "train__batch_size": 5, "sampling__updates_per_batch": 7}, "an epoch has 14 steps"),
-        ({"model__dropout": 0.1, "train__batch_size": 9}, "an epoch has 1 steps, of the first 9 snapshots"),
+        (DROPS | {"train__batch_size": 5, "sampling__updates_per_batch": 7}, "an epoch has 14 steps"),
+        (DROPS | {"train__batch_size": 9}, "an epoch has 1 steps, of the first 9 snapshots"),
         ({"train__batch_size": 1}, ""),
     ],
 )

@@ -351,7 +351,7 @@ class NeighborSampler:
         return source, self._edge(positions) if self._with_edges else None
 
     def _edge(self, positions: np.ndarray) -> np.ndarray:
-        """Return the positions of edges among those of their relation of all ranks."""
+        """Return the positions of edges among the edges of their relation of all ranks."""
         starts, shift = self._shift
         return positions + shift[np.searchsorted(starts, positions, side="right") - 1]
 
