@@ -93,7 +93,9 @@ def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:
 
 
 def measure_links(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of link scores, positive [n] and negative [n, k]."""
+    """Collective. Compute the metrics of link scores, positive [n] and negative [n, k], or of ranks [n]."""
+    if "rank" in scores:
+        return ranking_metrics(scores["rank"], world)
     return link_metrics(scores["positive"], scores["negative"], world)
 
 

@@ -28,7 +28,6 @@ from hpcgnn.task.metrics import (
     gain_metrics,
     mean_known,
     names_of,
-    ranking_metrics,
     regression_metric_names,
     regression_metrics,
 )
@@ -81,13 +80,17 @@ class EventLinkGoal(TemporalGoal):
 
     def _measure(self, scores: dict[str, np.ndarray], batches: Batches, world: World) -> dict[str, float]:
         """Collective. Measure all events, the inductive ones, and the events of each edge type."""
+
+        def measure(chosen: np.ndarray | slice) -> dict[str, float]:
+            return measure_links({name: values[chosen] for name, values in scores.items()}, world)
+
         metrics = measure_events(scores, batches, world)
         for number, name in enumerate(self._types):
             is_of_type = batches.events.columns[EDGE_TYPE] == number
-            found = _measure_some(scores, is_of_type, world)
+            found = measure(is_of_type)
             metrics |= {f"{metric}/{name}": value for metric, value in found.items()}
         if self._eval.batch_means:
-            found_in = [_measure_some(scores, batches.at(step), world) for step in range(batches.num_steps)]
+            found_in = [measure(batches.at(step)) for step in range(batches.num_steps)]
             for name in self._names:
                 metrics[name + PER_BATCH] = mean_known(found[name] for found in found_in)
         return metrics
@@ -115,12 +118,6 @@ class EventLinkGoal(TemporalGoal):
         """Name the kind of negatives, and the protocol that chose them, if any."""
         protocol, negatives = self._eval.protocol, self._eval.negative_kind
         return {"negatives": negatives, **({"protocol": protocol} if protocol else {})}
-
-
-def _measure_some(scores: dict[str, np.ndarray], chosen: np.ndarray | slice, world: World) -> dict[str, float]:
-    """Collective. Measure the chosen ones of this rank's events."""
-    own = {name: values[chosen] for name, values in scores.items()}
-    return ranking_metrics(own["rank"], world) if "rank" in own else measure_links(own, world)
 
 
 class EventLabelGoal(TemporalGoal):
