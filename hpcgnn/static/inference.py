@@ -68,7 +68,7 @@ def last_rows(session: Session, between: Callable[[], None] = go_on, hops: int |
     for number in range(hops):
         rows = _layer(session, number, tables, number + 1 < hops, between)
     if hops == 0:
-        rows = tables.own[ROWS] if ROWS in tables.own else _layer(session, NO_LAYER, tables, False, between)
+        rows = tables.taken(ROWS) if ROWS in tables.own else _layer(session, NO_LAYER, tables, False, between)
     tables.close()
     return rows
 
@@ -169,6 +169,10 @@ class SharedTables:
         shared = self._near if self._near.keys() == tables.keys() else None
         none = np.empty(0, np.int64)
         return NodeRows(self._session.partition.book, tables, none, self._session.graph.channel, shared=shared)
+
+    def taken(self, name: str) -> torch.Tensor:
+        """Return a column that outlives ``close``: a copy, where it lies in memory that is freed then."""
+        return self.own[name].clone() if name in self._columns else self.own[name]
 
     def close(self) -> None:
         """Free the shared memory; no column may be used any more."""

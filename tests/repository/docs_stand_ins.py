@@ -13,7 +13,7 @@ import link_graphs
 import numpy as np
 import static_runs
 from docs_sources import SOURCES
-from random_graphs import write_graph
+from random_graphs import write_columns, write_graph
 from run_commands import run_caught
 from training_runs import bipartite
 
@@ -22,11 +22,11 @@ from data_tools.partition.command import partition
 from data_tools.synthetic.snapshots import synthesize_snapshots
 
 TEMPORAL, STATIC, UNSPLIT, FACTS, TYPED, SNAPSHOTS = "temporal", "static", "unsplit", "facts", "typed", "snapshots"
-SHOP, LEARNED_SHOP, LINKS, ANSWERS = "shop", "shop with a split", "links", "answers"
+SHOP, LEARNED_SHOP, LINKS, ANSWERS, TIMED = "shop", "shop with a split", "links", "answers", "timed"
 # Which kind of graph a command is about: the first pattern that its text has.
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
-    r"\banswers\b": ANSWERS, r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
+    r"sampling\.time_column": TIMED, r"\banswers\b": ANSWERS, r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
     r"(recipes/|--recipe )distmult|accuracy/fb15k237|message_edges both": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
@@ -40,6 +40,7 @@ RUN_OPTIONS = {
 GRAPHS: dict[str, Callable[[Path], object]] = {
     TEMPORAL: lambda path: bipartite(path, 12_000, 100, 40, ticks=3_000_000, edge_width=2),
     STATIC: static_runs.plain,
+    TIMED: lambda path: _timed(static_runs.plain(path)),
     TYPED: static_runs.bare,
     FACTS: link_graphs.facts,
     UNSPLIT: lambda path: _without_split(static_runs.plain(path)),
@@ -49,7 +50,7 @@ GRAPHS: dict[str, Callable[[Path], object]] = {
     LINKS: link_graphs.friends,
     ANSWERS: lambda path: _answers(path),
 }
-FILE_KINDS = dict.fromkeys((STATIC, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
+FILE_KINDS = dict.fromkeys((STATIC, TIMED, UNSPLIT, FACTS, TYPED, SHOP, LEARNED_SHOP), "static")
 FILE_KINDS |= {TEMPORAL: "temporal", ANSWERS: "temporal", SNAPSHOTS: "snapshots"}
 OWN = "made by the page itself"
 WRITERS = ("synthesize", "convert", "snapshots", "derive", "split", "partition", "export", "export_metis")
@@ -150,6 +151,12 @@ def remove(path: Path) -> None:
 def _without_split(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file["nodes/node/split"]
+
+
+def _timed(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        for name, column in (("nodes/node", "label"), ("edges/node.meets.node", "src")):
+            write_columns(file[name], {"time": np.arange(len(file[name][column]))})
 
 
 def _shop(path: Path, columns: dict[str, np.ndarray]) -> None:

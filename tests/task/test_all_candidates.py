@@ -13,11 +13,13 @@ from static_runs import APART, make_static_parts, open_graph_session
 from test_graph_links import BUYS, FACTS, link_config, rank_of, relation_rows
 from test_graph_training import resume_both, run_both
 
+from hpcgnn.comm.shared import MachineColumns
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.native import Random, Stream
 from hpcgnn.native.random import dropout_mask
+from hpcgnn.static.inference import infer
 from hpcgnn.static.predict import links_of
 from hpcgnn.task.all_candidates import BlockAnswers, binary_over_all, softmax_over_all
 
@@ -67,6 +69,23 @@ def test_queries_resume_as_if_never_stopped(comm, mpi_tmp_path):
     parts = make_static_parts(comm, make, mpi_tmp_path)
     config = link_config(**changes, train__checkpoint_every=2, train__epochs=1)
     resume_both(comm, parts, mpi_tmp_path, config)
+
+
+def test_rows_without_layers_outlive_the_memory_of_inference(comm, mpi_tmp_path, monkeypatch):
+    """No row that ``infer`` returns lies in memory that it has freed, which is overwritten here."""
+    close = MachineColumns.close
+
+    def overwrite(columns):
+        for own in columns.own:
+            own.zero_()
+        close(columns)
+
+    monkeypatch.setattr(MachineColumns, "close", overwrite)
+    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    session = open_graph_session(comm, parts, link_config(**RANKED))
+    assert session.graph.tables.is_shared == (comm.size > 1)
+    assert torch.equal(infer(session), session.memory.tables[0].weight)
+    session.close()
 
 
 class Plain:
