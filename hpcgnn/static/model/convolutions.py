@@ -57,8 +57,8 @@ def with_loop_rows(block: Block, rows: torch.Tensor) -> torch.Tensor:
     lists, looped = block.lists, block.looped
     loops = aggregate(rows, each_edge(lists), None, "mean")
     place = torch.arange(len(rows), device=rows.device) + lists.destination
-    everything = rows.new_zeros((len(looped.source), rows.shape[1]))
-    return everything.index_copy(0, place, rows).index_copy(0, looped.indptr[1:] - 1, loops)
+    everything = rows.new_empty((len(looped.source), rows.shape[1]))
+    return everything.index_copy_(0, place, rows).index_copy_(0, looped.indptr[1:] - 1, loops)
 
 
 def widened(feature: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:

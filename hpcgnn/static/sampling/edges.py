@@ -20,6 +20,7 @@ from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.graph.columns import Widening
 from hpcgnn.graph.partition import WEIGHT, GraphPartition, InEdges, Relation
 from hpcgnn.native.dispatch import upload
+from hpcgnn.native.rows import gather_rows
 from hpcgnn.static.config import STORED
 from hpcgnn.static.model.blocks import Adjacency, Block
 from hpcgnn.static.sampling.neighbors import HiddenEdges, edges_below
@@ -134,11 +135,14 @@ class EdgeTables(EdgeColumns):
     def _local(self, edges: Adjacency) -> Adjacency:
         """Attach rows and columns of this rank's edges, which are all edges."""
         assert edges.edge is not None
-        positions = edges.edge.cpu()  # by index_select they are taken in half the time of an index
+        positions = edges.edge.cpu()
         tables = self._tables[edges.relation].items()
-        return self._filled(
-            edges, {name: upload(table.index_select(0, positions), self._device) for name, table in tables}
-        )
+        return self._filled(edges, {name: upload(_taken(table, positions), self._device) for name, table in tables})
+
+
+def _taken(table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Copy values or rows of a table, in half the time of ``table[positions]``."""
+    return table.index_select(0, positions) if table.dim() == 1 else gather_rows(table, positions)
 
 
 def check_columns(partition: GraphPartition, columns: Sequence[str], key: str = "") -> None:
