@@ -1037,11 +1037,11 @@ def _check_queries(config: StaticConfig) -> None:
     if not config.task.over_all:
         return
     loss = f"task.loss {config.task.loss}"
-    if CONVOLUTIONS[config.model.kind].make is not None or config.model.class_path:
+    if not config.train.full_graph and (CONVOLUTIONS[config.model.kind].make or config.model.class_path):
         bare = " or ".join(name for name, part in CONVOLUTIONS.items() if part.make is None)
         raise ValueError(
             f"{loss} scores all nodes in every step, and sampled neighbors make rows of some: use model.kind "
-            f"{bare}, or task.loss softmax with task.negative_sharing {SHARED}"
+            f"{bare}, train.full_graph true, or task.loss softmax with task.negative_sharing {SHARED}"
         )
     if not config.eval.scores_all:
         raise ValueError(f"{loss} draws no negatives: use eval.ranking {AMONG_ALL[0]}, or eval.exact true")
@@ -1103,7 +1103,6 @@ def _check_full_graph(config: StaticConfig) -> None:
     sampling, features = config.sampling, config.features
     settings = {
         f"task.kind {config.task.kind}": config.task.of_edges and config.task.kind != LINK,
-        f"task.loss {config.task.loss}": config.task.over_all,
         f"model.kind {config.model.kind}": CONVOLUTIONS[config.model.kind].make is None and not config.model.class_path,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
         "train.cuda_graphs": config.train.cuda_graphs,

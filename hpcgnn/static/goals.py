@@ -78,7 +78,7 @@ from hpcgnn.static.step import (
     score_ends,
     score_negatives,
 )
-from hpcgnn.static.whole import FullGraphLinkTask, FullGraphPass
+from hpcgnn.static.whole import FullGraphLinkTask, FullGraphPass, FullGraphQueryTask
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaseline, LinkBaselineConfig, TrainingPairs
 from hpcgnn.task.goal import Collected, Goal, Measure, SplitMeasure, measure_classes, measure_links
 from hpcgnn.task.labels import (
@@ -565,16 +565,18 @@ class LinkGoal(StaticGoal):
         return self.head
 
     def task(self, *shared) -> StepTask:
-        if self._queries is not None:
-            return GraphQueryTask(self._queries, self.sum, self.head, self._world, *shared)
-        return GraphLinkTask(*self._scoring(), *shared)
+        task = GraphLinkTask if self._queries is None else GraphQueryTask
+        return task(*self._scoring(), *shared)
 
-    def whole_task(self, whole: FullGraphPass, *shared) -> FullGraphLinkTask:
+    def whole_task(self, whole: FullGraphPass, *shared) -> StepTask:
         """Make what executes plans over the whole graph; shared: what GraphTask takes."""
-        return FullGraphLinkTask(whole, *self._scoring(), *shared)
+        task = FullGraphLinkTask if self._queries is None else FullGraphQueryTask
+        return task(whole, *self._scoring(), *shared)
 
     def _scoring(self) -> tuple[Any, ...]:
-        """Return what a task needs to score seeds."""
+        """Return what a task needs to score seeds or queries."""
+        if self._queries is not None:
+            return self._queries, self.sum, self.head, self._world
         types = self.learned.src_type, self.learned.dst_type
         return types, self._replaced, self._together, self.sum, self.head
 

@@ -310,15 +310,9 @@ class GraphQueryTask(GraphStepTask):
         with self.timers("compute"):
             for rows in learned.values():
                 rows.requires_grad_()
-            query = embedding(plan.roots[0], self._outputs(plan, features, learned)[self._options.types[0]])
+            query = self._outputs(plan, features, learned)[self._options.types[0]]
             weight, candidate = self._candidates(plan, features, learned)
-            asked = self._ask(plan, query)
-            loss, gradients = self._learn_queries(plan, asked.detach(), candidate.detach())
-            reached = [pair for pair in zip((asked, candidate), gradients, strict=True) if pair[0].requires_grad]
-            torch.autograd.backward([rows for rows, _ in reached], [gradient for _, gradient in reached])
-            for penalty in self._penalties(plan, weight):
-                penalty.backward()
-                loss += penalty.detach()
+            loss = self._learn(plan, query, candidate, weight)
         pushed = self._pushed(plan, learned)
         with self.timers("exchange"):
             for kind, table in sorted(self._embeddings.tables.items()):
@@ -328,6 +322,20 @@ class GraphQueryTask(GraphStepTask):
                     table.apply_all([pushed[kind]])
             self._embeddings.publish()
         return loss, None
+
+    def _learn(
+        self, plan: GraphPlan, rows: torch.Tensor, candidate: torch.Tensor, weight: torch.Tensor | Any
+    ) -> torch.Tensor:
+        """Collective. Compute this rank's share of the loss and run the backward pass to ``rows``, which hold those of
+        the queries' nodes, to the rows [c, Z] of the candidates and to their learnable embeddings [c, D]."""
+        asked = self._ask(plan, embedding(plan.roots[0], rows))
+        loss, gradients = self._learn_queries(plan, asked.detach(), candidate.detach())
+        reached = [pair for pair in zip((asked, candidate), gradients, strict=True) if pair[0].requires_grad]
+        torch.autograd.backward([rows for rows, _ in reached], [gradient for _, gradient in reached])
+        for penalty in self._penalties(plan, weight):
+            penalty.backward()
+            loss += penalty.detach()
+        return loss
 
     def _candidates(self, plan: GraphPlan, features, learned: dict[int, torch.Tensor]) -> tuple[Any, torch.Tensor]:
         """Make the rows [c, Z] of the candidates; also returns the learnable embeddings [c, D] in them, or None."""

@@ -33,7 +33,7 @@ from hpcgnn.static.model.blocks import Adjacency, Batch, Block, IndexedRows
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.plan import GraphPlan, block_on
 from hpcgnn.static.sampling.edges import EdgeColumns
-from hpcgnn.static.step import GraphLinkTask, Rows, joined
+from hpcgnn.static.step import GraphLinkTask, GraphQueryTask, Rows, joined
 from hpcgnn.task.labels import LabelScores
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
@@ -314,9 +314,46 @@ class FullGraphTask(Task):
         return self.whole.rows(hops)
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The outputs of a step as leaves of autograd, by type. wanted: of the nodes that a rank needs for its seeds;
+    own: of its own nodes, in the partition's order; learned: learnable embeddings of these."""
+
+    wanted: list[torch.Tensor]
+    own: list[torch.Tensor]
+    learned: dict[int, torch.Tensor]
+
+
+def learn_links(whole: FullGraphPass, plan: GraphPlan, timers: Timers, learn: Callable[[Outputs], Any]) -> Any:
+    """Collective. Do a step whose plan has no blocks, but routes to the nodes whose outputs a rank needs for its seeds.
+    Returns what ``learn`` returns, which computes the loss and its gradients by the outputs."""
+    with timers("compute"):
+        outputs, chain, learned = whole.forward(plan)
+        rows = outputs[whole.graph.place]
+    # The graph of the backward pass is cut at the rows that travel: a rank without seeds takes part, too.
+    own = [of_type.requires_grad_() for of_type in rows.detach().split([sum(each) for each in whole.graph.counts])]
+    with timers("exchange"):
+        pairs = zip(plan.fetches, own, strict=True)
+        wanted = [fetch.route.pull(of_type.detach())[0].requires_grad_() for fetch, of_type in pairs]
+    with timers("compute"):
+        found = learn(Outputs(wanted, own, learned))
+    totals = [_gradient(of_type) for of_type in own]
+    with timers("exchange"):
+        for fetch, seen, total in zip(plan.fetches, wanted, totals, strict=True):
+            total[fetch.route.served] += fetch.route.push_sum(_gradient(seen).contiguous())
+    with timers("compute"):
+        chain.tie((rows * torch.cat(totals)).sum()).backward()
+    whole.move(learned)
+    return found
+
+
+def _gradient(rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(rows) if rows.grad is None else rows.grad
+
+
 class FullGraphLinkTask(GraphLinkTask):
     """Steps over the whole graph, whose seeds are a mini-batch of links, which carry messages themselves; ``train`` and
-    ``rows`` are collective. A plan has no blocks, but routes to the nodes whose outputs a rank needs for its seeds."""
+    ``rows`` are collective."""
 
     def __init__(self, whole: FullGraphPass, *scoring):
         """scoring: what GraphLinkTask takes."""
@@ -324,26 +361,32 @@ class FullGraphLinkTask(GraphLinkTask):
         self.whole = whole
 
     def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, LinkScores | None]:
-        with self.timers("compute"):
-            outputs, chain, learned = self.whole.forward(plan)
-            rows = outputs[self.whole.graph.place]
-        # The graph of the backward pass is cut at the rows that travel: a rank without seeds takes part, too.
-        own = rows.detach().split([sum(counts) for counts in self.whole.graph.counts])
-        pairs = list(zip(plan.fetches, own, strict=True))
-        with self.timers("exchange"):
-            wanted = [fetch.route.pull(of_type)[0].requires_grad_() for fetch, of_type in pairs]
-        with self.timers("compute"):
-            loss, scores = self._learn(plan, wanted)
-        gradient = torch.zeros_like(rows)
-        totals = gradient.split([len(of_type) for of_type in own])
-        with self.timers("exchange"):
-            for fetch, seen, total in zip(plan.fetches, wanted, totals, strict=True):
-                of_seeds = torch.zeros_like(seen) if seen.grad is None else seen.grad
-                total[fetch.route.served] = fetch.route.push_sum(of_seeds.contiguous())
-        with self.timers("compute"):
-            chain.tie((rows * gradient).sum()).backward()
-        self.whole.move(learned)
+        learn = lambda outputs: self._learn(plan, outputs.wanted)  # noqa: E731
+        loss, scores = learn_links(self.whole, plan, self.timers, learn)
         return loss.detach(), None if scores is None else scores.detach()
+
+    def rows(self, hops: int) -> torch.Tensor:
+        """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
+        return self.whole.rows(hops)
+
+
+class FullGraphQueryTask(GraphQueryTask):
+    """Steps over the whole graph, whose seeds are a mini-batch of queries against all nodes of a type; ``train`` and
+    ``rows`` are collective."""
+
+    def __init__(self, whole: FullGraphPass, *scoring):
+        """scoring: what GraphQueryTask takes."""
+        super().__init__(*scoring)
+        self.whole = whole
+
+    def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, None]:
+        asked, answering = self._options.types
+
+        def learn(outputs: Outputs) -> torch.Tensor:
+            rows, candidate = outputs.wanted[asked], outputs.own[answering]
+            return self._learn(plan, rows, candidate, outputs.learned.get(answering))
+
+        return learn_links(self.whole, plan, self.timers, learn), None
 
     def rows(self, hops: int) -> torch.Tensor:
         """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""

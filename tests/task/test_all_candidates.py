@@ -44,6 +44,9 @@ CASES = {
     "transe": (facts, RANKED | {"task__loss": "one_vs_all", "task__decoder": "transe", "task__label_smoothing": 0.1}),
     "two types": (shop, BARE | {
         "task__loss": "k_vs_all", "task__relation": BUYS, "eval__exact": True, "model__input_dropout": 0.2}),
+    "whole graph": (facts, RECIPROCAL | DROPPED | N3 | {
+        "task__loss": "k_vs_all", "task__decoder": "complex", "train__full_graph": True, "model__kind": "rgcn",
+        "model__layers": 2, "model__dropout": 0.2}),
     "shared negatives": (facts, RECIPROCAL | {
         "task__loss": "softmax", "task__decoder": "complex", "task__negative_sharing": "shared",
         "task__negatives": 10}),
@@ -63,9 +66,10 @@ def test_queries_give_one_answer(comm, mpi_tmp_path, case):
     run_both(comm, make_static_parts(comm, make, mpi_tmp_path), mpi_tmp_path, config)
 
 
-def test_queries_resume_as_if_never_stopped(comm, mpi_tmp_path):
+@pytest.mark.parametrize("case", ["one_vs_all, complex", "whole graph"])
+def test_queries_resume_as_if_never_stopped(comm, mpi_tmp_path, case):
     """Stopped within an epoch, and begun again on all ranks, or on one."""
-    make, changes = CASES["one_vs_all, complex"]
+    make, changes = CASES[case]
     parts = make_static_parts(comm, make, mpi_tmp_path)
     config = link_config(**changes, train__checkpoint_every=2, train__epochs=1)
     resume_both(comm, parts, mpi_tmp_path, config)
@@ -300,7 +304,7 @@ REFUSED = {
         "task__reciprocal": True, "eval__ranking": "", "eval__exact": True},
     "task.negatives, strict: task.loss one_vs_all draws no": {"task__negatives": 3, "task__strict": True},
     "use eval.ranking filtered, or eval.exact": {"eval__ranking": ""},
-    "use model.kind none": {"model__kind": "rgcn", "model__layers": 1, "sampling__fanouts": [2]},
+    "use model.kind none, train.full_graph true": {"model__kind": "rgcn", "model__layers": 1, "sampling__fanouts": [2]},
     "must be in \\[0, 1\\), got 1": {"task__relation_dropout": 1.0},
     "label_smoothing must be in": {"task__label_smoothing": 1.0},
     "task.relation_dropout needs task.loss one_vs_all or k_vs_all": {

@@ -88,36 +88,56 @@ def test_sampled_with_all_neighbors_is_exact(comm, mpi_tmp_path):
     assert found == pytest.approx(split_metrics(exact, "test", exact.scores("test")), rel=1e-9)
 
 
-def test_the_whole_graph_is_learned_as_by_dense_algebra(comm, mpi_tmp_path):
+def bpr_by_hand(mean, adjacency, src, dst, negative):
+    """The loss of pairs and of their negatives, from the outputs of all nodes."""
+    pair, other = (mean[src] * mean[dst]).sum(1), torch.einsum("sz,skz->sk", mean[src], mean[negative])
+    return torch.log1p(torch.exp(other - pair.unsqueeze(1))).mean(1).mean()
+
+
+def softmax_by_hand(mean, adjacency, query):
+    """The cross entropy of users' items among all items."""
+    target = adjacency[query][:, USERS:]
+    score = mean[query] @ mean[USERS:].T
+    return torch.nn.functional.cross_entropy(score, target / target.sum(1, keepdim=True))
+
+
+BY_HAND = {
+    "bpr": (bpr_by_hand, ("src", "dst", "negative"), {"task__negatives": 3}),
+    "k_vs_all": (softmax_by_hand, ("query",), {"train__batch_size": 11}),
+}
+
+
+@pytest.mark.parametrize("loss", BY_HAND)
+def test_the_whole_graph_is_learned_as_by_dense_algebra(comm, mpi_tmp_path, loss):
     """Step by step: the same batches and negatives, torch's Adam over all rows."""
+    loss_by_hand, names, changes = BY_HAND[loss]
     parts = make_static_parts(comm, market, mpi_tmp_path)
-    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, link_config(**KIND | WHOLE, task__negatives=3))
+    config = link_config(**KIND | WHOLE | {"task__loss": loss} | changes)
+    trainer = open_graph_trainer(comm, parts, mpi_tmp_path, config)
     session = trainer.session
     rows = embeddings_of_all(session).requires_grad_()
     adam = torch.optim.Adam([rows], lr=0.01)
-    adjacency = torch.zeros(USERS + ITEMS, USERS + ITEMS, dtype=torch.float64)
-    adjacency[tuple(training_edges(parts))] = 1
-    scale = adjacency.sum(1).clamp(min=1).rsqrt()
-    adjacency = scale.unsqueeze(1) * adjacency * scale
+    edges = torch.zeros(USERS + ITEMS, USERS + ITEMS, dtype=torch.float64)
+    edges[tuple(training_edges(parts))] = 1
+    scale = edges.sum(1).clamp(min=1).rsqrt()
+    adjacency = scale.unsqueeze(1) * edges * scale
     row = np.empty(USERS + ITEMS, np.int64)
     for ids, of_rank in comm.allgather((session.partition.book.local_to_global(comm.rank), session.partition.flat_row)):
         row[ids] = of_rank
     for epoch in range(2):
         trainer.start_epoch(epoch)
         batches = session.batches["train"]
-        columns = [session.goal.complete(batches, epoch, step) for step in range(batches.num_steps)]
+        complete = session.goal.training[-1]
+        columns = [complete(batches, epoch, step) for step in range(batches.num_steps)]
         with session.plans("train", epoch) as plans:
             for plan, own in zip(plans, columns, strict=True):
                 loss, *_ = trainer.train_step(plan)
-                names = "src", "dst", "negative"
                 whole = (np.concatenate(comm.allgather(own[name])) for name in names)
-                src, dst, negative = (torch.from_numpy(row[ids]) for ids in whole)
                 layers = [rows]
                 for _ in range(3):
                     layers.append(adjacency @ layers[-1])
                 mean = torch.stack(layers).mean(0)
-                pair, other = (mean[src] * mean[dst]).sum(1), torch.einsum("sz,skz->sk", mean[src], mean[negative])
-                expected = torch.log1p(torch.exp(other - pair.unsqueeze(1))).mean(1).mean()
+                expected = loss_by_hand(mean, edges, *(torch.from_numpy(row[ids]) for ids in whole))
                 adam.zero_grad()
                 expected.backward()
                 adam.step()
@@ -128,6 +148,7 @@ def test_the_whole_graph_is_learned_as_by_dense_algebra(comm, mpi_tmp_path):
 RUNS = {
     "whole": KIND | WHOLE,
     "whole, shared": KIND | WHOLE | CCL,
+    "whole, queries": KIND | WHOLE | {"task__loss": "k_vs_all", "train__batch_size": 11},
     "whole, sage": KIND | WHOLE | {"model__kind": "sage", "model__layers": 2, "model__dropout": 0.2},
     "sampled": KIND | {"sampling__fanouts": [4, 3, 2]} | CCL,
 }
