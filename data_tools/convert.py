@@ -24,11 +24,13 @@ from data_tools.graph.narrow import add_feature_dtype, check_kind, narrowing
 from data_tools.memory import parse_bytes
 from data_tools.snapshots import command as snapshots
 from data_tools.source.convert_memory import plan_conversion
+from data_tools.source.formats.dgl_files import read_graphs
 from data_tools.source.formats.ogb_folder import choose_direction
 from data_tools.source.formats.pyg_file import load_pyg
 from data_tools.source.formats.tables import FORMATS
 from data_tools.source.graph_writer import Summary, write_graph
 from data_tools.source.object_spec import save_tables
+from data_tools.source.objects import of_typed
 from data_tools.source.reader import read_edges, read_nodes, unread_columns
 from data_tools.source.spec import SourceSpec
 from data_tools.source.spec_file import PRESETS, build_spec, load_spec, preset_names, with_ids, with_sorting
@@ -194,10 +196,29 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     return FolderContent(spec, tables.notes)
 
 
+def read_dgl(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
+    """Make the spec of a graph in a file of ``dgl.save_graphs``, whose tables are written to a folder. Raises
+    ValueError for settings that there are not, and for a number that no graph has."""
+    if not {"graph"} <= assigned.keys() <= {"graph", "number", "fold"}:
+        raise ValueError("--preset dgl: give --set graph=FILE, and --set number=0 and --set fold=0 if need be")
+    path, number = pathlib.Path(assigned["graph"]), assigned.get("number", "0")
+    graphs = read_graphs(path)
+    if not number.isdecimal() or int(number) >= len(graphs):
+        raise ValueError(f"--set number={number}: {path} has {len(graphs)} graphs, counted from 0")
+    graph = graphs[int(number)]
+    nodes = {kind: (graph.counts[kind], columns) for kind, columns in graph.nodes.items()}
+    edges = {key: (each.src, each.dst, each.columns) for key, each in graph.edges.items()}
+    tables = of_typed(nodes, edges, int(assigned.get("fold", "0")))
+    if len(graphs) > 1:
+        tables.notes.append(f"graph {number} of {len(graphs)}; --set number=N reads another one")
+    return FolderContent(build_spec(save_tables(tables, unpacked, {}, path.name), unpacked, {}), tables.notes)
+
+
 # Presets that are no YAML files: each makes the spec of its settings, and unpacks files to a folder if need be.
 READERS: dict[str, Callable[[Mapping[str, str], pathlib.Path], FolderContent]] = {
     "csv-static": read_csv,
     **{task: partial(read_ogb, task) for task in TASKS},
+    "dgl": read_dgl,
     "igbh": read_igbh,
     "pyg": read_pyg,
     "relbench": read_relbench,

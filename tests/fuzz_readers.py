@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import signal
+import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import scipy.sparse
 import torch
 import yaml
 from partition_sets import open_events, refresh
+from places import TESTS
 from random_graphs import random_static
 from safetensors.torch import save_file
 from test_convert_chunks import dgl_folder
@@ -174,6 +176,17 @@ def convert_chunks(folder: Path) -> None:
 def make_dgl(folder: Path) -> None:
     folder.rmdir()
     dgl_folder(folder)
+
+
+def make_saved_dgl(folder: Path) -> None:
+    """What save_graphs of DGL wrote."""
+    with tarfile.open(TESTS / "dgl_parts.tar.xz") as archive:
+        (folder / "typed.bin").write_bytes(archive.extractfile("typed.bin").read())
+
+
+def convert_saved_dgl(folder: Path) -> None:
+    source = f"graph={folder / 'typed.bin'}"
+    convert.main(["--overwrite", "--preset", "dgl", "--set", source, str(folder / "graph.h5")])
 
 
 def make_pyg(folder: Path) -> None:
@@ -411,6 +424,7 @@ def _sources() -> dict[str, Reader]:
         "convert spec": Reader(lambda folder: make_text(folder, "events.csv"), ("spec.yaml",), convert_spec),
         "convert chunks": Reader(make_chunks, ("metadata.yaml",), convert_chunks),
         "convert dgl": Reader(make_dgl, ("metadata.json", "metadata.json", "*-*"), convert_chunks),
+        "convert saved dgl": Reader(make_saved_dgl, ("typed.bin",), convert_saved_dgl),
         "convert pyg": Reader(make_pyg, ("data.pt",), convert_pyg),
     }
 

@@ -79,7 +79,7 @@ def _remedy(graph: Any) -> str:
                 f"it names a file: give torch.load({str(graph)!r}, weights_only=False), or run hpcgnn convert --preset "
                 f"pyg --set data={graph} graph.h5"
             )
-        return "it names a file: hpcgnn convert reads files"
+        return "it names a file: hpcgnn convert reads files, those of dgl.save_graphs with --preset dgl"
     if hasattr(graph, "columns") or hasattr(graph, "column_names"):
         return "tables of edges are for from_edges"
     return (
@@ -233,15 +233,26 @@ def of_stores(
 
 
 def _of_dgl(graph: Any, fold: int) -> GraphTables:
-    tables = GraphTables()
-    for kind in graph.ntypes:
-        store = dict(graph.nodes[kind].data)
-        tables.nodes[kind] = _node_table(_arrays(store), int(graph.num_nodes(kind)), fold)
-        _note_rest(tables, f"nodes of {kind}", store, _used(tables.nodes[kind]))
+    nodes = {kind: (int(graph.num_nodes(kind)), dict(graph.nodes[kind].data)) for kind in graph.ntypes}
+    edges = {}
     for key in graph.canonical_etypes:
-        relation, store = ".".join(key), dict(graph.edges[key].data)
         src, dst = (array_of(end) for end in graph.edges(etype=key, order="eid"))
-        columns = {"edges()[0]": src, "edges()[1]": dst, **_arrays(store)}
+        edges[key] = src, dst, dict(graph.edges[key].data)
+    return of_typed(nodes, edges, fold)
+
+
+def of_typed(
+    nodes: Mapping[str, tuple[int, Mapping]],
+    edges: Mapping[tuple[str, str, str], tuple[np.ndarray, np.ndarray, Mapping]], fold: int = 0,
+) -> GraphTables:  # fmt: skip
+    """Make tables of a graph as DGL has it. nodes: number and attributes, by type; edges: ends [E] and attributes, by
+    (source type, name, destination type). Raises ValueError."""
+    tables = GraphTables()
+    for kind, (count, store) in nodes.items():
+        tables.nodes[kind] = _node_table(_arrays(store), count, fold)
+        _note_rest(tables, f"nodes of {kind}", store, _used(tables.nodes[kind]))
+    for key, (src, dst, store) in edges.items():
+        relation, columns = ".".join(key), {"edges()[0]": src, "edges()[1]": dst, **_arrays(store)}
         tables.edges[relation] = _edge_table(columns, {"src": "edges()[0]", "dst": "edges()[1]"})
         _note_rest(tables, f"edges of {relation}", store, _used(tables.edges[relation]))
     return tables

@@ -7,7 +7,8 @@ Integers are little-endian; a vector is its length (uint64) and its items, a tex
 
 A file of tensors is a magic, their number, and a vector of (name, tensor). A file of graphs has a header of 4 KiB, the
 position of the first graph, named labels, and graphs. A graph is a meta graph, a vector of relations (each in the saved
-ones of COO, CSR and CSC), the number of nodes by type, and named tensors of nodes and of edges, by type.
+ones of COO, CSR and CSC), the number of nodes by type, named tensors of nodes and of edges, by type, and the names of
+the node types and of the relations. An edge of the meta graph joins the types of a relation.
 """
 
 from __future__ import annotations
@@ -24,18 +25,31 @@ TENSORS, GRAPHS, TENSOR = 0xDD5A9FBE3FA2443F, 0xDD2E4FF046B4A13F, 0xDD5E40F096B4
 HETERO, META, UNIT = 0xDD589FBE35224ABF, 0xDD3C5FFE20046ABF, 0xDD2E60F0F6B4A127
 COO, CSR = 0xDD61FFD305DFF127, 0xDD6CD31205DFF127
 HEADER_BYTES = 4096
-KINDS = {0: "i", 1: "u", 2: "f", 6: "u"}  # of dtype codes; 6 is bool
+DTYPES = {  # by code and bits; code 6 is bool
+    (code, 8 * size): f"<{kind}{size}"
+    for code, kind, sizes in ((0, "i", (1, 2, 4, 8)), (1, "u", (1, 2, 4, 8)), (2, "f", (2, 4, 8)), (6, "u", (1,)))
+    for size in sizes
+}
 HAS_COO, HAS_CSR, HAS_CSC = 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
-class PartGraph:
-    """A graph with one type of nodes and edges, as parts are: ends [E] and columns of nodes [N] and edges [E]."""
+class SavedEdges:
+    """The edges of a relation: ends [E], in the order of their ids, and columns."""
 
     src: np.ndarray
     dst: np.ndarray
-    nodes: dict[str, np.ndarray]
-    edges: dict[str, np.ndarray]
+    columns: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGraph:
+    """A graph of a file. counts, nodes: number of nodes and their columns, by type; edges: by (source type, name,
+    destination type)."""
+
+    counts: dict[str, int]
+    nodes: dict[str, dict[str, np.ndarray]]
+    edges: dict[tuple[str, str, str], SavedEdges]
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -46,29 +60,27 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     return reader.named()
 
 
-def read_graph(path: pathlib.Path) -> PartGraph:
-    """Read the graph of a file that holds one. Raises FileFormatError for a file of another kind, or a damaged one."""
+def read_graphs(path: pathlib.Path) -> list[SavedGraph]:
+    """Read the graphs of a file that save_graphs wrote. Raises FileFormatError for a file of another kind, or a damaged
+    one."""
     reader = Reader(path)
     reader.expect(GRAPHS, "a file of graphs")
     version, kind, count = reader.number(), reader.number(), reader.number()
-    if (version, kind, count) != (2, 2, 1):
-        raise FileFormatError(
-            f"{path}: version {version}, kind {kind}, {count} graphs; read is version 2 with one graph"
-        )
+    if (version, kind) != (2, 2):
+        raise FileFormatError(f"{path}: version {version}, kind {kind}; read is version 2: write it with a newer DGL")
     reader.position = HEADER_BYTES
     reader.position = reader.number()
-    reader.expect(HETERO, "a graph")
-    reader.skip_meta()
-    if reader.number() != 1:
-        raise FileFormatError(f"{path}: several relations; a part of DGL is one graph with a column of types")
-    src, dst = reader.unit()
-    reader.take_bytes(8 * reader.number())  # the number of nodes by type
-    nodes: dict[str, np.ndarray] = {}
-    edges: dict[str, np.ndarray] = {}
-    for columns in (nodes, edges):
-        for _ in range(reader.number()):
-            columns |= reader.named()
-    return PartGraph(src, dst, nodes, edges)
+    return [reader.graph() for _ in range(count)]
+
+
+def read_part(path: pathlib.Path) -> tuple[SavedEdges, dict[str, np.ndarray]]:
+    """Read the graph of a part, whose types are columns: its edges, and the columns of its nodes. Raises
+    FileFormatError, also for several graphs or relations."""
+    graphs = read_graphs(path)
+    if len(graphs) != 1 or len(graphs[0].edges) != 1:
+        raise FileFormatError(f"{path}: several graphs or relations; a part of DGL is one graph with a column of types")
+    (edges,), (nodes,) = graphs[0].edges.values(), graphs[0].nodes.values()
+    return edges, nodes
 
 
 class Reader:
@@ -105,23 +117,41 @@ class Reader:
         """Take a tensor, mapped."""
         self.expect(TENSOR, "a tensor")
         _, _, _, dimensions, code, bits, lanes = self.take("QiiiBBH")
-        if code not in KINDS or lanes != 1 or not 0 <= dimensions <= 32:
-            raise FileFormatError(f"{self._path}: a tensor of dtype code {code}, which is none of numbers")
-        shape = self.take(f"{dimensions}q")
-        dtype = np.dtype(f"<{KINDS[code]}{bits // 8}")
+        if (code, bits) not in DTYPES or lanes != 1 or not 0 <= dimensions <= 32:
+            raise FileFormatError(f"{self._path}: a tensor of dtype code {code}, {bits} bits, which is none of numbers")
+        shape, dtype = self.take(f"{dimensions}q"), np.dtype(DTYPES[code, bits])
         data = self.take_bytes(self.take("q")[0])
         if len(data) != dtype.itemsize * int(np.prod(shape)):
             raise FileFormatError(f"{self._path}: damaged: a tensor of shape {list(shape)} has {len(data)} bytes")
         return np.frombuffer(data, dtype).reshape(shape)
 
+    def text(self) -> str:
+        """Take a text."""
+        return self.take_bytes(self.number()).tobytes().decode()
+
     def named(self) -> dict[str, np.ndarray]:
         """Take a vector of named tensors."""
-        return {self.take_bytes(self.number()).tobytes().decode(): self.tensor() for _ in range(self.number())}
+        return {self.text(): self.tensor() for _ in range(self.number())}
 
-    def skip_meta(self) -> None:
-        """Skip a meta graph."""
+    def graph(self) -> SavedGraph:
+        """Take a graph."""
+        self.expect(HETERO, "a graph")
+        ends = self.meta()
+        pairs = [self.unit() for _ in range(self.number())]
+        counts = self.take(f"{self.number()}Q")
+        nodes, edges = ([self.named() for _ in range(self.number())] for _ in range(2))
+        types, names = ([self.text() for _ in range(self.number())] for _ in range(2))
+        if not len(types) == len(counts) == len(nodes) or not len(names) == len(pairs) == len(edges) == len(ends[0]):
+            raise FileFormatError(f"{self._path}: damaged: {len(types)} node types, {len(names)} relations")
+        keys = [(types[src], name, types[dst]) for name, src, dst in zip(names, *ends, strict=True)]
+        relations = (SavedEdges(*pair, columns) for pair, columns in zip(pairs, edges, strict=True))
+        by_type = dict(zip(types, counts, strict=True)), dict(zip(types, nodes, strict=True))
+        return SavedGraph(*by_type, dict(zip(keys, relations, strict=True)))
+
+    def meta(self) -> tuple[np.ndarray, np.ndarray]:
+        """Take a meta graph: the types that its edges join."""
         self.expect(META, "a meta graph")
-        self.matrix(HAS_CSR)
+        return self.matrix(HAS_CSR)
 
     def unit(self) -> tuple[np.ndarray, np.ndarray]:
         """Take the ends of the edges of a relation [E], in the order of their ids."""
@@ -130,7 +160,7 @@ class Reader:
         ends = []
         for form in (HAS_COO, HAS_CSR, HAS_CSC):
             if saved & form:
-                self.skip_meta()
+                self.meta()
                 ends.append(self.matrix(form))
         if not ends:
             raise FileFormatError(f"{self._path}: a relation in none of the forms COO, CSR and CSC")

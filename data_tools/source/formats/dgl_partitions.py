@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.source.formats.chunks_dgl import MASKS, local_name, stored_column
-from data_tools.source.formats.dgl_files import PartGraph, read_graph, read_tensors
+from data_tools.source.formats.dgl_files import read_part, read_tensors
 from data_tools.source.schema import items
 from hpcgnn.graph.decode import decode_json
 from hpcgnn.graph.files import FileFormatError, relation_name
@@ -144,7 +144,6 @@ def unpack_part(
     book: DglBook, part: int, names: dict[str, str], original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
     """Write the chunks of one part: its own nodes and edges, with their columns."""
-    graph = read_graph(book.folder / names["part_graph"])
     for name, ranges in book.nodes.items():
         counts = ranges[:, 1] - ranges[:, 0]
         writer.add(f"nodes.{name}.part", np.full(counts[part], part, np.int32))
@@ -152,7 +151,7 @@ def unpack_part(
             first = int(counts[:part].sum())
             writer.add(f"nodes.{name}.id", original[name][first : first + counts[part]])
     write_columns(book.folder / names["node_feats"], "nodes", ONLY_TYPE, book.nodes, part, writer)
-    write_edges(book, part, graph, original, writer)
+    write_edges(book, part, book.folder / names["part_graph"], original, writer)
     write_columns(book.folder / names["edge_feats"], "edges", ONLY_RELATION, book.edges, part, writer)
 
 
@@ -188,12 +187,12 @@ def masks_to_split(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_edges(
-    book: DglBook, part: int, graph: PartGraph, original: dict[str, np.ndarray] | None, writer: Chunks
+    book: DglBook, part: int, path: pathlib.Path, original: dict[str, np.ndarray] | None, writer: Chunks
 ) -> None:
-    """Write the ends of the edges that a part owns, relation by relation, in the order of their ids."""
-    ids = graph.edges["_ID"]
-    own = graph.edges["inner_edge"].astype(bool)
-    global_ids = graph.nodes["_ID"]
+    """Write the ends of the edges that a part owns, relation by relation, in the order of their ids. path: of the graph
+    of the part."""
+    edges, nodes = read_part(path)
+    ids, own, global_ids = edges.columns["_ID"], edges.columns["inner_edge"].astype(bool), nodes["_ID"]
     for name, ranges in book.edges.items():
         low, high = ranges[part]
         chosen = np.flatnonzero(own & (ids >= low) & (ids < high))
@@ -201,7 +200,7 @@ def write_edges(
             raise FileFormatError(f"part {part} has {len(chosen)} edges of {name}, its metadata say {high - low}")
         chosen = chosen[np.argsort(ids[chosen])]
         source, _, destination = relation_of(name)
-        ends = [(graph.src, source), (graph.dst, destination)]
+        ends = [(edges.src, source), (edges.dst, destination)]
         rows = [type_rows(global_ids[end[chosen]], book.nodes[node_type], name) for end, node_type in ends]
         if original is not None:
             rows = [original[node_type][row] for row, (_, node_type) in zip(rows, ends, strict=True)]

@@ -1,4 +1,5 @@
-"""DGL's parts: dgl_parts.tar.xz holds what DGL 2.1 wrote, and the graphs it wrote it of (truth.npz)."""
+"""DGL's parts and graphs: dgl_parts.tar.xz holds what DGL 2.1 wrote, and the graphs it wrote it of (truth.npz). Its
+make_typed.py wrote typed.bin and typed.npz."""
 
 import json
 import tarfile
@@ -13,7 +14,7 @@ from places import TESTS
 
 from data_tools.convert import main
 from data_tools.snapshots.text import unpack_tar
-from data_tools.source.formats.dgl_files import read_graph, read_tensors
+from data_tools.source.formats.dgl_files import read_graphs, read_part, read_tensors
 from hpcgnn.graph.files import FileFormatError
 
 pytestmark = pytest.mark.serial
@@ -98,15 +99,16 @@ def test_original_ids(parts):
 
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "all"])
 def test_every_form_of_a_graph(parts, form):
-    graph = read_graph(parts / f"{form}.dgl")
-    assert graph.src.tolist() == [2, 0, 1, 2]
-    assert graph.dst.tolist() == [0, 1, 1, 2]
+    edges, _ = read_part(parts / f"{form}.dgl")
+    assert edges.src.tolist() == [2, 0, 1, 2]
+    assert edges.dst.tolist() == [0, 1, 1, 2]
 
 
 def test_files_cut_short_are_refused(parts):
-    """At every length; behind a graph are 80 bytes that are not needed: names of types, and where graphs begin."""
+    """At every length; behind a graph are 32 bytes that are not needed: where graphs begin."""
     for path, read, rest in (
-        (parts / "all.dgl", read_graph, 80),
+        (parts / "all.dgl", read_graphs, 32),
+        (parts / "typed.bin", read_graphs, 40),
         (parts / "homo/part0/node_feat.dgl", read_tensors, 0),
     ):
         data = path.read_bytes()
@@ -115,7 +117,7 @@ def test_files_cut_short_are_refused(parts):
             with pytest.raises(FileFormatError, match=r"cut.dgl"):
                 read(parts / "cut.dgl")
     with pytest.raises(FileFormatError, match=r"not a file of graphs of DGL"):
-        read_graph(parts / "homo/part0/node_feat.dgl")
+        read_graphs(parts / "homo/part0/node_feat.dgl")
 
 
 def test_refused_parts(parts, tmp_path, capsys):
@@ -143,3 +145,30 @@ def test_older_metadata(parts):
 def contents_of(folder: Path) -> dict:
     converted(folder).close()
     return contents(folder.with_suffix(".h5"))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_saved_graphs(parts, capsys, number):
+    """As save_graphs wrote them: types by name, edges in the order of their ids, columns and masks."""
+    output = parts.parent / "typed.h5"
+    source = ["--preset", "dgl", "--set", f"graph={parts / 'typed.bin'}", "--set", f"number={number}"]
+    assert main([*source, str(output)]) == 0
+    assert f"graph {number} of 2; --set number=N reads another one" in capsys.readouterr().out
+    truth, prefix = np.load(parts / "typed.npz"), f"{number}/"
+    with h5py.File(output) as file:
+        found = {}
+        for relation, group in file["edges"].items():
+            found |= {f"{prefix}edges/{relation}/{name}": group[name][...] for name in group}
+        for kind, group in file["nodes"].items():
+            found |= {f"{prefix}nodes/{kind}/{name}": group[name][...] for name in group}
+        counts = {kind: int(group.attrs["num_nodes"]) for kind, group in file["nodes"].items()}
+    assert found.keys() == {name for name in truth.files if name.startswith(prefix)}
+    for name, values in found.items():
+        assert np.array_equal(values, truth[name]), name
+    assert counts == ({"game": 12, "user": 30}, {"_N": 5})[number]
+
+
+@pytest.mark.parametrize("number", ["2", "-1", "x"])
+def test_a_number_that_no_graph_has(parts, tmp_path, capsys, number):
+    source = ["--preset", "dgl", "--set", f"graph={parts / 'typed.bin'}", "--set", f"number={number}"]
+    assert f"number={number}: {parts / 'typed.bin'} has 2 graphs, counted from 0" in refused(tmp_path, capsys, *source)

@@ -17,7 +17,7 @@ from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.arrays import ArraysTable, NpyTable, NpzTable, Sparse, SparseRows, TensorsTable
 from data_tools.source.formats.chunk_folder import load_chunks, take_files
 from data_tools.source.formats.chunks_dgl import per_type, read_columns, read_file, stored_column
-from data_tools.source.formats.dgl_files import GRAPHS, TENSOR, UNIT, Reader, read_graph
+from data_tools.source.formats.dgl_files import GRAPHS, TENSOR, UNIT, Reader, read_graphs
 from data_tools.source.formats.dgl_partitions import find_book, read_book, relation_of, type_rows
 from data_tools.source.formats.npz_arrays import open_npy
 from data_tools.source.formats.ogb_folder import link_edges, put, read_rows
@@ -212,7 +212,7 @@ def test_parts_of_dgl(tmp_path):
         Reader(tmp_path / "none.dgl")
     path = tmp_path / "part.dgl"
     cases = (
-        (words(GRAPHS, 1, 2, 1), read_graph, "version 1, kind 2, 1 graphs; read is version 2 with one graph"),
+        (words(GRAPHS, 1, 2, 1), read_graphs, "version 1, kind 2; read is version 2: write it with a newer DGL"),
         (
             words(TENSOR, 0, 0) + bytes([0, 0, 0, 0, 9, 64, 1, 0]),
             lambda p: Reader(p).tensor(),
