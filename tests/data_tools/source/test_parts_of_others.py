@@ -1,8 +1,8 @@
 """Parts of PyTorch Geometric, graphlearn-for-pytorch and ParMETIS are joined to the graph that was partitioned.
 
-The first are written by PyTorch Geometric itself. The others are written here in the layouts of their sources:
-graphlearn_torch/python/partition/base.py (save_meta, save_node_pb, save_graph_partition, append_tensor_to_file) and
-programs/dglpart.c (DistDGL_WriteGraphs).
+The first are written by PyTorch Geometric itself, and graphlearn_parts.tar.xz holds what graphlearn 0.2.4 wrote. The
+others are written here in the layouts of their sources: graphlearn_torch/python/partition/base.py (save_meta,
+save_node_pb, save_graph_partition, append_tensor_to_file) and programs/dglpart.c (DistDGL_WriteGraphs).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import shutil
+import tarfile
 from pathlib import Path
 
 import h5py
@@ -19,9 +20,11 @@ import numpy as np
 import pytest
 import torch
 from convert_sources import refused
+from places import TESTS
 
 from data_tools.convert import main
 from data_tools.partition.__main__ import main as partition
+from data_tools.snapshots.text import unpack_tar
 
 pytestmark = pytest.mark.serial
 KEY, ONLY = ("user", "buys", "item"), ("node", "to", "node")
@@ -218,6 +221,28 @@ def test_parts_of_graphlearn(tmp_path, suffix, caching):
         assert np.array_equal(found["edges/node.to.node/weight"], weight)
     assert np.array_equal(found["nodes/node/feat"], feat)
     assert found["nodes/node/part"].tolist() == [row % 2 for row in range(9)]
+
+
+def test_parts_that_graphlearn_wrote(tmp_path):
+    """By its partitioners of random parts and of frequent nodes, whose caches are no nodes of their own."""
+    with tarfile.open(TESTS / "graphlearn_parts.tar.xz") as archive:
+        unpack_tar(archive, tmp_path / "parts")
+    truth = np.load(tmp_path / "parts" / "graphlearn.npz")
+    plain, typed = (converted(tmp_path / "parts" / name) for name in ("graphlearn", "typed"))
+    assert_edges(plain, "node.to.node", truth["ends"], {"feat": truth["of_edges"], "weight": truth["weight"]})
+    assert np.array_equal(plain["nodes/node/feat"], truth["feat"])
+    for kind, feat in (("user", truth["users"]), ("item", truth["items"])):
+        assert np.array_equal(typed[f"nodes/{kind}/feat"], feat)
+    for relation, ends in (("user.buys.item", truth["buys"]), ("user.likes.user", truth["likes"])):
+        assert_edges(typed, relation, ends, {})
+
+
+def assert_edges(found: dict[str, np.ndarray], relation: str, ends: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    """The edges of a relation, in any order, are those of the truth."""
+    names = ("src", "dst", *columns)
+    rows = [np.column_stack([found[f"edges/{relation}/{name}"] for name in names]).tolist()]
+    rows.append(np.column_stack([*ends, *columns.values()]).tolist())
+    assert sorted(rows[0]) == sorted(rows[1])
 
 
 def test_typed_parts_of_graphlearn(tmp_path):
