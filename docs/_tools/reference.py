@@ -49,7 +49,7 @@ a JSON Schema that editors read.
 """
 METRICS_HEAD = """# Metrics
 
-Each metric is computed exactly over the whole split, on any number of ranks; none is an average over ranks or batches.
+Each metric is computed exactly over the whole split, on any number of ranks; none is an average over ranks.
 `metrics.jsonl`, the log, `evaluate` and `report` use the same names. [Evaluation](evaluate.md) has the protocols.
 
 | Metric | Definition | Computed from | Best |
@@ -178,7 +178,22 @@ def metrics_page() -> str:
         f"| `{name}` | {part.says} | {', '.join(part.of)} | {'lowest' if part.lower_is_better else 'highest'} |"
         for name, part in METRICS.items()
     ]
-    return METRICS_HEAD + "\n".join(rows) + "\n"
+    return METRICS_HEAD + "\n".join(rows) + "\n" + METRICS_TAIL
 
+
+METRICS_TAIL = """
+## Versions
+
+A metric of links of temporal graphs and snapshots also has versions:
+
+| Name | Of |
+|---|---|
+| `inductive_ap` | events with a node that training never saw |
+| `new_old_ap` | events with exactly one such node |
+| `new_new_ap` | events with two such nodes |
+| `ap/TYPE` | events of an edge type |
+| `ap_per_batch` | the mean over batches, with `eval.batch_means` |
+| `ap_per_snapshot` | the mean over snapshots |
+"""
 
 PAGES = {"options.md": options_page, "commands.md": commands_page, "specs.md": specs_page, "metrics.md": metrics_page}

@@ -343,7 +343,8 @@ class Trainer:
         done = replace(progress, epoch=next_epoch, step=0, loss_sum=0.0, train_seconds=0.0)
         if trained is not None:
             name = self._monitored
-            value = -metrics[name] if self.session.goal.wants_lowest(name) else metrics[name]
+            value = metrics.get(name, np.nan)  # some metrics are left out where a split has none of their events
+            value = -value if self.session.goal.wants_lowest(name) else value
             if progress.best_epoch < 0 and np.isnan(value):
                 self.log(f"validation has no {name}: the newest epoch is kept as the best")
             value = float(np.nan_to_num(value, nan=WORST))

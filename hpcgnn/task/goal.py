@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.comm.world import World
 from hpcgnn.task.losses import Loss
-from hpcgnn.task.metrics import Standing, class_metrics, is_lower_better, link_metrics, ranking_metrics
+from hpcgnn.task.metrics import NEW_ENDS, Standing, class_metrics, is_lower_better, link_metrics, ranking_metrics
 
 Measure = Callable[[dict[str, np.ndarray], World], dict[str, float]]
 SplitMeasure = Callable[[dict[str, np.ndarray], Any, World], dict[str, float]]
@@ -80,10 +80,19 @@ class Collected:
 
 def measure_events(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
     """Collective. Compute the metrics of events against negatives, or, where they are ranked among many, of their
-    ranks; of all events and of the inductive ones."""
+    ranks; of all events, of the inductive ones, and of these with one new end and with two, as far as there are such
+    events."""
+    inductive = batches.new_ends > 0
     if "rank" in scores:
-        return ranking_metrics(scores["rank"], world, batches.inductive)
-    return link_metrics(scores["positive"], scores["negative"], world, batches.inductive)
+        metrics = ranking_metrics(scores["rank"], world, inductive)
+    else:
+        metrics = link_metrics(scores["positive"], scores["negative"], world, inductive)
+    for prefix, count in NEW_ENDS.items():
+        chosen = batches.new_ends == count
+        if world.any(bool(chosen.any())):
+            found = measure_links({name: values[chosen] for name, values in scores.items()}, world)
+            metrics |= {prefix + name: value for name, value in found.items()}
+    return metrics
 
 
 def concatenate(scores: Sequence[StepScores]) -> dict[str, np.ndarray]:

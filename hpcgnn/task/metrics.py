@@ -28,6 +28,7 @@ PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "
 LABEL_COLUMNS, POOL, WEIGHTS = "label columns", "pool", "weights of classes"
 Values = np.ndarray | torch.Tensor
 INDUCTIVE, PER_SNAPSHOT, PER_BATCH = "inductive_", "_per_snapshot", "_per_batch"  # of names
+NEW_ENDS = {"new_old_": 1, "new_new_": 2}  # how names of metrics of events with so many new ends begin
 TOP_K, UNITS = "_topk", "_units"
 
 

@@ -185,7 +185,7 @@ class Batches:
     """The events of one split that this rank handles, step after step.
 
     events: in order of (step, row); indptr [S + 1]: their range in each step; sizes [S]: global batch sizes. first_row
-    [S]: row id of each batch's first event; inductive [events]: whether an endpoint was never seen in training.
+    [S]: row id of each batch's first event; new_ends [events] int8: endpoints, of the two, never seen in training.
     """
 
     name: str
@@ -193,7 +193,7 @@ class Batches:
     indptr: np.ndarray
     sizes: np.ndarray
     first_row: np.ndarray
-    inductive: np.ndarray
+    new_ends: np.ndarray
 
     @property
     def num_steps(self) -> int:
@@ -251,11 +251,11 @@ def make_batches(
     if partition.features is not None:
         events.columns[FEATURE] = partition.features.of_events(events, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
-    unseen = np.any(flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel), axis=0)
+    is_new = flags_of(~splits.seen, np.stack([events.src, events.dst]), partition, channel)
     first_row = np.full(len(sizes), np.iinfo(np.int64).max)
     filled = indptr[1:] > indptr[:-1]
     first_row[filled] = events.row[indptr[:-1][filled]]
-    return Batches(name, events, indptr, sizes, world.reduce_array(first_row, "min"), unseen)
+    return Batches(name, events, indptr, sizes, world.reduce_array(first_row, "min"), is_new.sum(axis=0, dtype=np.int8))
 
 
 def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world: World, channel: Channel) -> Batches:
@@ -267,7 +267,7 @@ def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world
     if partition.features is not None:
         events.columns[FEATURE] = partition.features.of_events(events, channel)
     indptr = np.searchsorted(step, np.arange(len(sizes) + 1))
-    return Batches(name, events, indptr, sizes, edges[:-1], np.zeros(len(events), bool))
+    return Batches(name, events, indptr, sizes, edges[:-1], np.zeros(len(events), np.int8))
 
 
 def shown(events: Events, splits: Splits, partition: TemporalPartition, channel: Channel) -> Events:

@@ -20,6 +20,7 @@ from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, i
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
     INDUCTIVE,
+    NEW_ENDS,
     PAIRS,
     PER_BATCH,
     RANKS,
@@ -79,7 +80,8 @@ class EventLinkGoal(TemporalGoal):
         return Collected(self._measure, self._eval.ranking)
 
     def _measure(self, scores: dict[str, np.ndarray], batches: Batches, world: World) -> dict[str, float]:
-        """Collective. Measure all events, the inductive ones, and the events of each edge type."""
+        """Collective. Measure all events, the inductive ones, also by their new ends, and the events of each edge
+        type."""
 
         def measure(chosen: np.ndarray | slice) -> dict[str, float]:
             return measure_links({name: values[chosen] for name, values in scores.items()}, world)
@@ -104,7 +106,8 @@ class EventLinkGoal(TemporalGoal):
         names = self._names
         of_types = tuple(f"{name}/{kind}" for kind in self._types for name in names)
         means = tuple(name + PER_BATCH for name in names) if self._eval.batch_means else ()
-        return names + tuple(INDUCTIVE + name for name in names) + of_types + means
+        of_new = tuple(prefix + name for prefix in (INDUCTIVE, *NEW_ENDS) for name in names)
+        return names + of_new + of_types + means
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure average precision and ROC AUC of training."""

@@ -156,7 +156,7 @@ def make_questions(
 
     def cut(at: np.ndarray, sizes: np.ndarray, first_row: np.ndarray) -> Batches:
         indptr = np.searchsorted(questions.row, at)
-        return Batches(split, questions, indptr, sizes, first_row, np.zeros(len(questions), bool))
+        return Batches(split, questions, indptr, sizes, first_row, np.zeros(len(questions), np.int8))
 
     steps = cut(edges, sizes, first_row[np.searchsorted(cuts[:-1], edges[:-1])])
     return NodeQuestions(steps, cut(cuts, sizes[step_of], first_row), step_of, place_of)
@@ -178,7 +178,7 @@ def label_events(
     kept = replace(kept, columns=kept.columns | {LABEL: label[rows]})
     return replace(
         events, events=kept, indptr=events.indptr[: stop + 1], sizes=events.sizes[:stop],
-        first_row=events.first_row[:stop], inductive=events.inductive[rows],
+        first_row=events.first_row[:stop], new_ends=events.new_ends[rows],
     )  # fmt: skip
 
 

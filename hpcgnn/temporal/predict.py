@@ -162,7 +162,7 @@ def query_plan(session: Session, queries: Events, limit: int | None = None) -> S
     size = int(session.world.total(len(queries)))
     end = np.array([session.partition.num_events if limit is None else limit])
     indptr = np.array([0, len(queries)])
-    batches = Batches("queries", queries, indptr, np.array([size]), end, np.zeros(len(queries), bool))
+    batches = Batches("queries", queries, indptr, np.array([size]), end, np.zeros(len(queries), np.int8))
     return session.loaders["test"].sampler.plan(batches, no_negatives(batches), 0, 0, write=False)
 
 

@@ -186,4 +186,4 @@ def label_batches(
     events = Events(labels.row[place], node, node, labels.times[labels.time[place]], {"place": place})
     indptr = np.searchsorted(labels.row[place], np.append(begins, ends[-1:]))
     first_row = np.repeat(cuts[used], [len(edge) for edge in edges]).astype(np.int64)
-    return Batches(split, events, indptr, ends - begins, first_row, np.zeros(len(place), bool)), step_of_time
+    return Batches(split, events, indptr, ends - begins, first_row, np.zeros(len(place), np.int8)), step_of_time

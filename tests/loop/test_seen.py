@@ -286,19 +286,27 @@ def test_a_logger_that_is_missing_is_named(comm, parts, mpi_tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("values", "best"),
-    [([math.nan, 0.5, math.nan, 0.4], 1), ([0.5, math.nan, 0.6, math.nan], 2), ([math.nan] * 4, 3)],
+    [
+        ([math.nan, 0.5, math.nan, 0.4], 1),
+        ([0.5, math.nan, 0.6, math.nan], 2),
+        ([math.nan] * 4, 3),
+        ([None, 0.5, None, 0.4], 1),
+    ],
 )
 def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
     comm, parts, mpi_tmp_path, monkeypatch, values, best
 ):
-    """The newest one counts as best only as long as none has a number, and the log says so."""
+    """The newest one counts as best only as long as none has a number, and the log says so. None: the split has no such
+    metric."""
     scored = iter([*values, 0.1, 0.2])  # validation and test of the best epoch end the run
-    monkeypatch.setattr(trainers, "split_metrics", lambda *_: {"auc": 0.7, "ap": next(scored)})
+    monkeypatch.setattr(
+        trainers, "split_metrics", lambda *_: {"auc": 0.7} | ({} if (value := next(scored)) is None else {"ap": value})
+    )
     lines = run(comm, parts, mpi_tmp_path / "run", epochs=4, monitor="ap", early_stopping_patience=0)
     assert lines[-1]["kind"] == "test"
     assert lines[-1]["epoch"] == best
     log = (mpi_tmp_path / "run" / "log" / f"rank-{comm.rank}.log").read_text()
-    assert log.count("validation has no ap") == (comm.rank == 0 and math.isnan(values[0]))
+    assert log.count("validation has no ap") == (comm.rank == 0 and values[0] != 0.5)
     assert log.count("val ap 0.5000, auc 0.7000") == (comm.rank == 0 and best < 3)
     assert "nan" not in log
 

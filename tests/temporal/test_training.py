@@ -406,3 +406,43 @@ def test_means_of_batches(comm, mpi_tmp_path, kind):
         assert metrics["mrr_per_batch" if kind == "all" else "ap_per_batch"] == pytest.approx(np.mean(found), abs=1e-9)
         assert len(found) > 3
         assert metrics["mrr" if kind == "all" else "ap"] != pytest.approx(np.mean(found), abs=1e-9)
+
+
+@pytest.mark.parametrize(("kind", "hidden"), [("random", 0.3), ("all", 0.3), ("random", 0.0)])
+def test_events_with_one_new_end_and_with_two(comm, mpi_tmp_path, kind, hidden):
+    """Metrics of events with one end, and with both, that no training event has, equal a loop over the events of the
+    graph file; nothing is reported where a split has no such event."""
+    changes = {"data__new_node_ratio": hidden, "eval__negative_kind": kind, "task__negatives": 2}
+    graph = mpi_tmp_path / "graph.h5"
+    on_rank_0(comm, lambda: homogeneous(graph) and None)
+    session = open_session(comm, make_parts(comm, graph, mpi_tmp_path / "parts"), make_config(**changes))
+    world, batches = session.world, session.batches
+    names = session.goal.metric_names()
+    metrics, scored = {}, {}
+    for split in ("val", "test"):
+        scores = session.scores(split)
+        metrics[split] = split_metrics(session, split, scores)
+        rows = {"row": batches[split].events.row} | scores.columns()
+        scored[split] = {name: world.gather_rows(column) for name, column in rows.items()}
+    trained = world.gather_rows(batches["train"].events.row)
+    session.close()
+    if comm.rank > 0:
+        return
+    plain = read_plain(graph)
+    seen = set(plain.src[trained].tolist()) | set(plain.dst[trained].tolist())
+    for split, columns in scored.items():
+        new = [(plain.src[row] not in seen) + (plain.dst[row] not in seen) for row in columns["row"]]
+        for prefix, count in (("new_old_", 1), ("new_new_", 2)):
+            own = {name: values[np.array(new) == count] for name, values in columns.items()}
+            expected = {}
+            if kind == "all":
+                expected["mrr"] = np.mean([1 / rank for rank in own["rank"]])
+            elif len(own["row"]):
+                truth = np.repeat([1, 0], [len(own["row"]), 2 * len(own["row"])])
+                score = np.concatenate([own["positive"], own["negative"].ravel()]).astype(np.float32)
+                expected = {"ap": average_precision_score(truth, score), "auc": roc_auc_score(truth, score)}
+            found = {name: value for name, value in metrics[split].items() if name.startswith(prefix)}
+            assert set(found) <= set(names)
+            assert (hidden > 0) == bool(len(own["row"])) == bool(found)
+            for name, value in expected.items():
+                assert found[prefix + name] == pytest.approx(value, abs=1e-12)
