@@ -4,6 +4,7 @@ batch. n pairs or labels, k negatives a pair, c classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -99,6 +100,49 @@ def soft_class_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(output, label.to(output.dtype), reduction="sum")
 
 
+def ranked_weights_loss(
+    output: torch.Tensor, label: torch.Tensor, most: int = 20, margin: float = 1e-3
+) -> torch.Tensor:  # fmt: skip
+    """Sum over rows of a loss of the order of classes, from outputs [n, c] and weights of classes [n, c], at least 0.
+
+    It compares classes among the ``most`` highest outputs and the ``most`` largest weights of a row, i with j where i
+    has the larger weight. The first term is NDCG-Loss2 (Wang et al., The LambdaLoss framework for ranking metric
+    optimization, 2018): the sum of (G_i - G_j) (1 / D_d - 1 / D_(d + 1)) log2(1 + exp(s_j - s_i)). Here s are outputs,
+    d is the difference of the places of i and j by output, D_d = log2(1 + d), and G a weight divided by the largest
+    possible gain of the row, as in NDCG. The second one is the mean of max(0, margin - s_i + s_j), which keeps scores
+    apart (Mantri et al., NAViS, 2025).
+    """
+    chosen, is_chosen = _classes_to_rank(output.detach(), label, most)
+    label = label.to(output.dtype)
+    score, weight = output.gather(1, chosen), label.gather(1, chosen)
+    discount = 1 / torch.log2(torch.arange(2, chosen.shape[1] + 3, dtype=output.dtype, device=output.device))
+    place = _places(score.detach().masked_fill(~is_chosen, -torch.inf))
+    distance = (place.unsqueeze(2) - place.unsqueeze(1)).abs()
+    steps = torch.cat([discount.new_zeros(1), discount[:-1] - discount[1:]])[distance]
+    best = label.sort(dim=1, descending=True).values[:, :most]
+    gain = weight / (best * discount[: best.shape[1]]).sum(1, keepdim=True).clamp(min=torch.finfo(output.dtype).tiny)
+    gap, gains = (values.unsqueeze(2) - values.unsqueeze(1) for values in (score, gain))
+    is_pair = (gains > 0) & is_chosen.unsqueeze(2) & is_chosen.unsqueeze(1)
+    lost = torch.where(is_pair, gains * steps * functional.softplus(-gap), 0).sum() / math.log(2)
+    near = torch.where(is_pair, torch.relu(margin - gap), 0).sum((1, 2)) / is_pair.sum((1, 2)).clamp(min=1)
+    return lost + near.sum()
+
+
+def _classes_to_rank(output: torch.Tensor, label: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose the classes with the ``most`` highest outputs and weights of each row, the lower class first among equals.
+    Returns classes [n, m], and which of these entries [n, m] count: each class once, and weights above 0 alone."""
+    by_output, by_weight = (
+        values.argsort(dim=1, descending=True, stable=True)[:, :most] for values in (output, label)
+    )  # fmt: skip
+    is_new = (label.gather(1, by_weight) > 0) & (by_weight.unsqueeze(2) != by_output.unsqueeze(1)).all(2)
+    return torch.cat([by_output, by_weight], dim=1), torch.cat([torch.ones_like(is_new), is_new], dim=1)
+
+
+def _places(score: torch.Tensor) -> torch.Tensor:
+    """Return the places of scores in their rows [n, m], from 0, the highest first."""
+    return score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+
+
 def squared_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     """Sum of squared errors of numbers, outputs [n] or [n, 1] and labels [n]; labels that are NaN are left out."""
     return _errors(output, label).square().sum()
@@ -165,6 +209,11 @@ LOSSES = {
     "cross_entropy": LossPart(lambda task: class_loss, "cross entropy of classes", CLASSES, ("class_weights",)),
     "soft_cross_entropy": LossPart(
         lambda task: soft_class_loss, "cross entropy of weights of classes (temporal graphs only)", WEIGHTS
+    ),
+    "lambda_ndcg": LossPart(
+        lambda task: ranked_weights_loss,
+        "order of the classes by weight, as NDCG counts it (Wang et al., LambdaLoss, 2018), with a margin (temporal "
+        "graphs only)", WEIGHTS,
     ),
     "mse": LossPart(lambda task: squared_loss, "mean squared error of numbers", NUMBERS),
     "mae": LossPart(lambda task: absolute_loss, "mean absolute error of numbers", NUMBERS),

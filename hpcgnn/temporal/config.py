@@ -24,6 +24,7 @@ from hpcgnn.task.config import TaskConfig
 from hpcgnn.task.losses import LOSSES, WEIGHTS
 from hpcgnn.temporal.baselines import BASELINES
 from hpcgnn.temporal.eval_config import BaselineConfig, TemporalEvalConfig
+from hpcgnn.temporal.model.forecaster import FORECASTERS
 from hpcgnn.temporal.model.readout import READOUTS
 from hpcgnn.temporal.model.updater import MESSAGES, UPDATERS
 from hpcgnn.temporal.node_labels import PROPERTY, sha256_of_labels
@@ -134,6 +135,8 @@ class TemporalModelConfig:
     Attributes:
         class_path: Custom model class, such as package.module.Class; empty: a built-in model, which the keys below
             describe.
+        forecaster: Model that predicts the labels of a node from earlier labels alone, without events. Kind
+            node_property only; the sections memory and sampling and the keys below keep their defaults.
         readout: Computation of a node's embedding from its memory and neighbors.
         layers: Number of attention layers; each layer reads the neighbors' state just before their event.
         time_dim: Width of the time encoding.
@@ -150,6 +153,7 @@ class TemporalModelConfig:
     """
 
     class_path: str = ""
+    forecaster: Annotated[str, FORECASTERS] = ""
     readout: Annotated[str, READOUTS] = "attention"
     layers: int = 1
     time_dim: int = 100
@@ -501,6 +505,8 @@ class TemporalConfig(Sections):
             _check_properties(self)
         if self.task.of_nodes:
             _check_nodes(self)
+        if self.model.forecaster:
+            _check_forecaster(self)
         tasks = BASELINES[self.baseline.kind].tasks
         if self.baseline.kind and self.task.kind not in tasks:
             fitting = " or ".join(name for name, part in BASELINES.items() if name and self.task.kind in part.tasks)
@@ -533,6 +539,8 @@ class TemporalConfig(Sections):
     @property
     def model_name(self) -> str:
         """Name of the trained model: the class path of a custom model, or the parts of the model."""
+        if self.model.forecaster:
+            return f"{self.model.forecaster} of earlier labels"
         memory = f"{self.memory.updater} memory" if self.memory.has_memory else "no node memory"
         return self.model.class_path or f"{self.model.readout} embedding, {memory}"
 
@@ -666,6 +674,26 @@ def _check_labels(config: TemporalConfig) -> None:
         raise ValueError(
             f"eval.protocol and eval.negative_kind are for task.kind link, task.kind is {config.task.kind}"
         )
+
+
+def _check_forecaster(config: TemporalConfig) -> None:
+    """Raise ValueError for settings that a model of earlier labels does not go with: it reads no events."""
+    name = config.model.forecaster
+    if not config.task.has_properties:
+        raise ValueError(
+            f"model.forecaster {name} predicts labels of task.kind {PROPERTY}, task.kind is {config.task.kind}: leave "
+            "it empty"
+        )
+    if config.task.freeze:
+        raise ValueError(f"task.freeze trains the head alone, and model.forecaster {name} has none: leave it false")
+    kept = {"forecaster", "prefetch", "plan_on"}
+    for section in ("model", "memory", "sampling"):
+        values = getattr(config, section)
+        for key, default in vars(type(values)()).items():
+            if key not in kept and getattr(values, key) != default:
+                raise ValueError(
+                    f"{section}.{key} describes a model of events, and model.forecaster {name} reads none: leave it out"
+                )
 
 
 def _check_properties(config: TemporalConfig) -> None:

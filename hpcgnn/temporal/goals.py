@@ -38,7 +38,7 @@ from hpcgnn.temporal.graph import EDGE_TYPE, Events, TemporalPartition
 from hpcgnn.temporal.loader import TemporalGraph
 from hpcgnn.temporal.node_classes import NodeClasses, read_node_classes
 from hpcgnn.temporal.node_labels import read_node_labels, sha256_of_labels
-from hpcgnn.temporal.properties import TemporalPropertyTask
+from hpcgnn.temporal.properties import ForecastTask, TemporalPropertyTask
 from hpcgnn.temporal.step import NodeClassTask, TemporalLabelTask, TemporalLinkTask, TemporalTask, make_head
 
 
@@ -278,6 +278,11 @@ class NodePropertyGoal(TemporalGoal):
         """Make what scores labels."""
         self.sum = make_loss(self._config.task)
         return TemporalPropertyTask(self.sum, *shared)
+
+    def forecast_task(self, *shared) -> ForecastTask:
+        """Make what scores labels by earlier ones alone. shared: model, memory and timers."""
+        self.sum = make_loss(self._config.task)
+        return ForecastTask(self.sum, *shared)
 
     def collector(self) -> Collected:
         """Collect the gains of the labels."""

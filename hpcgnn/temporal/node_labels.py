@@ -59,6 +59,20 @@ class NodeLabels:
         table[line, self.kind[place]] = self.weight[place]
         return table
 
+    def before(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the label of the same node before each of some labels [c], as vectors [c, K] float32, 0 where there is
+        none."""
+        return self.newest_before(self.node[chosen], self.time[chosen])
+
+    def newest_before(self, node: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Return the newest label of nodes, local rows [c], before label times, places [c] or T, as vectors [c, K]
+        float32, 0 where there is none."""
+        width, vectors = len(self.times) + 1, np.zeros((len(node), self.num_classes), np.float32)
+        place = np.searchsorted(self.node * width + self.time, node * width + time) - 1
+        has_one = (place >= 0) & (self.node[np.maximum(place, 0)] == node) if len(self.node) else place > 0
+        vectors[has_one] = self.dense(place[has_one])
+        return vectors
+
     def forecasts(self, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Forecast each label by the labels of its node before: yields places [c] of labels and vectors [c, K] float32.
 

@@ -50,7 +50,7 @@ from hpcgnn.temporal.graph import EDGE_TYPE, FEATURE, Events, TemporalPartition
 from hpcgnn.temporal.loader import TemporalLoader
 from hpcgnn.temporal.negatives import edge_types_of, no_negatives
 from hpcgnn.temporal.plan import StepPlan
-from hpcgnn.temporal.properties import first_rows_at
+from hpcgnn.temporal.properties import answer_labels, first_rows_at
 from hpcgnn.temporal.schema import CLASSES
 
 Compute = Callable[[Session, Events, Callable[[StepPlan], torch.Tensor]], np.ndarray]
@@ -349,6 +349,9 @@ def embed_all(session: Session, times: str = DATES) -> AnswerColumns:
 
 def _label_columns(session: Session, output: np.ndarray, probabilities: bool = False) -> dict[str, np.ndarray]:
     """Make columns of a head's outputs, [m, C] logits or [m, 1] numbers. Weights of classes add up to 1."""
+    if session.config.model.forecaster:
+        total = output.sum(axis=1, keepdims=True, dtype=np.float64)  # averages of labels, 0 without an earlier one
+        return {"weight": np.where(total > 0, output / np.where(total > 0, total, 1), 1 / output.shape[1])}
     if session.config.task.has_properties:
         return {"weight": torch.softmax(torch.from_numpy(output).double(), dim=1).numpy()}
     if not session.config.task.classifies:
@@ -526,6 +529,8 @@ def check(arguments: Namespace, config: TemporalConfig) -> TemporalConfig:
     refuse_probabilities(arguments, of_classes, scored)
     if arguments.embeddings and arguments.pairs:
         raise ValueError("--embeddings are of nodes: give --nodes, not --pairs")
+    if config.model.forecaster and arguments.embeddings:
+        raise ValueError(f"model.forecaster {config.model.forecaster} has no embeddings: leave --embeddings out")
     if config.task.has_properties and not arguments.nodes:
         raise ValueError("this run learned labels of nodes at times (task.kind node_property): give --nodes")
     if arguments.pairs and config.task.predicts_nodes:
@@ -553,6 +558,7 @@ def answer(session: Session, arguments: Namespace) -> None:
     elif arguments.nodes:
         nodes = read_nodes(session, arguments.nodes)
         walk = _walk_to_times if task.has_properties else _walk
+        walk = answer_labels if session.config.model.forecaster else walk
         answers = answer_nodes(session, nodes, embeddings, probabilities, walk, arguments.times)
         answer_with(out, answers, "embeddings" if embeddings else "labels", session, classes, best)
     else:

@@ -33,10 +33,11 @@ from hpcgnn.temporal.loader import Planning, TemporalGraph, TemporalLoader
 from hpcgnn.temporal.mail import Mailing
 from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.clocks import Clocks, num_clocks, time_scales
+from hpcgnn.temporal.model.forecaster import FORECASTERS
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
-from hpcgnn.temporal.properties import PropertyLoader
+from hpcgnn.temporal.properties import ForecastLoader, PropertyLoader
 from hpcgnn.temporal.sampler import TemporalSampler, choose_sampler
 from hpcgnn.temporal.schema import CLASSES, CLOCK_SCALES, EDGE_TYPES, OUTPUTS, TIME_SCALE, adapt, needs_of
 from hpcgnn.temporal.sides import Needs, Placement
@@ -70,6 +71,9 @@ def open_session(
     with together(world, "find the relations"):
         config = replace(config, sampling=graph.sampling(config.sampling))
     goal = make_goal(config, graph)
+    if isinstance(goal, NodePropertyGoal) and config.model.forecaster:
+        timing = watchdog, timers, plan_timers, dtype
+        return _open_forecast(config, path, graph, goal, timing, trained or Schema(needs, {CLASSES: []}))
     scale = _time_scale(graph) if trained is None else trained.values[TIME_SCALE]
     values: dict[str, Any] = {TIME_SCALE: scale, OUTPUTS: goal.num_outputs, CLASSES: goal.class_names(graph.partition)}
     if graph.partition.edge_types:
@@ -109,6 +113,27 @@ def open_session(
     )  # fmt: skip
 
 
+def _open_forecast(
+    config: TemporalConfig, path: str, graph: TemporalGraph, goal: NodePropertyGoal, timing: tuple, schema: Schema
+) -> Session:  # fmt: skip
+    """Collective. Open the session of a model of earlier labels. timing: watchdog, timers of steps and of plans, and
+    the dtype of the run's numbers."""
+    world, (watchdog, timers, plan_timers, dtype), make = graph.world, timing, FORECASTERS[config.model.forecaster].make
+    assert make is not None
+    torch.manual_seed(config.train.seed % (1 << 63))
+    model = make(goal.num_outputs).to(device=world.device, dtype=dtype)
+    share_model(model, world, "")
+    memory = NodeMemory(graph.partition.num_nodes, goal.num_outputs, 0, dtype, world.device)
+    size = config.train.batch_size
+    sizes = {"train": size, **dict.fromkeys(SPLITS[1:], config.eval.batch_size or size)}
+    loaders = {name: ForecastLoader(graph, goal.labels, name, sizes[name], dtype) for name in SPLITS}
+    return Session(
+        config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory,
+        goal.forecast_task(model, memory, timers), partial(_describe, None), world, roots="labels", schema=schema,
+        path=path, rebuild=_rebuild,
+    )  # fmt: skip
+
+
 def _roots(config: TemporalConfig) -> str:
     """Name the elements of training batches."""
     return "nodes" if config.task.of_nodes and config.task.train_at == "label" else "events"
@@ -128,7 +153,9 @@ def _rebuild(session: Session) -> None:
 def _event_columns(config: TemporalConfig) -> list[str]:
     """List the columns of events that the run has a use for, besides ends and times."""
     task, model = config.task, config.model
-    reads_features = config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
+    reads_features = not model.forecaster and (
+        config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
+    )
     needs = {
         FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)),
         LABEL: task.of_events, SPLIT: not task.of_nodes,

@@ -34,6 +34,7 @@ SAME_ANSWER = {
         "sampling.plan_on", "model.message", "model.time_encoding", "memory.update_at", "memory.placement", "task.loss",
         "task.negative_kind",
         "baseline.kind", "eval.protocol", "eval.negative_kind",  # the last two are the factor ``eval``
+        "model.forecaster",  # of labels of nodes at times, which no row has: they need a file
     },
     "static": {
         "sampling.topology", "sampling.plan_on", "model.aggregator", "model.activation", "model.norm", "baseline.kind",

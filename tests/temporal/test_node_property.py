@@ -30,14 +30,17 @@ from hpcgnn.graph import files
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.loop.trainer import Trainer
-from hpcgnn.task.losses import soft_class_loss
+from hpcgnn.task.losses import ranked_weights_loss, soft_class_loss
 from hpcgnn.task.metrics import gains_of
 from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.model.forecaster import VirtualState
 from hpcgnn.temporal.predict import _walk_to_times, answer_nodes, read_nodes
+from hpcgnn.temporal.properties import answer_labels
 
 USERS, CLASSES, TICKS = 40, 12, 10_000  # of ``bipartite``
 SMALL = {"train__batch_size": 25, "sampling__prefetch": 0}
+RATE = 0.05
 
 
 def draw_labels(graph: Path) -> dict[int, dict[int, np.ndarray]]:
@@ -91,6 +94,13 @@ def property_config(labels, **changes) -> TemporalConfig:
     return make_config(**SMALL | {"task__kind": "node_property", "task__labels_file": str(labels)} | changes)
 
 
+def navis_config(labels, **changes) -> TemporalConfig:
+    """A model of earlier labels; changes: of the section ``train``."""
+    train = {"batch_size": 9, "precision": "float64", "seed": 5, "lr": RATE, "train_metrics": True} | changes
+    task = {"kind": "node_property", "labels_file": str(labels), "loss": "lambda_ndcg"}
+    return TemporalConfig.from_dict({"train": train, "task": task, "model": {"forecaster": "navis"}})
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("classes", [2, 7, 30])
 def test_gains_are_those_of_scikit_learn(classes):
@@ -113,6 +123,45 @@ def test_loss_is_cross_entropy_with_weights():
     expected = -(label * (output - np.log(np.exp(output).sum(axis=1, keepdims=True)))).sum()
     loss = soft_class_loss(torch.tensor(output), torch.tensor(label.astype(np.float32)))
     assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def ranked_loss(output, label, most: int = 20, margin: float = 1e-3):
+    """NDCG-Loss2 and margins of one row [c], as scalars of torch, pair by pair."""
+    classes = range(len(output))
+    by_output = sorted(classes, key=lambda k: (-output[k].item(), k))
+    by_weight = sorted(classes, key=lambda k: (-float(label[k]), k))
+    chosen = by_output[:most] + [k for k in by_weight[:most] if label[k] > 0 and k not in by_output[:most]]
+    place = {k: number for number, k in enumerate(sorted(chosen, key=lambda k: -output[k].item()))}
+    best = sum(float(label[k]) / np.log2(2 + number) for number, k in enumerate(by_weight[:most]))
+    total, near, pairs = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), 0
+    for i in chosen:
+        for j in chosen:
+            if label[i] > label[j]:
+                apart = abs(place[i] - place[j])
+                delta = 1 / np.log2(1 + apart) - 1 / np.log2(2 + apart)
+                gap = output[i] - output[j]
+                total = total + float(label[i] - label[j]) / best * delta * torch.log2(1 + torch.exp(-gap))
+                near, pairs = near + torch.clamp(margin - gap, min=0), pairs + 1
+    return total + near / max(1, pairs)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("classes", [3, 30])
+def test_loss_of_the_order_equals_plain_loops(classes):
+    """With ties of outputs and of weights, rows without a weight, and classes beyond the compared ones."""
+    rng = np.random.default_rng(classes)
+    output = torch.tensor(rng.integers(0, 9, (8, classes)) / 64, requires_grad=True)
+    label = np.where(rng.random((8, classes)) < 0.4, rng.integers(1, 5, (8, classes)) / 8, 0)
+    label[3] = 0
+    label = torch.tensor(label.astype(np.float32))
+    most = min(6, classes)
+    losses = [
+        ranked_weights_loss(output, label, most),
+        sum(ranked_loss(*rows, most) for rows in zip(output, label, strict=True)),
+    ]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-12)
+    slopes = [torch.autograd.grad(loss, output)[0] for loss in losses]
+    torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-14)
 
 
 def tgb_order(times, bounds, event_times) -> dict[str, list[int]]:
@@ -205,11 +254,106 @@ def test_one_answer_on_any_number_of_ranks(comm, graph_parts, case):
     assert any(line.startswith("task node_property, weights of 12 classes; labels: train ") for line in lines)
 
 
-def test_a_run_resumes_within_an_epoch(comm, graph_parts, folder, mpi_tmp_path):
+class PlainStates:
+    """NAViS in plain loops, node by node: states, last labels, and the mean label of the time before."""
+
+    def __init__(self, seed: int):
+        torch.manual_seed(seed)
+        model = VirtualState(CLASSES).double()
+        self.weights = [weight.detach().clone().requires_grad_() for weight in model.parameters()]
+        self.adam = torch.optim.Adam(self.weights, lr=RATE)
+        self.zero = torch.zeros(CLASSES, dtype=torch.float64)
+        self.state: dict[int, torch.Tensor] = {}
+        self.last: dict[int, torch.Tensor] = {}
+        self.common = self.zero
+
+    def predict(self, user: int) -> torch.Tensor:
+        """Predict a label, and move the state on."""
+        of_state, state_bias, of_output, output_bias = self.weights
+        x, h, g = self.last.get(user, self.zero), self.state.get(user, self.zero), self.common
+        a = torch.sigmoid((of_state[0, :CLASSES] * x + of_state[0, CLASSES:] * h).sum() + state_bias[0])
+        new = a * h + (1 - a) * x
+        read = [part * weight for part, weight in zip((x, h, g), of_output[0].split(CLASSES), strict=True)]
+        z = torch.sigmoid(sum(read).sum() + output_bias[0])
+        self.state[user] = new.detach()
+        return z * new + (1 - z) * x
+
+    def show(self, labels: dict[int, np.ndarray]) -> None:
+        """Learn the labels of a time after they were predicted."""
+        shown = {user: torch.tensor(label.astype(np.float32)).double() for user, label in labels.items()}
+        self.last |= shown
+        self.common = torch.stack(list(shown.values())).mean(0)
+
+    def train(self, labels: dict[int, np.ndarray], size: int) -> list[float]:
+        """Train on the labels of a time, ``size`` of them in a step; returns the losses of the steps."""
+        users, losses = sorted(labels), []
+        for begin in range(0, len(users), size):
+            step = users[begin : begin + size]
+            rows = [ranked_loss(self.predict(user), torch.tensor(labels[user])) for user in step]
+            loss = sum(rows) / len(step)
+            self.adam.zero_grad()
+            loss.backward()
+            self.adam.step()
+            losses.append(loss.item())
+        self.show(labels)
+        return losses
+
+
+def test_navis_equals_plain_loops(comm, graph_parts):
+    """Losses of an epoch of several steps a time, and NDCG of validation and test after it, on any number of ranks."""
+    graph, parts, labels = graph_parts
+    losses, metrics, lines = run(comm, parts, navis_config(labels))
+    assert any("weights of 12 classes" in line for line in lines)
+    if comm.rank > 0:
+        return
+    drawn, times = draw_labels(graph), read_plain(graph).time
+    bounds = np.searchsorted(times, np.quantile(times, [0, 0.7, 0.85, 1]), side="right")
+    by_split, plain = tgb_order(drawn, bounds, times), PlainStates(5)
+    expected = [loss for time in by_split["train"] for loss in plain.train(drawn[time], 9)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
+    assert len(losses) > 20
+    for split in ("val", "test"):
+        scores = []
+        for time in by_split[split]:
+            users = sorted(drawn[time])
+            forecast = np.stack([plain.predict(user).detach().numpy() for user in users])
+            scores.append(ndcg_score([drawn[time][user] for user in users], forecast, k=10))
+            plain.show(drawn[time])
+        assert metrics[f"{split}_ndcg@10"] == pytest.approx(np.mean(scores), rel=1e-6)
+
+
+def forecasts(comm, parts, labels, count: int) -> dict[int, np.ndarray]:
+    """Collective. Outputs of the first ``count`` label times, by time, of NAViS as it is drawn; of all ranks' nodes."""
+    with closing(open_session(comm, parts, navis_config(labels))) as session:
+        found = []
+        for split in ("train", "val", "test"):
+            with session.plans(split, 0) as plans:
+                for plan in plans:
+                    scores = session.task.evaluate(plan)
+                    ids = session.partition.flat_row[plan.row.numpy()]
+                    found += zip(scores.time.tolist(), ids.tolist(), scores.output.numpy(), strict=True)
+    rows = sorted((row for piece in comm.allgather(found) for row in piece), key=lambda row: row[:2])
+    return {place: np.stack([row[2] for row in rows if row[0] == place]) for place in range(count)}
+
+
+def test_navis_reads_no_label_of_the_same_time_or_later(comm, graph_parts, folder):
+    """Other labels from a time on change no forecast up to this time, and the forecasts after it."""
+    graph, parts, labels = graph_parts
+    drawn, number, path = draw_labels(graph), 8, folder / "other-labels.h5"
+    for time in sorted(drawn)[number:]:
+        drawn[time] = {user: np.roll(vector, 1) + 0.25 for user, vector in drawn[time].items()}
+    on_rank_0(comm, lambda: write_labels(path, drawn) and None)
+    before, now = (forecasts(comm, parts, each, number + 2) for each in (labels, path))
+    for place, rows in before.items():
+        assert np.array_equal(rows, now[place]) == (place <= number)
+
+
+@pytest.mark.parametrize("model", ["tgn", "navis"])
+def test_a_run_resumes_within_an_epoch(comm, graph_parts, folder, mpi_tmp_path, model):
     """On another partition set, with the gains of training so far."""
     graph, parts, labels = graph_parts
-    other = make_parts(comm, graph, folder / "other", 4, "random")
-    config = property_config(labels, train__train_metrics=True)
+    other = make_parts(comm, graph, folder / f"other-{model}", 4, "random")
+    config = property_config(labels, train__train_metrics=True) if model == "tgn" else navis_config(labels)
     losses, metrics, _ = run(comm, parts, config)
     trainers = [
         Trainer(open_session(comm, each, config), mpi_tmp_path, lambda *_, **__: None, StopRequest())
@@ -226,11 +370,13 @@ def test_a_run_resumes_within_an_epoch(comm, graph_parts, folder, mpi_tmp_path):
     trainers[1].close()
 
 
-def test_answers_are_the_forecasts_that_evaluation_scored(comm, graph_parts, mpi_tmp_path):
+@pytest.mark.parametrize("model", ["tgn", "navis"])
+def test_answers_are_the_forecasts_that_evaluation_scored(comm, graph_parts, mpi_tmp_path, model):
     """NDCG of the answers of ``hpcgnn predict --nodes`` is the one of evaluation, whatever else is asked: at times of
     training labels, at the end, or at times between labels."""
     graph, parts, labels = graph_parts
-    session = open_session(comm, parts, property_config(labels))
+    config, walk = (property_config, _walk_to_times) if model == "tgn" else (navis_config, answer_labels)
+    session = open_session(comm, parts, config(labels))
     trainer = Trainer(session, mpi_tmp_path, lambda *_, **__: None, StopRequest())
     epoch(trainer)
     session.memory.settle()
@@ -251,9 +397,7 @@ def test_answers_are_the_forecasts_that_evaluation_scored(comm, graph_parts, mpi
         rows = [*further, *asked]
         text = "node,type,time\n" + "".join(f"{1000 + 3 * user},user,{time}\n" for time, user in rows)
         on_rank_0(comm, lambda text=text: (mpi_tmp_path / "nodes.csv").write_text(text))
-        answers = answer_nodes(
-            session, read_nodes(session, str(mpi_tmp_path / "nodes.csv")), False, compute=_walk_to_times
-        )
+        answers = answer_nodes(session, read_nodes(session, str(mpi_tmp_path / "nodes.csv")), False, compute=walk)
         weight = np.empty((len(rows), CLASSES))
         for row, values in comm.allgather((answers.row, answers.columns["weight"])):
             weight[row] = values
@@ -335,9 +479,12 @@ BAD = {
     "epochs": ({"train__parallel_epochs": 2}, "train.parallel_epochs does not go with"),
     "hidden": ({"data__new_node_ratio": 0.1}, "data.new_node_ratio does not go with"),
     "classes": ({"task__classes": 3}, "has no classes"),
-    "loss": ({"task__loss": "cross_entropy"}, "must be soft_cross_entropy or custom"),
+    "loss": ({"task__loss": "cross_entropy"}, "must be soft_cross_entropy or lambda_ndcg or custom"),
     "ranking": ({"eval__protocol": "tgb"}, "are for task.kind link"),
     "links": ({"baseline__kind": "unlimited"}, "unlimited predicts for task.kind link, .*: use persistent_fore"),
+    "events": ({"model__forecaster": "navis"}, "model.time_dim describes a model of events, and"),
+    "head": ({"model__forecaster": "navis", "task__freeze": True, "train__init": "run"}, "navis has none"),
+    "no labels": ({"model__forecaster": "navis", "task__kind": "link", "task__labels_file": ""}, "predicts labels of"),
     "window": ({"baseline__kind": "persistent_forecast", "baseline__window": 3}, "persistent_forecast does not read"),
     "no window": ({"baseline__kind": "moving_average", "baseline__window": 0}, "baseline.window must be at least 1"),
 }  # fmt: skip
