@@ -62,14 +62,18 @@ class NodeLabels:
     def before(self, chosen: np.ndarray) -> np.ndarray:
         """Return the label of the same node before each of some labels [c], as vectors [c, K] float32, 0 where there is
         none."""
-        return self.newest_before(self.node[chosen], self.time[chosen])
+        return self._shown(chosen - 1, self.node[chosen])
 
     def newest_before(self, node: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Return the newest label of nodes, local rows [c], before label times, places [c] or T, as vectors [c, K]
         float32, 0 where there is none."""
-        width, vectors = len(self.times) + 1, np.zeros((len(node), self.num_classes), np.float32)
-        place = np.searchsorted(self.node * width + self.time, node * width + time) - 1
-        has_one = (place >= 0) & (self.node[np.maximum(place, 0)] == node) if len(self.node) else place > 0
+        width = len(self.times) + 1
+        return self._shown(np.searchsorted(self.node * width + self.time, node * width + time) - 1, node)
+
+    def _shown(self, place: np.ndarray, node: np.ndarray) -> np.ndarray:
+        """Return labels [c] as vectors [c, K] where they are of the nodes [c], 0 elsewhere; a place may be -1."""
+        has_one, vectors = place >= 0, np.zeros((len(place), self.num_classes), np.float32)
+        has_one[has_one] = self.node[place[has_one]] == node[has_one]
         vectors[has_one] = self.dense(place[has_one])
         return vectors
 

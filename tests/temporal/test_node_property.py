@@ -322,6 +322,44 @@ def test_navis_equals_plain_loops(comm, graph_parts):
         assert metrics[f"{split}_ndcg@10"] == pytest.approx(np.mean(scores), rel=1e-6)
 
 
+def draw_regimes() -> dict[int, dict[int, np.ndarray]]:
+    """Labels of all users at 80 times. In one half of the time a label is a noisy draw around a user's own mean, in the
+    other one it keeps near the label before. Class 0 of a few users shows which one it is, four times at a stretch."""
+    rng, labels = np.random.default_rng(3), {}
+    means, last = rng.dirichlet([0.5] * (CLASSES - 1), (2, USERS))
+    for number in range(80):
+        is_noisy = number // 4 % 2
+        if is_noisy:
+            last = (means + 2 * rng.dirichlet([0.2] * (CLASSES - 1), USERS)) / 3
+        else:
+            last = (last + rng.dirichlet([0.5] * (CLASSES - 1), USERS)) / 2
+        shown = (is_noisy * (np.arange(USERS) % 4 == 0))[:, None].astype(float)
+        labels[START + 120 * number] = dict(enumerate(np.hstack([shown, last])))
+    return labels
+
+
+@pytest.mark.serial
+def test_navis_learns_when_to_forecast_by_which_rule(graph_parts, folder):
+    """It is better than the persistent forecast and the best moving average, of which each is right at some times."""
+    _, parts, _ = graph_parts
+    path, comm = write_labels(folder / "regimes.h5", draw_regimes()), MPI.COMM_SELF
+    scores = {}
+    for window in (1, 2, 3, 7):  # 1: the persistent forecast
+        config = property_config(path, baseline__kind="moving_average", baseline__window=window)
+        with closing(open_session(comm, parts, config)) as session:
+            scores[window] = baseline_metrics(session, config.baseline)["test_ndcg@10"]
+    with closing(open_session(comm, parts, navis_config(path, batch_size=40))) as session:
+        trainer = Trainer(session, folder, lambda *_, **__: None, StopRequest())
+        for _ in range(10):
+            session.memory.reset()
+            epoch(trainer)
+            trainer.progress.step = 0
+        for split in ("val", "test"):
+            metrics = split_metrics(session, split, session.scores(split))
+        trainer.close()
+    assert metrics["ndcg@10"] > max(scores.values()) + 0.005, scores
+
+
 def forecasts(comm, parts, labels, count: int) -> dict[int, np.ndarray]:
     """Collective. Outputs of the first ``count`` label times, by time, of NAViS as it is drawn; of all ranks' nodes."""
     with closing(open_session(comm, parts, navis_config(labels))) as session:
