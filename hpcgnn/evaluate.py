@@ -18,11 +18,10 @@ import jsonargparse
 
 from hpcgnn.comm.world import World
 from hpcgnn.graph.negative_file import sha256_of
-from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.kinds import KINDS, kind_of
 from hpcgnn.loop import launch
 from hpcgnn.loop.logs import without_nan
-from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.loop.session import Session, scored_splits, split_metrics
 from hpcgnn.loop.settings import EVAL_OPTIONS, Sections
 from hpcgnn.reopen import command_parser, load_best, open_session, parse
 
@@ -82,15 +81,14 @@ def make_parser() -> jsonargparse.ArgumentParser:
 
 
 def _evaluate(session: Session, folder: str) -> dict:
-    """Collective. Compute the metrics of both splits, of the model or of the baseline."""
+    """Collective. Compute the metrics of all scored splits, of the model or of the baseline."""
     result, config = {"kind": "evaluate", "ranks": session.world.size}, session.config
     if config.baseline_name:
         score = kind_of(config).score_baseline
         assert score is not None
         return result | {"baseline": config.baseline_name} | score(session, config.baseline)
     result["epoch"] = load_best(session, folder).epoch
-    named = {"val": "val", "test": "test"} | ({TRAIN_SPLIT: "train"} if TRAIN_SPLIT in session.loaders else {})
-    for split, prefix in named.items():  # the training split last: it begins with new memory
+    for split, prefix in scored_splits(session).items():
         metrics = split_metrics(session, split, session.scores(split))
         result |= {f"{prefix}_{name}": value for name, value in metrics.items()}
     return result

@@ -9,6 +9,11 @@ TRAIN_SPLIT = "train_split"  # the training split, where it is scored as validat
 NO_SPLIT = -1
 
 
+def place_of_split(split: str) -> int:
+    """Return the place of a split among ``SPLITS``; TRAIN_SPLIT is the first of them."""
+    return 0 if split == TRAIN_SPLIT else SPLITS.index(split)
+
+
 def add_to_split(split: np.ndarray, rows: np.ndarray, name: str, what: str) -> None:
     """Put rows, as numbers [k] or a mask [N] bool, into a set of a column ``split`` [N], in place. Raises ValueError
     that begins with ``what`` for rows that are in another set already."""

@@ -15,7 +15,7 @@ from hpcgnn.loop.trainer import Stopped, outcome
 def run_baseline(
     session: Session, folder: Path, log: RunLog, stop: StopRequest, score: Callable[..., dict[str, float]]
 ) -> int:  # fmt: skip
-    """Collective. Write the metrics of validation and test as one line of kind "test" in metrics.jsonl; returns the
+    """Collective. Write the metrics of all scored splits as one line of kind "test" in metrics.jsonl; returns the
     exit code. A run that is asked to leave keeps nothing, and begins anew. score: makes the metrics of a session, the
     section ``baseline``, and a function (split, step) that it calls before every step."""
     config = session.config.baseline

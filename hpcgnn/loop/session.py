@@ -239,6 +239,12 @@ def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dt
     return Timers(mark), Timers(mark), config.dtype
 
 
+def scored_splits(session: Session) -> dict[str, str]:
+    """Name the splits that are scored, each with the beginning of its metrics' names. The training split is the last
+    one: a model's scores of it begin with new memory."""
+    return {"val": "val", "test": "test"} | ({TRAIN_SPLIT: "train"} if TRAIN_SPLIT in session.loaders else {})
+
+
 def split_metrics(session: Session, split: str, collected: Collected) -> dict[str, float]:
     """Collective. Compute the goal's metrics of a split, NaN for one without roots, and the session's further ones."""
     if session.batches[split].num_steps == 0:

@@ -21,7 +21,7 @@ from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import FEATURES
-from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
+from hpcgnn.graph.splits import SPLITS, place_of_split
 from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.snapshots.plan import known_values
@@ -269,7 +269,7 @@ class NodeLabelGoal(LabelGoal):
 
     def _rows(self, split: str, number: int) -> np.ndarray:
         """Return the local rows [r] with a label that belong to the split."""
-        labeled, place = self._at(number) >= 0, SPLITS.index(SPLITS[0] if split == TRAIN_SPLIT else split)
+        labeled, place = self._at(number) >= 0, place_of_split(split)
         return np.flatnonzero(labeled if self._split is None else labeled & (self._split == place))
 
     def _at(self, number: int) -> np.ndarray:

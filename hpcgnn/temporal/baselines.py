@@ -18,9 +18,9 @@ import numpy as np
 from hpcgnn.choices import Part
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, place_of_split
 from hpcgnn.loop.own_metrics import own_functions
-from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.loop.session import Session, scored_splits, split_metrics
 from hpcgnn.task.metrics import gains_of
 from hpcgnn.temporal.batches import Batches, event_times
 from hpcgnn.temporal.class_baselines import (
@@ -388,7 +388,7 @@ BASELINES = {
 def baseline_metrics(
     session: Session, config: Any, at: Callable[[str, int], None] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Collective. Compute the metrics of validation and test, named as a model's. config: the section ``baseline``;
+    """Collective. Compute the metrics of all scored splits, named as a model's. config: the section ``baseline``;
     ``at(split, step)``, in place of the watchdog's, is called before every step."""
     at, make, rule = at or session.watchdog.at, BASELINES[config.kind].make, BASELINES[config.kind].rule
     if rule is not None:
@@ -400,20 +400,20 @@ def baseline_metrics(
     if isinstance(baseline, LabelForecast):
         return _forecast_metrics(session, baseline, at)
     values: dict[str, float] = {}
-    for split in ("val", "test"):
+    for split, prefix in scored_splits(session).items():
         collected = session.goal.collector()
         for step in range(session.batches[split].num_steps):
             at(split, step)
             for columns, is_last in _scores(session, baseline, split, step):
                 collected.take(columns, is_last)
         metrics = split_metrics(session, split, collected)
-        values |= {f"{split}_{name}": value for name, value in metrics.items()}
+        values |= {f"{prefix}_{name}": value for name, value in metrics.items()}
     return values
 
 
 def _forecast_metrics(session: Session, baseline: LabelForecast, at: Callable[[str, int], None]) -> dict[str, float]:
-    """Collective. Compute the metrics of forecasts of validation and test."""
-    labels, names = session.goal.labels, SPLITS[1:]
+    """Collective. Compute the metrics of forecasts of all scored splits."""
+    labels, names = session.goal.labels, scored_splits(session)
     collected = {name: session.goal.collector() for name in names}
     groups = labels.forecasts(baseline.window)
     # As many rounds on every rank: each of them may be the last.
@@ -421,14 +421,14 @@ def _forecast_metrics(session: Session, baseline: LabelForecast, at: Callable[[s
         group = next(groups, None)
         if not session.world.any(group is not None):
             break
-        at(names[0], number)
+        at("forecasts", number)
         chosen, forecast = (np.empty(0, np.int64), np.empty((0, labels.num_classes))) if group is None else group
         gain, split = gains_of(forecast, labels.dense(chosen)), labels.split[labels.time[chosen]]
         for name in names:
-            is_of = split == SPLITS.index(name)
+            is_of = split == place_of_split(name)
             collected[name].take({"gain": gain[is_of], "time": labels.time[chosen][is_of]})
     metrics = {name: split_metrics(session, name, collected[name]) for name in names}
-    return {f"{name}_{key}": value for name in names for key, value in metrics[name].items()}
+    return {f"{prefix}_{key}": value for name, prefix in names.items() for key, value in metrics[name].items()}
 
 
 def _scores(

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm.together import together
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, place_of_split
 from hpcgnn.loop.own_metrics import own_functions
-from hpcgnn.loop.session import Session, split_metrics
+from hpcgnn.loop.session import Session, scored_splits, split_metrics
 from hpcgnn.task.labels import MISSING
 from hpcgnn.temporal.batches import flags_of
 
@@ -28,16 +28,18 @@ def predict_most_frequent(session: Session, split: str) -> np.ndarray:
 
 def predict_majority_of_contacts(session: Session, split: str) -> np.ndarray:
     """Collective. Score the classes of nodes [m, C] by the shares of their events before the time of the label, with
-    nodes of known classes; without such an event, as ``predict_most_frequent``. Equal shares: the lowest class."""
+    other nodes of known classes; without such an event, as ``predict_most_frequent``. Equal shares: the lowest class.
+    """
     graph, labels, classes = session.graph, session.goal.node_classes, session.goal.num_outputs
-    partition, chosen = graph.partition, labels.of_split(SPLITS.index(split))
+    partition, chosen = graph.partition, labels.of_split(place_of_split(split))
     history = partition.history
     known = flags_of(labels.known(partition.num_nodes), history.other, partition, graph.channel)
     place = labels.spread(partition.num_nodes, np.full(len(labels.ids), MISSING), MISSING)
     place[labels.first + chosen] = np.arange(len(chosen))
     until = labels.spread(partition.num_nodes, labels.time, 0)
     node = np.repeat(np.arange(partition.num_nodes), np.diff(history.indptr))
-    counts_at = (known >= 0) & (place[node] >= 0) & (history.time < until[node])
+    is_other = history.other != partition.book.local_to_global(session.world.rank)[node]
+    counts_at = (known >= 0) & (place[node] >= 0) & (history.time < until[node]) & is_other
     cells = place[node[counts_at]] * classes + known[counts_at]
     counts = np.bincount(cells, minlength=len(chosen) * classes).reshape(len(chosen), classes)
     total, shares = counts.sum(axis=1, keepdims=True), _shares(session)
@@ -68,7 +70,7 @@ def predict_last_label(session: Session, split: str) -> np.ndarray:
 
 def _events_of(session: Session, split: str) -> np.ndarray:
     """Find the events of a split among the events whose source this rank owns."""
-    first, stop = session.graph.splits.bounds[SPLITS.index(split) :][:2]
+    first, stop = session.graph.splits.bounds[place_of_split(split) :][:2]
     rows = session.partition.events.row
     return np.flatnonzero((rows >= first) & (rows < stop))
 
@@ -78,7 +80,7 @@ def _labels_of(session: Session, split: str) -> np.ndarray:
     labels = session.goal.node_classes
     if labels is None:
         return session.partition.events.columns["label"][_events_of(session, split)]
-    return labels.label[labels.of_split(SPLITS.index(split))]
+    return labels.label[labels.of_split(place_of_split(split))]
 
 
 def _shares(session: Session) -> np.ndarray:
@@ -89,14 +91,14 @@ def _shares(session: Session) -> np.ndarray:
 
 
 def class_metrics_of(session: Session, rule: Rule, at: Callable[[str, int], Any]) -> dict[str, float]:
-    """Collective. Compute the metrics of validation and test, named as a model's. ``at(split, step)`` is called before
+    """Collective. Compute the metrics of all scored splits, named as a model's. ``at(split, step)`` is called before
     every split."""
     with together(session.world, "baseline"):
         own_functions(session.config.train.metrics, session.goal.metric_names())
     values: dict[str, float] = {}
-    for split in SPLITS[1:]:
+    for split, prefix in scored_splits(session).items():
         at(split, 0)
         collected = session.goal.collector()
         collected.take({"output": rule(session, split), "label": _labels_of(session, split)})
-        values |= {f"{split}_{name}": value for name, value in split_metrics(session, split, collected).items()}
+        values |= {f"{prefix}_{name}": value for name, value in split_metrics(session, split, collected).items()}
     return values

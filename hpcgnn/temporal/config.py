@@ -484,8 +484,11 @@ class TemporalConfig(Sections):
         check_time_groups(self.comm)
         check_graphs(self.train, self.task.loss_path)
         check_train_split(self.eval.train_split, self.train)
-        if self.eval.train_split:
-            _check_train_split(self)
+        if self.eval.train_split and self.task.label_input and not self.baseline.kind:
+            raise ValueError(
+                "eval.train_split: with task.label_input, evaluation shows the classes of all training nodes, so each "
+                "would be scored with its class as an input; leave it false"
+            )
         if self.eval.batch_means and self.task.kind != "link":
             raise ValueError(f"eval.batch_means is for task.kind link, got {self.task.kind}: leave it false")
         if self.comm.sampling_servers:
@@ -577,8 +580,7 @@ class TemporalConfig(Sections):
             config.eval.check_file()
         if baseline:
             train = replace(config.train, callbacks=[])  # nothing is trained
-            section = replace(config.eval, train_split=False)  # rules score validation and test
-            config = replace(config, baseline=config.baseline.of_kind(baseline), train=train, eval=section)
+            config = replace(config, baseline=config.baseline.of_kind(baseline), train=train)
         return cast(TemporalConfig, Sections.evaluated_by(config, "", "", "", changes))
 
     def check_evaluation(self, changes: dict[str, Any]) -> None:
@@ -628,18 +630,6 @@ def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: Te
             "train.parallel_epochs > 1 needs mails that are the same in all epochs, but memory.deliver_to neighbors "
             "follows sampled neighbors: use deliver_to self, or strategy recent without remote_half_life"
         )
-
-
-def _check_train_split(config: TemporalConfig) -> None:
-    """Raise ValueError for settings that scores of the training split do not go with."""
-    task = config.task
-    unfit = {
-        f"task.kind {task.kind}": task.has_properties or task.of_nodes, "baseline.kind": bool(config.baseline.kind),
-        "train.parallel_epochs": config.train.parallel_epochs > 1,
-    }  # fmt: skip
-    for name, is_set in unfit.items():
-        if is_set:
-            raise ValueError(f"eval.train_split does not work with {name}: leave it false")
 
 
 def _check_nodes(config: TemporalConfig) -> None:

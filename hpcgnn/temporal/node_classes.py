@@ -19,7 +19,7 @@ import torch
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.graph.directory import places_of
-from hpcgnn.graph.splits import SPLITS
+from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT, place_of_split
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.task.labels import MISSING, labeled_type, node_labels
 from hpcgnn.temporal.batches import Batches, flags_of, last_times, spill_events
@@ -139,7 +139,7 @@ def make_questions(
     labels: NodeClasses, split: str, events: Batches, graph: TemporalGraph, batch_size: int
 ) -> NodeQuestions:  # fmt: skip
     """Collective. Make the questions of a split. events: the batches of all events."""
-    world, channel, chosen = graph.world, graph.channel, labels.of_split(SPLITS.index(split))
+    world, channel, chosen = graph.world, graph.channel, labels.of_split(place_of_split(split))
     last, time, ids = last_times(events, world), labels.time[chosen], labels.ids[chosen]
     place = np.searchsorted(last, time)
     keys = place * labels.num_rows + labels.row[chosen]
@@ -247,7 +247,7 @@ def make_node_loaders(
     """Collective. Make loaders by split. config: the run's; walks: whether the model has node memory; train,
     evaluation: loaders of all events, and how they plan."""
     loaders = {}
-    for split in SPLITS:
+    for split in (*SPLITS, *([TRAIN_SPLIT] if config.eval.train_split else [])):
         walk, planning = train if split == SPLITS[0] else evaluation
         if split == SPLITS[0] and config.task.train_at == "events":
             batches = label_events(labels, walk.batches, graph.partition, graph.world, graph.channel)

@@ -276,27 +276,28 @@ def _make_loaders(
     training = Planning(trains, channel, None if draws else fixed, epochs, 0, *timers, config.task.negative_kind)
     evaluation = Planning(evaluates, channel, fixed, range(1), config.eval.negatives_per_pass, *timers)
     size = config.train.batch_size
-    sizes = {"train": size, **dict.fromkeys(SPLITS[1:], config.eval.batch_size or size)}
+    eval_size = config.eval.batch_size or size
     if isinstance(goal, NodePropertyGoal):
         ahead = world.plans_ahead(sampling.prefetch)
-        return {
-            name: PropertyLoader(
-                graph, goal.labels, name, sizes[name], training if name == "train" else evaluation, ahead
-            ) for name in SPLITS
-        }  # fmt: skip
+        train = PropertyLoader(graph, goal.labels, "train", size, training, ahead)
+        val = PropertyLoader(graph, goal.labels, "val", eval_size, evaluation, ahead)
+        return {"train": train} | _evaluation_loaders(config, val, eval_size)
     load = partial(
         TemporalLoader, graph, sampling=config.sampling, negatives=config.task.negatives,
         negative_pool=config.task.negative_pool,
     )  # fmt: skip
     train = load("train", size, drop_last=config.train.drop_last, planning=training)
     if goal.node_classes is not None:
-        walk = load("train", sizes["val"], planning=evaluation)
+        walk = load("train", eval_size, planning=evaluation)
         pairs = (train, training), (walk, evaluation)
         return make_node_loaders(config, graph, goal.node_classes, model.has_memory, *pairs)
-    loaders = {name: load(name, sizes[name], planning=evaluation) for name in SPLITS[1:]}
-    if config.eval.train_split:
-        loaders[TRAIN_SPLIT] = loaders["val"].of_split("train", sizes["val"])
-    return {"train": train} | loaders
+    return {"train": train} | _evaluation_loaders(config, load("val", eval_size, planning=evaluation), eval_size)
+
+
+def _evaluation_loaders(config: TemporalConfig, val: Any, batch_size: int) -> dict[str, Any]:
+    """Collective. Make the loaders of all scored splits beside the loader of validation."""
+    loaders = {"val": val, "test": val.of_split("test", batch_size)}
+    return loaders | ({TRAIN_SPLIT: val.of_split("train", batch_size)} if config.eval.train_split else {})
 
 
 def _check_evaluation(config: TemporalConfig, loaders: dict[str, TemporalLoader], world: World) -> None:

@@ -138,7 +138,7 @@ def test_snapshots(comm, mpi_tmp_path, settings):
     "settings",
     [
         {}, {"memory__placement": "replicated"}, {"memory__updater": "none", "sampling__batch_by": "time"},
-        {"eval__negative_kind": "all", "eval__batch_size": 25},
+        {"eval__negative_kind": "all", "eval__batch_size": 25}, {"train__parallel_epochs": 2},
     ],
 )  # fmt: skip
 def test_temporal_graphs(comm, mpi_tmp_path, settings):
@@ -203,11 +203,10 @@ def test_refusals():
     static_config(eval__train_split=True, task__kind="edge", task__message_splits="all")
     with pytest.raises(ValueError, match="both report metrics such as train_accuracy: use one"):
         make_config(eval__train_split=True, train__train_metrics=True)
-    for settings in ({"baseline__kind": "unlimited"}, {"train__parallel_epochs": 2}, {"task__kind": "node_class"}):
-        with pytest.raises(ValueError, match=r"eval\.train_split does not work with .*: leave it false"):
-            make_config(eval__train_split=True, **settings)
+    with pytest.raises(ValueError, match=r"eval\.train_split: with task\.label_input, .*; leave it false"):
+        make_config(eval__train_split=True, task__kind="node_class", task__label_input=0.5)
     with pytest.raises(ValueError, match="files of negatives list no training events"):
         make_config(eval__train_split=True, eval__negative_kind="file", eval__negatives_file="negatives.npz")
     changed = make_config(eval__train_split=True).evaluated_by("tgb", "", "", {})
     assert changed.eval.train_split
-    assert not changed.evaluated_by("", "", "unlimited", {}).eval.train_split
+    assert changed.evaluated_by("", "", "unlimited", {}).eval.train_split

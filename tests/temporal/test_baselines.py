@@ -108,7 +108,8 @@ class Plain:
         return float((src, dst) in self.times)
 
     def repeat_threshold(self, src, dst, time):
-        return float(len(self.times.get((src, dst), ())) >= Fraction(self.rows, max(1, len(self.times))))
+        count = len(self.times.get((src, dst), ()))
+        return float(count > 0 and count >= Fraction(self.rows, len(self.times)))
 
     def pair_recency(self, src, dst, time):
         return (1, self.times[src, dst][-1] - time) if (src, dst) in self.times else (0,)
@@ -172,7 +173,7 @@ RULES = ("repeat_threshold", "pair_recency", "pair_decay", "poptrack", "local_gl
 
 @pytest.mark.parametrize("make", [bipartite, many_people])
 @pytest.mark.parametrize("kind", RULES)
-@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_against_a_loop_over_events(comm, folder, make, kind, split):
     """The same order of all pairs, ties included; decayed sums are equal to rounding."""
     graph, parts = _ties(comm, folder, make)

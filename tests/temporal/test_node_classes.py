@@ -19,7 +19,8 @@ from training_runs import START, bipartite, homogeneous, make_config, make_parts
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.session import split_metrics
+from hpcgnn.graph.splits import TRAIN_SPLIT
+from hpcgnn.loop.session import scored_splits, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.baselines import baseline_metrics
 from hpcgnn.temporal.config import TemporalConfig
@@ -298,6 +299,27 @@ def test_a_run_resumes_within_an_epoch(comm, parts, mpi_tmp_path, changes):
     second.close()
 
 
+@pytest.mark.parametrize("changes", [{}, {"memory__updater": "none"}])
+def test_scores_of_the_training_split(comm, parts, changes):
+    """Once a node, whatever training learns; equal to those of steps that ask once, from the first event on."""
+    path, found = parts(times=True), []
+    for ranks in (comm, MPI.COMM_SELF):
+        config = config_of(eval__train_split=True, task__train_at="label", **changes)
+        once = open_session(ranks, path, config)
+        collected = once.goal.collector()
+        with once.plans("train", 0) as plans:
+            for plan in plans:
+                collected.take(once.task.evaluate(plan).arrays())
+        session = open_session(ranks, path, config_of(eval__train_split=True, **changes))
+        metrics = {split: split_metrics(session, split, session.scores(split)) for split in scored_splits(session)}
+        found.append(metrics[TRAIN_SPLIT])
+        assert found[-1] == pytest.approx(split_metrics(once, "train", collected), rel=1e-12)
+        assert found[-1] != metrics["val"]
+        once.close()
+        session.close()
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
 def accuracy_of(scores: np.ndarray, label: np.ndarray) -> float:
     return float((scores.argmax(axis=1) == label).mean())
 
@@ -310,17 +332,17 @@ def test_rules_by_hand(comm, parts, mpi_tmp_path, times):
     shares, alone = np.bincount(known[known >= 0], minlength=3), 0
     assert shares.argmax() > 0  # what no event at all would give
     for kind in ("most_frequent", "contact_majority"):
-        config = config_of(baseline__kind=kind)
+        config = config_of(baseline__kind=kind, eval__train_split=True)
         session = open_session(comm, path, config)
         found = baseline_metrics(session, config.baseline)
-        for number, split in ((1, "val"), (2, "test")):
+        for number, split in enumerate(("train", "val", "test")):
             right, nodes = 0, np.flatnonzero((graph["node_split"] == number) & (graph["node_label"] >= 0))
             for node in nodes:
                 counts = np.zeros(3)
                 for src, dst, time in zip(graph["src"], graph["dst"], graph["time"], strict=True):
                     if time < when[node] and node in (src, dst) and kind == "contact_majority":
                         other = dst if src == node else src
-                        counts[known[other]] += known[other] >= 0
+                        counts[known[other]] += known[other] >= 0 and other != node
                 alone += kind == "contact_majority" and not counts.any()
                 right += int((counts if counts.any() else shares).argmax() == graph["node_label"][node])
             assert found[f"{split}_accuracy"] == pytest.approx(right / len(nodes))

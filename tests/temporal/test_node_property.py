@@ -27,8 +27,9 @@ from training_runs import (
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.graph import files
+from hpcgnn.graph.splits import TRAIN_SPLIT
 from hpcgnn.loop.launch import StopRequest
-from hpcgnn.loop.session import split_metrics
+from hpcgnn.loop.session import scored_splits, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.task.losses import ranked_weights_loss, soft_class_loss
 from hpcgnn.task.metrics import gains_of
@@ -196,13 +197,31 @@ def test_baselines_are_those_of_tgb(comm, graph_parts, monkeypatch, kind, window
     monkeypatch.setattr("hpcgnn.temporal.node_labels.MOST_WEIGHTS", 5 * CLASSES)  # several groups of nodes
     graph, parts, labels = graph_parts
     options = {"baseline__window": window} if kind == "moving_average" else {}
-    session = open_session(comm, parts, property_config(labels, baseline__kind=kind, **options))
+    session = open_session(comm, parts, property_config(labels, baseline__kind=kind, eval__train_split=True, **options))
     values = baseline_metrics(session, session.config.baseline)
     by_split = tgb_order(draw_labels(graph), session.graph.splits.bounds, read_plain(graph).time)
     session.close()
     assert all(by_split.values()), "every split has a label time, and some are after the last event"
     expected = forecast_like_tgb(draw_labels(graph), by_split, window)
-    assert values == {f"{split}_ndcg@10": pytest.approx(expected[split], abs=1e-6) for split in ("val", "test")}
+    assert values == {f"{split}_ndcg@10": pytest.approx(expected[split], abs=1e-6) for split in expected}
+
+
+def test_scores_of_the_training_split(comm, graph_parts):
+    """Equal to those of the training steps from the first event on, after validation and the test; one answer."""
+    _, parts, labels = graph_parts
+    config, found = property_config(labels, eval__train_split=True), []
+    for ranks in (comm, MPI.COMM_SELF):
+        session = open_session(ranks, parts, config)
+        metrics = {split: split_metrics(session, split, session.scores(split)) for split in scored_splits(session)}
+        found.append(metrics.pop(TRAIN_SPLIT)["ndcg@10"])
+        session.memory.reset()
+        collected = session.goal.collector()
+        with session.plans("train", 0) as plans:
+            for plan in plans:
+                collected.add(plan, session.task.evaluate(plan))
+        assert split_metrics(session, "train", collected)["ndcg@10"] == pytest.approx(found[-1], rel=1e-12)
+        session.close()
+    assert found[0] == pytest.approx(found[1], rel=1e-9) != 0
 
 
 def run(comm, parts, config) -> tuple[list[float], dict[str, float], list[str]]:
