@@ -18,8 +18,8 @@ from test_temporal_tasks import Epoch, assert_same, open_trainer, weights_of
 from training_runs import START, bipartite, homogeneous, make_config, make_parts, on_rank_0, open_session
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.loop.launch import StopRequest
 from hpcgnn.graph.splits import TRAIN_SPLIT
+from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.session import scored_splits, split_metrics
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.baselines import baseline_metrics
