@@ -30,7 +30,7 @@ class TrainConfig:
 
     Attributes:
         epochs: Number of passes through the training events.
-        batch_size: Number of events in a global batch, over all ranks together.
+        batch_size: Number of events in a global batch, over all ranks together; the most with sampling.batch_by span.
         drop_last: Leave out the last training batch of an epoch when it is shorter than batch_size. On temporal graphs
             its events stay in the history.
         lr: Learning rate; with a schedule, the highest one.

@@ -223,11 +223,12 @@ def make_batches(
     channel: Channel,
     drop_last: bool = False,
     first_size: int = 0,
+    span: int = 0,
 ) -> Batches:
     """Collective. Make the batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
 
-    ``drop_last``: "train" without the events of a last batch below ``batch_size``; ``first_size``: events of the first
-    batch, 0: as the others.
+    ``batch_by``, ``span``: as ``sampling.batch_by`` and ``batch_span``; ``drop_last``: "train" without the events of a
+    last batch below ``batch_size``; ``first_size``: events of the first batch, 0: as the others.
     """
     index = SPLITS.index(name)
     begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
@@ -237,8 +238,11 @@ def make_batches(
     if name == "train" and world.total(int(splits.hidden.sum())):
         events, position = _visible(events, begin, end, splits, partition, world, channel)
     total = int(world.total(len(events)))
-    edges = np.append(np.arange((first_size or batch_size) - batch_size, total, batch_size, dtype=np.int64), total)
-    edges[0] = 0
+    if batch_by == "span":
+        edges = _span_edges(position, events.time, span, batch_size, total, world, channel)
+    else:
+        edges = np.append(np.arange((first_size or batch_size) - batch_size, total, batch_size, dtype=np.int64), total)
+        edges[0] = 0
     if batch_by == "time" and total:
         edges = _keep_times_together(edges, position, events.time, world)
     if drop_last and name == "train" and len(edges) > 1 and edges[-1] - edges[-2] < batch_size:
@@ -292,6 +296,28 @@ def _keep_times_together(edges: np.ndarray, position: np.ndarray, time: np.ndarr
     last = world.reduce_array(last, "max")
     counts = world.reduce_array(np.searchsorted(time, last, side="right"))
     return np.unique(np.append(0, counts)).astype(np.int64)
+
+
+def _span_edges(
+    position: np.ndarray, time: np.ndarray, span: int, most: int, total: int, world: World, channel: Channel
+) -> np.ndarray:
+    """Collective. Return the edges [S + 1] of batches that are windows of time, without the empty ones. Window w has
+    the times from ``w * span`` up to the next window. A window of more than ``most`` events is cut into the fewest
+    batches of nearly equal size.
+
+    position, time: of this rank's events, in order of time; total: events of all ranks.
+    """
+    windows, first = np.unique(time // span, return_index=True)
+    # Each window has a home, which leaves one copy of it: no rank receives the lists of all others.
+    (at_home,) = exchange_columns([windows], windows % channel.size, channel)
+    every = np.sort(channel.everyone(torch.from_numpy(np.unique(at_home))).numpy())
+    begins = np.full(len(every), total)
+    begins[np.searchsorted(every, windows)] = position[first]
+    begins = world.reduce_array(begins, "min")
+    counts = np.diff(begins, append=total)
+    pieces = -(-counts // most)
+    number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    return np.append(np.repeat(begins, pieces) + np.repeat(counts, pieces) * number // np.repeat(pieces, pieces), total)
 
 
 def spill_events(events: Events, step: np.ndarray, sizes: np.ndarray, channel: Channel) -> tuple[Events, np.ndarray]:

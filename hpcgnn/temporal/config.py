@@ -47,7 +47,11 @@ class TemporalSamplingConfig:
         remote_half_life: Half-life of remote neighbors, in the data's unit of time; 0: all are kept. A neighbor in
             another part is kept with probability 2^-(age // remote_half_life), the boundary decay of StarryGL.
         in_batch_neighbors: Allow earlier events of the same batch as neighbors.
-        batch_by: Division into batches: by number of "events", or by "time", which keeps equal times in one batch.
+        batch_by: Division into batches: by number of "events"; by "time", which also keeps equal times in one batch; or
+            by "span": a batch has all events of a window of ``batch_span`` units of time.
+        batch_span: Length of the windows of batch_by span, in the data's unit of time. They begin at multiples of it,
+            and empty ones are skipped. A window of more than train.batch_size events is cut into batches of nearly
+            equal size.
         random_chunks: Number of chunks of a batch. Above 1, the first batch of each training epoch has a random number
             of chunks, so that epochs have different batches (random chunk scheduling of TGL).
         prefetch: Number of plans made ahead in the background; 0: none. -1: 3 where ranks have a spare core or a GPU,
@@ -63,7 +67,8 @@ class TemporalSamplingConfig:
     num_windows: int = 1
     remote_half_life: int = 0
     in_batch_neighbors: bool = True
-    batch_by: Literal["events", "time"] = "events"
+    batch_by: Literal["events", "time", "span"] = "events"
+    batch_span: int = 0
     random_chunks: int = 1
     prefetch: int = -1
     plan_on: Planner = "auto"
@@ -87,7 +92,14 @@ class TemporalSamplingConfig:
             )
         if self.strategy != "window" and (self.num_windows > 1 or self.window_length > 0):
             raise ValueError(f"sampling.window_length and num_windows belong to strategy window, not {self.strategy}")
-        if self.random_chunks > 1 and self.batch_by == "time":
+        if self.batch_by == "span" and self.batch_span < 1:
+            raise ValueError(
+                "sampling.batch_by span needs sampling.batch_span, the length of a window in the data's unit of time, "
+                f"at least 1, got {self.batch_span}"
+            )
+        if self.batch_by != "span" and self.batch_span:
+            raise ValueError(f"sampling.batch_span belongs to batch_by span, not {self.batch_by}: leave it 0")
+        if self.random_chunks > 1 and self.batch_by != "events":
             raise ValueError("sampling.random_chunks > 1 cuts batches by events: use sampling.batch_by events")
 
     def fanouts_at(self, hop: int) -> list[int]:
@@ -496,6 +508,11 @@ class TemporalConfig(Sections):
                 "comm.sampling_servers is for static graphs: on temporal graphs, ranks sample where they keep "
                 "node memory; leave it 0"
             )
+        if self.train.drop_last and self.sampling.batch_by == "span":
+            raise ValueError(
+                "train.drop_last leaves out a batch below train.batch_size, and with sampling.batch_by span all may be: "
+                "leave it false"
+            )
         if self.sampling.random_chunks > 1 and self.train.accumulate_steps > 1:
             raise ValueError(
                 "sampling.random_chunks > 1 changes the steps of an epoch, train.accumulate_steps counts them: use one"
@@ -690,7 +707,8 @@ def _check_properties(config: TemporalConfig) -> None:
     """Raise ValueError for settings that labels of nodes at times do not go with."""
     sampling, train = config.sampling, config.train
     unfit = {
-        "sampling.random_chunks": sampling.random_chunks > 1, "sampling.batch_by time": sampling.batch_by == "time",
+        "sampling.random_chunks": sampling.random_chunks > 1,
+        f"sampling.batch_by {sampling.batch_by}": sampling.batch_by != "events",
         "sampling.plan_on device": sampling.plan_on == "device", "train.drop_last": train.drop_last,
         "train.parallel_epochs": train.parallel_epochs > 1, "train.cuda_graphs": train.cuda_graphs,
         "data.new_node_ratio": config.data.new_node_ratio > 0,

@@ -24,7 +24,8 @@ class TemporalEvalConfig:
             replaced by val or test.
         negatives_sha256: SHA-256 of negatives_file, recorded when a run starts; a file with another content is refused
             afterwards.
-        batch_size: Number of events in a batch of validation and test; 0: the same as in training.
+        batch_size: Number of events in a batch of validation and test, the most with sampling.batch_by span; 0: the
+            same as in training.
         negatives_per_pass: Number of negatives of an event that are scored at once; bounds memory when there are many.
         train_split: Also score the training split, as validation is scored, but from empty node memory on. Its metrics
             are reported as train_ap and so on.

@@ -144,7 +144,8 @@ class TemporalLoader:
         nearby: bool = False, drop_last: bool = False, dtype: torch.dtype = torch.float32,
         planning: Planning | None = None,
     ):  # fmt: skip
-        """split: "train", "val" or "test"; batch_size: events of a global batch; sampling: neighbors, plans made ahead;
+        """split: "train", "val" or "test"; batch_size: events of a global batch, the most of a window with
+        ``sampling.batch_by`` span; sampling: neighbors, batches, plans made ahead;
         negatives: drawn for an event, from negative_pool, "destinations" or "all" nodes; hops: levels of neighbors;
         mailing: which mails the node memory wants, None without memory; nearby: whether plans list the neighbors' ids;
         drop_last: leave out a short last batch of training; planning:
@@ -183,7 +184,7 @@ class TemporalLoader:
         graph = self._graph
         return make_batches(
             self._split, graph.partition, graph.splits, self._size, self._sampling.batch_by, graph.world, graph.channel,
-            self._drop_last, first_size,
+            self._drop_last, first_size, self._sampling.batch_span,
         )  # fmt: skip
 
     def of_split(self, split: str, batch_size: int) -> TemporalLoader:

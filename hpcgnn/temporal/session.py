@@ -24,7 +24,7 @@ from hpcgnn.loop.session import Session, do_nothing, prepare
 from hpcgnn.loop.step_graphs import StepGraphs
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.nn.own_class import check_parts, named_errors
-from hpcgnn.temporal.batches import Batches, shown
+from hpcgnn.temporal.batches import Batches, last_times, shown
 from hpcgnn.temporal.config import MemoryConfig, TemporalConfig
 from hpcgnn.temporal.eval_negatives import EVAL_NEGATIVES, NegativeSource, check_files
 from hpcgnn.temporal.goals import NodePropertyGoal, TemporalGoal, make_goal
@@ -349,6 +349,12 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
         f"{book.num_nodes} nodes, {partition.num_events} events in {book.offsets.shape[1] - 1} parts; {totals}",
         f"{config.train.precision}; {batches['train'].num_steps} steps an epoch",
     ]
+    if config.sampling.batch_by == "span" and not config.task.of_nodes:
+        windows = len(np.unique(last_times(batches["train"], world) // config.sampling.batch_span))
+        lines.append(
+            f"batches of {config.sampling.batch_span} units of time: {windows} windows with training events, of which "
+            f"those of more than {config.train.batch_size} are cut"
+        )
     for kind, names in (("events", partition.unread), ("nodes", partition.unread_of_nodes)):
         if names:
             readers = READERS if kind == "events" else READERS_OF_NODES

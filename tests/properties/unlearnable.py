@@ -118,6 +118,8 @@ def config_of(wing: str, row: Row) -> Any:
     )
     if values.get("sampling.strategy") == "window":
         values["sampling.window_length"] = 300
+    if values.get("sampling.batch_by") == "span":
+        values["sampling.batch_span"] = 100
     if values.pop("sampling.all", False):
         values["sampling.fanouts"] = [-1, -1]
     if values.get("train.full_graph"):

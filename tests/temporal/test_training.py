@@ -5,6 +5,9 @@ Every run is made twice: on all ranks of this job, and on rank 0 alone in the sa
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 from kept import result
@@ -49,6 +52,10 @@ CASES = {
     ),
     "ties in time": (TIES, {}),
     "batches by time": (TIES, {"sampling__batch_by": "time"}),
+    "batches by span, some cut": (TIES, {"sampling__batch_by": "span", "sampling__batch_span": 7}),
+    "hidden nodes, batches by span": (
+        PLAIN, {"data__new_node_ratio": 0.1, "sampling__batch_by": "span", "sampling__batch_span": 200},
+    ),
     "three negatives of all nodes": (PLAIN, {"task__negatives": 3, "task__negative_pool": "all"}),
     "negatives by degree": (PLAIN, {"task__negatives": 3, "task__negative_kind": "degree"}),
     "hidden nodes": (PLAIN, {"data__new_node_ratio": 0.1}),
@@ -275,6 +282,33 @@ def test_batches_by_time_keep_ties_together(comm, mpi_tmp_path):
     assert np.array_equal(rows, np.arange(len(rows)))
     assert (np.diff(step) >= 0).all()
     assert ((np.diff(step) == 0) | (np.diff(time[rows]) > 0)).all()
+
+
+@pytest.mark.parametrize(("options", "span"), [(PLAIN, 3), (PLAIN, 500), (TIES, 7), ({"start": -5000}, 500)])
+def test_batches_are_windows_of_time(comm, mpi_tmp_path, options, span):
+    """Windows begin at multiples of the span; empty ones are no steps, and those beyond train.batch_size are cut into
+    the fewest nearly equal batches; the log names their number."""
+    graph, most = mpi_tmp_path / "graph.h5", 20
+    on_rank_0(comm, lambda: bipartite(graph, **options) and None)
+    parts = make_parts(comm, graph, mpi_tmp_path / "parts")
+    config = make_config(sampling__batch_by="span", sampling__batch_span=span, train__batch_size=most)
+    session = open_session(comm, parts, config)
+    time, bounds, lines = read_plain(graph).time.tolist(), session.graph.splits.bounds.tolist(), session.describe()
+    for split, begin, end in zip(("train", "val", "test"), bounds[:-1], bounds[1:], strict=True):
+        windows = Counter(math.floor(time[row] / span) for row in range(begin, end))
+        sizes = []
+        for window in sorted(windows):
+            count, pieces = windows[window], -(-windows[window] // most)
+            sizes += np.diff([count * number // pieces for number in range(pieces + 1)]).tolist()
+        batches = session.batches[split]
+        assert batches.sizes.tolist() == sizes
+        assert batches.first_row.tolist() == [begin, *(begin + np.cumsum(sizes)[:-1]).tolist()]
+        for step in range(batches.num_steps):
+            assert len({when // span for when in batches.events.time[batches.at(step)].tolist()}) <= 1
+        if split == "train":
+            assert len(sizes) > 10
+            assert any(f"{span} units of time: {len(windows)} windows with training" in line for line in lines)
+    session.close()
 
 
 def test_hidden_nodes_are_not_shown(comm, mpi_tmp_path):
