@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         regression_metrics,
     )
     from hpcgnn.temporal.config import MemoryConfig, TemporalModelConfig, TemporalSamplingConfig
-    from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader
+    from hpcgnn.temporal.loader import TemporalGraph, TemporalLoader, evaluate_links
     from hpcgnn.temporal.mail import Mailing
     from hpcgnn.temporal.memory import NodeMemory
     from hpcgnn.temporal.model.model import TemporalModel
@@ -71,7 +71,7 @@ EXPORTS = {
     "hpcgnn.static.model.models": ("GraphModel", "drop"),
     "hpcgnn.static.model.blocks": ("rows_of", "stack_first"),
     "hpcgnn.temporal.config": ("TemporalSamplingConfig", "TemporalModelConfig", "MemoryConfig"),
-    "hpcgnn.temporal.loader": ("TemporalGraph", "TemporalLoader"),
+    "hpcgnn.temporal.loader": ("TemporalGraph", "TemporalLoader", "evaluate_links"),
     "hpcgnn.temporal.mail": ("Mailing",),
     "hpcgnn.temporal.memory": ("NodeMemory",),
     "hpcgnn.temporal.model.model": ("TemporalModel",),

@@ -25,6 +25,7 @@ from hpcgnn.graph.directory import places_of, spill
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.graph.stage import stage_path
 from hpcgnn.native import Random, Stream
+from hpcgnn.temporal.event_sets import by_step_and_row, own_events
 from hpcgnn.temporal.graph import (
     FEATURE,
     KEPT,
@@ -224,19 +225,19 @@ def make_batches(
     drop_last: bool = False,
     first_size: int = 0,
     span: int = 0,
+    rows: np.ndarray | None = None,
 ) -> Batches:
     """Collective. Make the batches of one split ("train", "val", "test"); hidden nodes' events are not in "train".
 
+    ``rows``: the chosen events, in this order and on all ranks alike, in place of a split's; then ``name`` is "train"
+    for training events, else any other.
     ``batch_by``, ``span``: as ``sampling.batch_by`` and ``batch_span``; ``drop_last``: "train" without the events of a
     last batch below ``batch_size``; ``first_size``: events of the first batch, 0: as the others.
     """
-    index = SPLITS.index(name)
-    begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
-    rows = partition.events.row
-    events = partition.events.take(np.flatnonzero((rows >= begin) & (rows < end)))
-    position = events.row - begin
-    if name == "train" and world.total(int(splits.hidden.sum())):
-        events, position = _visible(events, begin, end, splits, partition, world, channel)
+    if rows is None:
+        events, position = _of_split(name, partition, splits, world, channel)
+    else:
+        events, position = own_events(rows, partition)
     total = int(world.total(len(events)))
     if batch_by == "span":
         edges = _span_edges(position, events.time, span, batch_size, total, world, channel)
@@ -251,6 +252,8 @@ def make_batches(
         events, position = events.take(np.flatnonzero(inside)), position[inside]
     step = np.searchsorted(edges, position, side="right") - 1
     sizes = np.diff(edges)
+    if rows is not None:
+        events, step = by_step_and_row(events, step)
     events, step = spill_events(events, step, sizes, channel)
     if partition.features is not None:
         events.columns[FEATURE] = partition.features.of_events(events, channel)
@@ -260,6 +263,19 @@ def make_batches(
     filled = indptr[1:] > indptr[:-1]
     first_row[filled] = events.row[indptr[:-1][filled]]
     return Batches(name, events, indptr, sizes, world.reduce_array(first_row, "min"), is_new.sum(axis=0, dtype=np.int8))
+
+
+def _of_split(
+    name: str, partition: TemporalPartition, splits: Splits, world: World, channel: Channel
+) -> tuple[Events, np.ndarray]:  # fmt: skip
+    """Collective. Return this rank's events of a split, and their positions among all of its events."""
+    index = SPLITS.index(name)
+    begin, end = int(splits.bounds[index]), int(splits.bounds[index + 1])
+    rows = partition.events.row
+    events = partition.events.take(np.flatnonzero((rows >= begin) & (rows < end)))
+    if name == "train" and world.total(int(splits.hidden.sum())):
+        return _visible(events, begin, end, splits, partition, world, channel)
+    return events, events.row - begin
 
 
 def batches_of(name: str, partition: TemporalPartition, edges: np.ndarray, world: World, channel: Channel) -> Batches:
@@ -332,10 +348,14 @@ def spill_events(events: Events, step: np.ndarray, sizes: np.ndarray, channel: C
     plain = {name: column for name, column in events.columns.items() if name != FEATURE}
     columns = [events.row, events.src, events.dst, events.time, *plain.values(), step]
     came = exchange_columns([column[leaves] for column in columns], target, channel)
-    # By event row, not by arrival: steps find their events by their place.
-    by_row = np.argsort(np.concatenate([events.row[stays], came[0]]), kind="stable")
+    # By step and event row, not by arrival: steps find their events by their place.
+
+    def joined(column: np.ndarray, arrived: np.ndarray) -> np.ndarray:
+        return np.concatenate([column[stays], arrived])
+
+    order = np.lexsort((joined(events.row, came[0]), joined(step, came[-1])))
     row, src, dst, time, *columns, step = (  # one after the other: together they are most of what a rank holds
-        np.concatenate([column[stays], rows])[by_row] for column, rows in zip(columns, came, strict=True)
+        joined(column, arrived)[order] for column, arrived in zip(columns, came, strict=True)
     )
     named: dict[str, Any] = dict(zip(plain, columns, strict=True))
     return Events(row, src, dst, time, named), step

@@ -510,8 +510,8 @@ class TemporalConfig(Sections):
             )
         if self.train.drop_last and self.sampling.batch_by == "span":
             raise ValueError(
-                "train.drop_last leaves out a batch below train.batch_size, and with sampling.batch_by span all may be: "
-                "leave it false"
+                "train.drop_last leaves out a batch below train.batch_size, and with sampling.batch_by span any may be "
+                "one: leave it false"
             )
         if self.sampling.random_chunks > 1 and self.train.accumulate_steps > 1:
             raise ValueError(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,11 @@ from hpcgnn.graph.columns import Widening
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
+from hpcgnn.task.goal import Collected, measure_events
+from hpcgnn.task.links import LinkScores
 from hpcgnn.temporal.batches import Batches, make_batches, open_splits
 from hpcgnn.temporal.config import MemoryConfig, TemporalDataConfig, TemporalModelConfig, TemporalSamplingConfig
+from hpcgnn.temporal.event_sets import CHOSEN, are_sorted, chosen_rows
 from hpcgnn.temporal.features import NodeFeatures, read_features
 from hpcgnn.temporal.graph import KEPT, History
 from hpcgnn.temporal.mail import Mailing
@@ -33,6 +36,8 @@ from hpcgnn.temporal.negatives import AnyNegatives, no_negatives, random_negativ
 from hpcgnn.temporal.plan import StepPlan
 from hpcgnn.temporal.sampler import TemporalSampler
 from hpcgnn.temporal.sides import Needs, Placement
+
+EventSet = np.ndarray | torch.Tensor | Sequence[int]
 
 
 class TemporalGraph:
@@ -133,58 +138,103 @@ class Planning:
 
 
 class TemporalLoader:
-    """Collective to create and to iterate. The steps of one split in time order, planned ahead in the background.
+    """Collective to create and to iterate. The steps of one split in time order, or of chosen events in their order,
+    planned ahead in the background.
 
     As everywhere, batches, neighbors and negatives depend on the seed and the graph, not on the number of ranks.
     """
 
     def __init__(
-        self, graph: TemporalGraph, split: str, batch_size: int, *, sampling: TemporalSamplingConfig | None = None,
+        self, graph: TemporalGraph, events: str | EventSet, batch_size: int, *,
+        sampling: TemporalSamplingConfig | None = None,
         negatives: int = 1, negative_pool: str = "destinations", hops: int = 1, mailing: Mailing | None = None,
         nearby: bool = False, drop_last: bool = False, dtype: torch.dtype = torch.float32,
-        planning: Planning | None = None,
+        planning: Planning | None = None, evaluation: bool = False,
     ):  # fmt: skip
-        """split: "train", "val" or "test"; batch_size: events of a global batch, the most of a window with
-        ``sampling.batch_by`` span; sampling: neighbors, batches, plans made ahead;
-        negatives: drawn for an event, from negative_pool, "destinations" or "all" nodes; hops: levels of neighbors;
-        mailing: which mails the node memory wants, None without memory; nearby: whether plans list the neighbors' ids;
-        drop_last: leave out a short last batch of training; planning:
-        in the place of a sampler of its own, made of hops, mailing, nearby and dtype.
+        """events: a split, "train", "val" or "test", or chosen events: a mask of all events [N] bool, or rows [k] in
+        the order in which they are iterated, the same on every rank. batch_size: events of a global batch, the most of
+        a window with ``sampling.batch_by`` span; sampling: neighbors, batches, plans made ahead; negatives: drawn for
+        an event, from negative_pool, "destinations" or "all" nodes; hops: levels of neighbors; mailing: which mails the
+        node memory wants, None without memory; nearby: whether plans list the neighbors' ids. drop_last: leave out a
+        short last batch of training; planning: in the place of a sampler made of hops, mailing, nearby and dtype;
+        evaluation: of chosen events negatives are the same in all epochs, and hidden nodes are neighbors, as in
+        validation.
 
-        Raises ValueError.
+        Raises ValueError; DistributedError for chosen events that differ between ranks.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        if isinstance(events, str) and events not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {events!r}")
+        if isinstance(events, str) and evaluation:
+            raise ValueError("evaluation is for chosen events: leave it out, or give the rows of the split's events")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if negatives < 1:
             raise ValueError(f"negatives must be at least 1, got {negatives}")
         world, partition, self._graph = graph.world, graph.partition, graph
-        self._split, self._size, self._drop_last, self._per_event = split, batch_size, drop_last, negatives
+        self._is_training = not evaluation if not isinstance(events, str) else events == "train"
+        self._size, self._drop_last, self._per_event = batch_size, drop_last, negatives
         self._sampling = graph.sampling(sampling or TemporalSamplingConfig())
         self.prefetch = world.plans_ahead(self._sampling.prefetch)
-        self.batches = self._make_batches(batch_size)
+        self._split, self._rows = self._chosen(events)
         if planning is None:
-            channel, training = world.channel(polite=self.prefetch > 0), split == "train"
+            channel = world.channel(polite=self.prefetch > 0)
             sampler = TemporalSampler(
-                partition, graph.history(training, self._sampling), self._sampling,
+                partition, graph.history(self._is_training, self._sampling), self._sampling,
                 Needs(hops, mailing, nearby), graph.seed,
                 Placement(channel, graph.channel, world.device, dtype, features=graph.features(dtype)),
-                evaluation=not training,
+                evaluation=not self._is_training,
             )  # fmt: skip
             planning = Planning(sampler, channel)
         self._planning, self.sampler = planning, planning.sampler
+        self._pool_kind = negative_pool
         self._fixed: AnyNegatives | None = None
-        if planning.fixed is None:
-            kinds = negative_pool, planning.negative_kind
-            self._draws = split_draws(*kinds, self.batches, partition, world, planning.channel)
+        self._begin()
+
+    def set_events(self, events: str | EventSet) -> None:
+        """Collective. Iterate over other events from now on, such as chosen ones in another order in each epoch.
+        events: as when the loader was made; training stays training. Raises as the constructor does."""
+        if isinstance(events, str):
+            raise ValueError("set_events takes a mask or rows; make another loader for a split")
+        self._split, self._rows = self._chosen(events)
+        self._begin()
+
+    def _chosen(self, events: str | EventSet) -> tuple[str, np.ndarray | None]:
+        """Collective. Name the batches, and return the rows of chosen events, None for a split."""
+        if isinstance(events, str):
+            return events, None
+        rows = chosen_rows(events, self._graph.partition.num_events, self._graph.world)
+        return "train" if self._is_training else CHOSEN, rows
+
+    def _begin(self) -> None:
+        """Collective. Make the batches, and what draws their negatives. Raises ValueError for an order of events that
+        steps cannot take."""
+        if self._rows is not None and not are_sorted(self._rows):
+            self._check_unsorted()
+        self.batches, self._fixed = self._make_batches(self._size), None
+        if self._planning.fixed is None:
+            graph, planning = self._graph, self._planning
+            kinds = self._pool_kind, planning.negative_kind
+            self._draws = split_draws(*kinds, self.batches, graph.partition, graph.world, planning.channel)
+
+    def _check_unsorted(self) -> None:
+        """Raise ValueError for settings that need events in order of time."""
+        order = "events that are not in order of time"
+        if self.sampler.moves_memory:
+            raise ValueError(f"mailing: node memory cannot move through {order}: sort them, or leave mailing None")
+        if self._sampling.batch_by != "events":
+            raise ValueError(f"sampling.batch_by {self._sampling.batch_by}: {order} are cut by number: use events")
+        if not self._sampling.in_batch_neighbors:
+            raise ValueError(
+                f"sampling.in_batch_neighbors false: batches of {order} do not follow each other in time: sort them, "
+                "or set it true"
+            )
 
     def _make_batches(self, first_size: int) -> Batches:
         """Collective."""
         graph = self._graph
         return make_batches(
             self._split, graph.partition, graph.splits, self._size, self._sampling.batch_by, graph.world, graph.channel,
-            self._drop_last, first_size, self._sampling.batch_span,
+            self._drop_last, first_size, self._sampling.batch_span, self._rows,
         )  # fmt: skip
 
     def of_split(self, split: str, batch_size: int) -> TemporalLoader:
@@ -192,6 +242,11 @@ class TemporalLoader:
         return TemporalLoader(
             self._graph, split, batch_size, sampling=self._sampling, negatives=self._per_event, planning=self._planning
         )  # fmt: skip
+
+    @property
+    def world(self) -> World:
+        """The ranks that share the events."""
+        return self._graph.world
 
     def __len__(self) -> int:
         """Count the steps of an epoch, the same on all ranks."""
@@ -201,7 +256,7 @@ class TemporalLoader:
         """Collective. Make the batches of an epoch: in training others in every epoch where ``sampling.random_chunks``
         is above 1."""
         chunks = self._sampling.random_chunks
-        if chunks == 1 or self._split != "train":
+        if chunks == 1 or not self._is_training:
             return
         random = Random(self._graph.seed, Stream.CHUNK, epoch=epoch)
         cut = 1 + int(native.random_integers(random, np.zeros(1, np.int64), 1, chunks)[0, 0])
@@ -219,7 +274,7 @@ class TemporalLoader:
         with self._planning.timers("negatives"):
             drawn = self._drawn(epoch) if scored else [(no_negatives(batches), epoch)]
         per_event = max(1, drawn[0][0].per_event)
-        chunk = per_event if self._split == "train" else self._planning.chunk or per_event
+        chunk = per_event if self._is_training else self._planning.chunk or per_event
         firsts = range(0, per_event, chunk)  # columns at which the plans of the same negatives begin
         num_plans = len(drawn) * len(firsts)  # of a step
 
@@ -236,7 +291,7 @@ class TemporalLoader:
 
     def _drawn(self, epoch: int) -> list[tuple[AnyNegatives, int]]:
         """Collective. Choose the negatives that the plans of a step look at, and the epochs that these are of."""
-        places = self._planning.epochs if self._split == "train" else [0]
+        places = self._planning.epochs if self._is_training else [0]
         return [(self.negatives(number), number) for number in (epoch + place for place in places)]
 
     def negatives(self, epoch: int) -> AnyNegatives:
@@ -251,3 +306,27 @@ class TemporalLoader:
     def channels(self) -> list[Channel]:
         """List the channels that planning goes through."""
         return [self._planning.channel]
+
+
+def evaluate_links(
+    loader: TemporalLoader, score: Callable[[StepPlan], torch.Tensor], ranking: bool = False
+) -> dict[str, float]:  # fmt: skip
+    """Collective. Measure scores of a loader's events against their negatives, over all events and exactly, on any
+    number of ranks: ap and auc, or, with ``ranking``, mrr and hits; also of the events with a node that training never
+    saw, as ``inductive_ap`` and so on.
+
+    score: of a plan, returns logits [1 + k, b] of this rank's b events and of their k negatives. It is called once for
+    every step, in order and without gradients, and may write node memory.
+
+    Raises ValueError for a loader without events, and for logits of another shape.
+    """
+    if len(loader) == 0:
+        raise ValueError("evaluate_links: the loader has no events to score")
+    collected = Collected(measure_events, ranking)
+    with torch.no_grad(), loader.plans() as plans:
+        for plan in plans:
+            logits, shape = score(plan), (1 + plan.num_negatives, plan.num_events)
+            if logits.shape != shape:
+                raise ValueError(f"evaluate_links: score returns logits {shape}, got {tuple(logits.shape)}")
+            collected.add(plan, LinkScores(logits[0], logits[1:], count=plan.columns.get("count")))
+    return collected.metrics(loader.batches, loader.world)

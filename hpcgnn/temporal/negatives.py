@@ -136,6 +136,12 @@ def edge_types_of(events: Events) -> np.ndarray:
     return events.columns.get(EDGE_TYPE, np.zeros(len(events), np.int64))
 
 
+def _by_row(events: Events) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and edge types of events [e], in order of row."""
+    order = np.argsort(events.row, kind="stable")
+    return events.row[order], edge_types_of(events)[order]
+
+
 def negative_pool(
     kind: str, destinations: np.ndarray, partition: TemporalPartition, world: World, channel: Channel
 ) -> NegativePool:
@@ -177,8 +183,8 @@ class TypedDraw(NegativeDraw):
         self._first, self._size = pool.ranges(none if edge_types is None else edge_types)
 
     def of(self, events: Events) -> TypedDraw:
-        """Return what draws for events in order of row."""
-        return TypedDraw(self._typed, events.row, edge_types_of(events))
+        """Return what draws for events."""
+        return TypedDraw(self._typed, *_by_row(events))
 
     def draw(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
         return self._draw(random, rows, count, 0)
@@ -212,8 +218,8 @@ class TypedEndsDraw(TypedDraw):
         return twin
 
     def of(self, events: Events) -> TypedEndsDraw:
-        """Return what draws for events in order of row."""
-        return TypedEndsDraw(self._typed, self._ends, events.row, edge_types_of(events))
+        """Return what draws for events."""
+        return TypedEndsDraw(self._typed, self._ends, *_by_row(events))
 
     def draw(self, random: Random, rows: np.ndarray, count: int) -> np.ndarray:
         first, places = self._first[np.searchsorted(self._rows, rows)], np.empty((len(rows), count), np.int64)

@@ -56,6 +56,11 @@ class TemporalSampler:
         self._plans = PlanStream(placement.device)
 
     @property
+    def moves_memory(self) -> bool:
+        """Whether events of the plans change node memory."""
+        return self._needs.mailing is not None
+
+    @property
     def on_device(self) -> bool:
         """Whether plans are made on the device."""
         return isinstance(self._side, DeviceSide)

@@ -279,9 +279,9 @@ def _make_loaders(
     eval_size = config.eval.batch_size or size
     if isinstance(goal, NodePropertyGoal):
         ahead = world.plans_ahead(sampling.prefetch)
-        train = PropertyLoader(graph, goal.labels, "train", size, training, ahead)
+        learned = PropertyLoader(graph, goal.labels, "train", size, training, ahead)
         val = PropertyLoader(graph, goal.labels, "val", eval_size, evaluation, ahead)
-        return {"train": train} | _evaluation_loaders(config, val, eval_size)
+        return {"train": learned} | _evaluation_loaders(config, val, eval_size)
     load = partial(
         TemporalLoader, graph, sampling=config.sampling, negatives=config.task.negatives,
         negative_pool=config.task.negative_pool,

@@ -89,11 +89,13 @@ def parts(comm, mpi_tmp_path):
 def test_own_loop(comm, parts):
     """Losses fall, and are those of one rank."""
     loop = example("loop_temporal")
-    losses = loop.train(parts, epochs=3, batch_size=50, world=world_of(comm))
+    losses, metrics = loop.train(parts, epochs=3, batch_size=50, world=world_of(comm))
     assert len(losses) == 3 * (350 // 50)
     assert np.mean(losses[-7:]) < np.mean(losses[:7])
     if comm.rank == 0:
-        np.testing.assert_allclose(losses, loop.train(parts, 3, 50, world=world_of(MPI.COMM_SELF)), rtol=1e-9)
+        alone, of_one = loop.train(parts, 3, 50, world=world_of(MPI.COMM_SELF))
+        np.testing.assert_allclose(losses, alone, rtol=1e-9)
+        assert metrics == pytest.approx(of_one, rel=1e-9, nan_ok=True)
 
 
 def test_own_loop_on_a_static_graph(comm, mpi_tmp_path):

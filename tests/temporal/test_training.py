@@ -54,7 +54,8 @@ CASES = {
     "batches by time": (TIES, {"sampling__batch_by": "time"}),
     "batches by span, some cut": (TIES, {"sampling__batch_by": "span", "sampling__batch_span": 7}),
     "hidden nodes, batches by span": (
-        PLAIN, {"data__new_node_ratio": 0.1, "sampling__batch_by": "span", "sampling__batch_span": 200},
+        PLAIN,
+        {"data__new_node_ratio": 0.1, "sampling__batch_by": "span", "sampling__batch_span": 200},
     ),
     "three negatives of all nodes": (PLAIN, {"task__negatives": 3, "task__negative_pool": "all"}),
     "negatives by degree": (PLAIN, {"task__negatives": 3, "task__negative_kind": "degree"}),
