@@ -124,9 +124,9 @@ def _open_forecast(
     model = make(goal.num_outputs).to(device=world.device, dtype=dtype)
     share_model(model, world, "")
     memory = NodeMemory(graph.partition.num_nodes, goal.num_outputs, 0, dtype, world.device)
-    size = config.train.batch_size
-    sizes = {"train": size, **dict.fromkeys(SPLITS[1:], config.eval.batch_size or size)}
-    loaders = {name: ForecastLoader(graph, goal.labels, name, sizes[name], dtype) for name in SPLITS}
+    size, eval_size = config.train.batch_size, config.eval.batch_size or config.train.batch_size
+    train = ForecastLoader(graph, goal.labels, "train", size, dtype)
+    loaders = {"train": train} | _evaluation_loaders(config, train.of_split("val", eval_size), eval_size)
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory,
         goal.forecast_task(model, memory, timers), partial(_describe, None), world, roots="labels", schema=schema,

@@ -4,6 +4,7 @@ label and none from its time on, one answer on any number of ranks, and what is 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -206,10 +207,12 @@ def test_baselines_are_those_of_tgb(comm, graph_parts, monkeypatch, kind, window
     assert values == {f"{split}_ndcg@10": pytest.approx(expected[split], abs=1e-6) for split in expected}
 
 
-def test_scores_of_the_training_split(comm, graph_parts):
+@pytest.mark.parametrize("forecaster", ["", "navis"])
+def test_scores_of_the_training_split(comm, graph_parts, forecaster):
     """Equal to those of the training steps from the first event on, after validation and the test; one answer."""
     _, parts, labels = graph_parts
-    config, found = property_config(labels, eval__train_split=True), []
+    config = navis_config(labels, train_metrics=False) if forecaster else property_config(labels)
+    config, found = replace(config, eval=replace(config.eval, train_split=True)), []
     for ranks in (comm, MPI.COMM_SELF):
         session = open_session(ranks, parts, config)
         metrics = {split: split_metrics(session, split, session.scores(split)) for split in scored_splits(session)}
