@@ -19,7 +19,7 @@ from data_tools.source.spec import DATACLASSES
 from hpcgnn import config as configuration
 from hpcgnn.__main__ import COMMANDS
 from hpcgnn.kinds import KINDS
-from hpcgnn.task.metrics import METRICS
+from hpcgnn.task.metrics import INDUCTIVE, METRICS, NEW_ENDS, PER_BATCH, PER_SNAPSHOT
 
 sys.path.insert(0, str(REPOSITORY / "docs" / "_tools"))
 import accuracy
@@ -89,7 +89,10 @@ def test_every_entry_of_specs_and_every_metric_has_a_row():
         section = page.split(f"## {reference.SPEC_TITLES[cls.__name__][0]}\n")[1].split("\n## ")[0]
         assert list(rows(section)) == [field.name for field in dataclasses.fields(cls)]
         assert all(cells[-1] for cells in rows(section).values())
-    assert list(rows(reference.metrics_page())) == list(METRICS)
+    metrics, versions = reference.metrics_page().split("\n## Versions\n")
+    assert list(rows(metrics)) == list(METRICS)
+    affixes = {INDUCTIVE, PER_BATCH, PER_SNAPSHOT, *NEW_ENDS}
+    assert {name.replace("ap", "", 1) for name in rows(versions)} - {"/TYPE"} == affixes
 
 
 def test_every_command_has_a_section():
