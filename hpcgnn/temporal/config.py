@@ -214,7 +214,7 @@ class MemoryConfig:
         dim: Width of a node's memory.
         updater: Function that updates a node's memory from its mails.
         aggregator: Aggregation of a node's messages of a batch to one mail: the "last" message, or the "mean" of all.
-        mailbox_slots: Number of newest mails to keep for each node.
+        mailbox_slots: Number of newest mails to keep for each node; with aggregator mean, of as many batches.
         deliver_to: Receivers of mails: the endpoints of the event ("self"), or also their sampled "neighbors".
         update_at: Ranks that update memory: the "owner" (once for each node) or each "user" (once for each rank that
             needs the node).
@@ -244,25 +244,13 @@ class MemoryConfig:
             raise ValueError(f"memory.dim must be at least 1, got {self.dim}")
         if self.mailbox_slots < 1:
             raise ValueError(f"memory.mailbox_slots must be at least 1, got {self.mailbox_slots}")
-        if self.mailbox_slots > 1 and self.aggregator == "mean":
-            raise ValueError(
-                "memory.mailbox_slots > 1 keeps single mails, memory.aggregator mean has only one: use aggregator last"
-            )
         if self.mailbox_slots > 1 and self.has_memory and not UPDATERS[self.updater].reads_mailbox:
             raise ValueError(
                 f"memory.updater {self.updater} reads one mail, memory.mailbox_slots is {self.mailbox_slots}: use "
                 f"updater {names_with(UPDATERS, 'reads_mailbox')}, or one slot"
             )
-        if self.placement == "replicated" and not self.simple:
-            raise ValueError(
-                "memory.placement replicated works with aggregator last, one slot and delivery to self; use sharded"
-            )
         if self.placement == "replicated" and self.update_at == "user":
             raise ValueError("memory.placement replicated works with memory.update_at owner only: use update_at owner")
-        if self.update_at == "user" and not self.simple:
-            raise ValueError(
-                "memory.update_at user works with aggregator last, one slot and delivery to self; use update_at owner"
-            )
         for name in ("staleness", "hot_ratio"):
             if getattr(self, name) and not self.has_memory:
                 raise ValueError(
@@ -292,15 +280,10 @@ class MemoryConfig:
             )
         if self.staleness:
             raise ValueError("memory.hot_ratio copies exact memory, memory.staleness makes it late: use one of them")
-        if not self.simple:
-            raise ValueError(
-                "memory.hot_ratio works with aggregator last, one slot and delivery to self, as copies learn of a "
-                "node's last event only; use hot_ratio 0"
-            )
 
     def replicates(self, mib: float) -> bool:
         """Say whether every rank keeps a node memory of that size as a whole."""
-        fits = self.placement == "auto" and self.simple and self.update_at == "owner" and mib <= self.replicate_mib
+        fits = self.placement == "auto" and self.update_at == "owner" and mib <= self.replicate_mib
         return self.placement == "replicated" or fits
 
     @property

@@ -3,7 +3,7 @@ like the first 2 b roots."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route, narrow_rows
-from hpcgnn.graph.book import Book
 from hpcgnn.temporal.neighbors import Winners
 from hpcgnn.temporal.plan import Announcement, Delivery, WritePlan
 
@@ -81,39 +80,24 @@ def plan_announcement(
     )  # fmt: skip
 
 
-def plan_delivery(
-    mailing: Mailing, events, neighbors: np.ndarray, root: np.ndarray, book: Book, channel: Channel
-) -> Delivery:  # fmt: skip
-    """Collective. Plan who gets which mail. events: this rank's, with row, src, dst, time; neighbors [N, K] of the
-    roots (-1 pads); root [N] their rows among the unique nodes."""
-    target, event, side, order = _receivers(mailing, events, neighbors)
-    owner, local = book.locate(target)
-    by = np.lexsort((order, event, owner))
-    owner, event, side = owner[by], event[by], side[by]
-    endpoint = side * len(events) + event
-    message, first = _number_messages(owner, endpoint)
-    record = np.empty(len(by), RECORD)
-    record["local"], record["order"], record["message"] = narrow_rows(local[by]), order[by], message
-    record["event"], record["time"] = events.row[event], events.time[event]
-    counts = np.stack([np.bincount(owner, minlength=channel.size), np.bincount(owner[first], minlength=channel.size)])
-    serve = channel.array(np.ascontiguousarray(counts.T), *[np.ones(channel.size, np.int64)] * 2)
-    received = channel.array(record, counts[0], np.ascontiguousarray(serve[:, 0]))
-    shift = np.repeat(np.cumsum(serve[:, 1]) - serve[:, 1], serve[:, 0])
-    sent = endpoint[first]
-    other = (sent + len(events)) % max(1, 2 * len(events))
-    rows = root.astype(np.int64)
-    sender = (rows[sent], rows[other], other, sent % max(1, len(events)))
-    receiver = _receive(received, received["message"] + shift, mailing)
-    tensors: list[Any] = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
-    node, other_row, other_root, event_place, *received_tensors = tensors
-    return Delivery(
-        node, other_row, other_root, event_place, counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]),
-        *received_tensors,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Mails:
+    """Mails of a step from this rank's events: target [m] global id of the receiver; event, side [m]: place of the
+    event, and which endpoint is the sender; order [m] within the event. One mail an event and receiver."""
+
+    target: np.ndarray
+    event: np.ndarray
+    side: np.ndarray
+    order: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> Mails:
+        """Return some of the mails, by a mask [m]."""
+        return Mails(self.target[chosen], self.event[chosen], self.side[chosen], self.order[chosen])
 
 
-def _receivers(mailing: Mailing, events, neighbors: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return target node, event place, side, and order within the event of every mail; one mail an event and target."""
+def list_mails(mailing: Mailing, events, neighbors: np.ndarray) -> Mails:
+    """List the mails of this rank's events, with src and dst, to their endpoints and, if wanted, to the endpoints'
+    neighbors [N, K] (-1 pads)."""
     count = len(events)
     place = np.arange(count)
     targets = [events.src, events.dst]
@@ -131,7 +115,50 @@ def _receivers(mailing: Mailing, events, neighbors: np.ndarray) -> tuple[np.ndar
     new = np.ones(len(by), bool)
     new[1:] = (np.diff(target[by]) != 0) | (np.diff(event[by]) != 0)
     keep = by[new]
-    return target[keep], event[keep], side[keep], order[keep]
+    return Mails(target[keep], event[keep], side[keep], order[keep])
+
+
+def plan_delivery(
+    mailing: Mailing, events, mails: Mails, owner: np.ndarray | None, local: np.ndarray, root: np.ndarray,
+    channel: Channel,
+) -> Delivery:  # fmt: skip
+    """Collective. Plan how mails get to those who keep their receivers: the ranks ``owner`` [m], or, with None, all
+    ranks, in rows ``local`` [m] there. events: this rank's, with row and time; root [N] rows of the roots among the
+    unique nodes."""
+    rank = np.zeros(len(local), np.int64) if owner is None else owner
+    by = np.lexsort((mails.order, mails.event, rank))
+    rank, event = rank[by], mails.event[by]
+    endpoint = mails.side[by] * len(events) + event
+    message, first = _number_messages(rank, endpoint)
+    record = np.empty(len(by), RECORD)
+    record["local"], record["order"], record["message"] = narrow_rows(local[by]), mails.order[by], message
+    record["event"], record["time"] = events.row[event], events.time[event]
+    size = 1 if owner is None else channel.size
+    counts = np.stack([np.bincount(rank, minlength=size), np.bincount(rank[first], minlength=size)])
+    counts = np.broadcast_to(counts, (2, channel.size)).copy()  # what goes to all ranks, goes to each
+    serve = channel.array(np.ascontiguousarray(counts.T), *[np.ones(channel.size, np.int64)] * 2)
+    received = _send(record, counts[0], np.ascontiguousarray(serve[:, 0]), owner is None, channel)
+    shift = np.repeat(np.cumsum(serve[:, 1]) - serve[:, 1], serve[:, 0])
+    sent = endpoint[first]
+    other = (sent + len(events)) % max(1, 2 * len(events))
+    rows = root.astype(np.int64)
+    sender = (rows[sent], rows[other], other, sent % max(1, len(events)))
+    receiver = _receive(received, received["message"] + shift, mailing)
+    tensors: list[Any] = [None if a is None else torch.from_numpy(a) for a in (*sender, *receiver)]
+    node, other_row, other_root, event_place, *received_tensors = tensors
+    delivery = Delivery(
+        node, other_row, other_root, event_place, counts[1].astype(np.int64), np.ascontiguousarray(serve[:, 1]),
+        *received_tensors,
+    )  # fmt: skip
+    return replace(delivery, to_all=owner is None)
+
+
+def _send(record: np.ndarray, counts: np.ndarray, received: np.ndarray, to_all: bool, channel: Channel) -> np.ndarray:
+    """Collective. Send records to their ranks, or all of them to every rank."""
+    if not to_all:
+        return channel.array(record, counts, received)
+    flat = torch.from_numpy(record.view(np.uint8).reshape(len(record), RECORD.itemsize))
+    return channel.everyone(flat, received).numpy().reshape(-1).view(RECORD)
 
 
 def _number_messages(owner: np.ndarray, endpoint: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -103,7 +103,8 @@ class Delivery:
     As sender: node, other, other_root, event [w] as in WritePlan, one a message, grouped by receiving rank with
     send_counts [R]. As owner of the receivers, in order of (row, event): message [m] place among the received messages
     (receive_counts [R]), rows [m] local, number [m] place among its row's mails, time [m]. For the mean instead one
-    mail a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average.
+    mail a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average. to_all: all ranks
+    keep the receivers, and get all messages.
     """
 
     node: torch.Tensor
@@ -117,6 +118,7 @@ class Delivery:
     number: torch.Tensor
     time: torch.Tensor
     indptr: torch.Tensor | None = None
+    to_all: bool = False
 
 
 Part = TypeVar("Part", bound=WritePlan | Announcement | Delivery | None)
@@ -138,10 +140,10 @@ class StepPlan:
     """One step. num_events: b; num_negatives: k; paired: negatives have separate sources. nearby: global ids of the
     roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None. columns: the events'
     label, their edge type ("rel"), and count, the number of negatives of each that count, if not all. write, hot,
-    delivery: None without memory; hot: of the hot nodes, where there are any; delivery: None when only the winners get
-    mails. final: no further plan of this step scores more negatives; node_feature [U, .]: of the unique nodes, None
-    where nodes have none; clocks [1 + k, b, F]: numbers of the pairs of the events and of their negatives, for decoders
-    that read them."""
+    delivery: None without memory; hot: of the hot nodes, where there are any; delivery, hot_delivery: mails to the
+    nodes that write and hot are of, None when only the winners get mails. final: no further plan of this step scores
+    more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none; clocks [1 + k, b, F]: numbers
+    of the pairs of the events and of their negatives, for decoders that read them."""
 
     step: int
     epoch: int
@@ -157,6 +159,7 @@ class StepPlan:
     write: WritePlan | Announcement | None
     hot: Announcement | None
     delivery: Delivery | None
+    hot_delivery: Delivery | None
     columns: dict[str, torch.Tensor]
     final: bool = True
     node_feature: torch.Tensor | None = None

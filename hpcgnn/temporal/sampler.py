@@ -122,7 +122,7 @@ class TemporalSampler:
             self._index(root), self._transpose(root, len(unique)), self._move(times), self._move(identity),
             self._levels(queries, answers, inverse, len(unique)) if needs.hops else (), self._config.num_windows,
         )  # fmt: skip
-        writes = side.writes(events, route, unique, root, answers[0]) if writing else (None, None, None)
+        writes = side.writes(events, route, unique, root, answers[0]) if writing else (None, None, None, None)
         nearby = (self._move(roots), self._move(answers[0].other[: len(roots)])) if needs.slots else None
         plan = StepPlan(
             step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,

@@ -23,15 +23,15 @@ from hpcgnn.temporal.batches import Batches
 from hpcgnn.temporal.config import TemporalSamplingConfig
 from hpcgnn.temporal.features import NodeFeatures
 from hpcgnn.temporal.graph import FEATURE, Events, History, TemporalPartition
-from hpcgnn.temporal.mail import Mailing, plan_announcement, plan_delivery, plan_winners
+from hpcgnn.temporal.mail import Mailing, list_mails, plan_announcement, plan_delivery, plan_winners
 from hpcgnn.temporal.memory import HotNodes
 from hpcgnn.temporal.model.clocks import Clocks
 from hpcgnn.temporal.negatives import AllOthers, AnyNegatives, Negatives, of_step
 from hpcgnn.temporal.neighbors import Answer, Array, Histories, NeighborSource, Queries
 from hpcgnn.temporal.plan import PLANNED, Announcement, Delivery, WritePlan, on_device
 
-# Who writes memory: all nodes or the cold ones, the hot ones, and mails that are more than the winners' own.
-Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | None]
+# Who writes memory: all nodes or the cold ones, and the hot ones; mails to both that are more than the winners' own.
+Writes = tuple[WritePlan | Announcement | None, Announcement | None, Delivery | None, Delivery | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,24 @@ class HostSide:
     def writes(self, events: Events, route: Route, unique: Array, root: Array, answer: Answer) -> Writes:
         """Collective. Plan who writes which memory after the step; root [N] rows of the roots among the unique ids."""
         write, hot = self._winners(route, root, unique, events, answer)
-        delivery, device = None, self._place.device
-        if not self._mailing.simple:
-            delivery = plan_delivery(self._mailing, events, answer.other, root, self._book, self._channel)
-        return on_device(write, device), on_device(hot, device), on_device(delivery, device)
+        delivery, of_hot = (None, None) if self._mailing.simple else self._deliveries(events, root, answer)
+        device = self._place.device
+        return on_device(write, device), on_device(hot, device), on_device(delivery, device), on_device(of_hot, device)
+
+    def _deliveries(self, events: Events, root: np.ndarray, answer: Answer) -> tuple[Delivery, Delivery | None]:
+        """Collective. Plan the mails of a step, and apart from them those of hot nodes, if there are any."""
+        mails, place, mailing = list_mails(self._mailing, events, answer.other), self._place, self._mailing
+        if place.own_channel is not None:
+            return plan_delivery(mailing, events, mails, None, mails.target, root, self._channel), None
+        of_hot = None
+        if place.hot is not None:
+            number = place.hot.find(mails.target)
+            is_hot = number >= 0
+            of_hot = plan_delivery(mailing, events, mails.take(is_hot), None, number[is_hot], root, self._channel)
+            of_hot.rows += place.hot.first  # where copies begin, which differs between ranks
+            mails = mails.take(~is_hot)
+        located = self._book.locate(mails.target)
+        return plan_delivery(mailing, events, mails, *located, root, self._channel), of_hot
 
     def _winners(
         self, route: Route, root: np.ndarray, unique: np.ndarray, events: Events, answer: Answer
@@ -136,7 +150,8 @@ class HostSide:
         """Collective. Find the winners, and apart from them those that are hot."""
         assert answer.winners is not None
         winner, hot = np.flatnonzero(answer.winners.mask), self._place.hot
-        shared = (root, events, self._mailing.from_memory, self._channel)
+        # Where mails are delivered, they hold the other endpoint themselves.
+        shared = (root, events, self._mailing.from_memory and self._mailing.simple, self._channel)
         if self._place.own_channel is not None:
             return plan_announcement(winner, unique[root[winner]], 0, *shared), None
         announcement = None
@@ -231,7 +246,7 @@ class DeviceSide:
         node, other = ends[winner], (winner + count) % max(1, 2 * count)
         event, rows = winner % max(1, count), unique[node]
         alone = Route.alone(self._channel, rows)
-        return WritePlan(alone, node, ends[other], event, other, rows, node, time[event]), None, None
+        return WritePlan(alone, node, ends[other], event, other, rows, node, time[event]), None, None, None
 
     def event_feature(self, events: Events) -> torch.Tensor:
         """Return features [b, F] of events, of which one rank has all, in order of their row ids."""

@@ -31,7 +31,7 @@ from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import Loss
 from hpcgnn.temporal.config import TemporalModelConfig, TemporalTaskConfig
 from hpcgnn.temporal.graph import EDGE_TYPE, LABEL
-from hpcgnn.temporal.memory import NEVER, NodeMemory
+from hpcgnn.temporal.memory import NodeMemory, newest_mail
 from hpcgnn.temporal.model.model import TemporalModel
 from hpcgnn.temporal.model.native_step import LinkStep, make_link_step
 from hpcgnn.temporal.node_classes import read_label_input
@@ -160,8 +160,7 @@ class TemporalTask(StepTask):
         with self._timers("compute"):
             memory = (update or self.model.update)(*rows)
         _, _, _, mailed, delivered = rows
-        last = torch.where(delivered > 0, mailed[:, 0], torch.full_like(delivered, NEVER))
-        return Reading(memory, None, last)
+        return Reading(memory, None, newest_mail(mailed, delivered))
 
     def _embed(self, plan: StepPlan, reading: Reading) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute embeddings [N, Z], and what they put into mails (None: memory does)."""
@@ -192,14 +191,16 @@ class TemporalTask(StepTask):
         if plan.write is None:
             return
         with self._timers("write-back"):
-            if isinstance(plan.write, Announcement):
+            if plan.delivery is not None:
+                self._deliver(plan, plan.write, plan.delivery, reading, parts)
+            elif isinstance(plan.write, Announcement):
                 self._announce(plan, plan.write, reading, parts)
-            elif plan.delivery is None:
-                self._write_winners(plan, reading, parts)
-                if plan.hot is not None:
-                    self._announce(plan, plan.hot, reading, parts)
             else:
-                self._deliver(plan, plan.delivery, reading, parts)
+                self._write_winners(plan, reading, parts)
+            if plan.hot is not None and plan.hot_delivery is not None:
+                self._deliver(plan, plan.hot, plan.hot_delivery, reading, parts)
+            elif plan.hot is not None:
+                self._announce(plan, plan.hot, reading, parts)
 
     def _write_winners(self, plan: StepPlan, reading: Reading, parts: torch.Tensor | None) -> None:
         write, memory = plan.write, reading.memory.detach()
@@ -238,19 +239,34 @@ class TemporalTask(StepTask):
 
         self.memory.write(write.rows, write.time, arrive, self._staleness)
 
-    def _deliver(self, plan: StepPlan, delivery: Delivery, reading: Reading, parts: torch.Tensor | None) -> None:
-        """Collective. Write the winners' states at their owners, and send messages to all nodes that receive one."""
-        write, memory = plan.write, reading.memory.detach()
-        assert isinstance(write, WritePlan)
+    def _deliver(
+        self, plan: StepPlan, write: WritePlan | Announcement, delivery: Delivery, reading: Reading,
+        parts: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        """Collective. Write the winners' states where they are kept, and send messages to all nodes that receive
+        one."""
+        memory = reading.memory.detach()
         message = torch.cat([memory[delivery.node], self._mail_content(plan, delivery, memory, parts)], dim=1)
-        received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        if delivery.to_all:
+            received = self._channel.everyone(message, delivery.receive_counts)
+        else:
+            received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
         if delivery.indptr is None:
             mail = native.gather_rows(received, delivery.message)
         else:
             sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
             mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
-        self.memory.write_state(write.rows, reading.served.detach()[write.place])
+        self.memory.write_state(write.rows, self._winners_states(write, reading))
         self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
+
+    def _winners_states(self, write: WritePlan | Announcement, reading: Reading) -> torch.Tensor:
+        """Collective. Bring the winners' new states [m, D] to where they are kept."""
+        memory = reading.memory.detach()
+        if isinstance(write, Announcement):
+            return self._channel.everyone(native.gather_rows(memory, write.node), write.node_counts)[write.own]
+        if self._at_owner:
+            return reading.served.detach()[write.place]
+        return write.route.start_push(native.gather_rows(memory, write.node)).wait()
 
 
 def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:

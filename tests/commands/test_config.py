@@ -254,13 +254,8 @@ WINDOWS = ["--sampling.strategy=window", "--sampling.window_length=10", "--sampl
 @pytest.mark.parametrize(
     ("arguments", "key", "remedy"),
     [
-        ([*SLOTS, "--memory.aggregator=mean"], "memory.mailbox_slots", "use aggregator"),
         (["--memory.mailbox_slots=3"], "memory.mailbox_slots", "use updater transformer"),
-        ([*SLOTS, "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
-        ([*SLOTS, "--memory.placement=replicated"], "memory.placement", "use sharded"),
         (["--memory.placement=replicated", "--memory.update_at=user"], "memory.placement", "update_at owner"),
-        (["--memory.deliver_to=neighbors", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
-        (["--memory.aggregator=mean", "--memory.update_at=user"], "memory.update_at", "use update_at owner"),
         (["--memory.mailbox_slots=0"], "memory.mailbox_slots", "at least 1"),
         ([*SLOTS, "--memory.dim=9"], "model.heads", "must divide memory.dim"),
         ([*NO_MEMORY, "--model.readout=identity"], "model.readout", "choose an updater"),

@@ -9,7 +9,8 @@ from same_verdict import same_verdict
 
 from hpcgnn.graph.book import Book
 from hpcgnn.temporal.graph import Events
-from hpcgnn.temporal.mail import Mailing, plan_delivery
+from hpcgnn.temporal.mail import Mailing, list_mails, plan_delivery
+from hpcgnn.temporal.plan import Delivery
 
 NODE = st.integers(0, 7)
 EVENT = st.tuples(NODE, NODE, st.lists(st.just(-1) | NODE, min_size=4, max_size=4), st.integers(0, 11))
@@ -28,13 +29,20 @@ def mails_of(events, to_neighbors: bool):
                 yield target, number, order, side
 
 
+def split_by_rank(sent: Delivery) -> list[np.ndarray]:
+    """The messages that a rank sends, by receiver."""
+    return np.split(sent.node.numpy(), np.cumsum(sent.send_counts)[:-1])
+
+
 @given(
     events=st.lists(EVENT, max_size=8), to_neighbors=st.booleans(), slots=st.integers(1, 3), mean=st.booleans(),
+    to_all=st.booleans(),
     first=st.sampled_from([0, 5, (1 << 31) - 4, (1 << 32) - 9]),
 )  # fmt: skip
-@example(events=[(0, 7, [-1] * 4, 0)], to_neighbors=False, slots=2, mean=False, first=(1 << 31) - 4)
-def test_mails_reach_their_nodes(comm, channel, events, to_neighbors, slots, mean, first):
-    """The newest of a node, at its owner, by event and not by arrival. ``first`` others come before the nodes' rows."""
+@example(events=[(0, 7, [-1] * 4, 0)], to_neighbors=False, slots=2, mean=False, to_all=False, first=(1 << 31) - 4)
+def test_mails_reach_their_nodes(comm, channel, events, to_neighbors, slots, mean, to_all, first):
+    """The newest of a node, at its owner or at all ranks, by event and not by arrival. ``first`` others come before the
+    nodes' rows."""
     book = Book((first + 8) * np.arange(comm.size + 1)[None], comm.size, ("node",))
     row, home = np.arange(8) // comm.size + first, np.arange(8) % comm.size
     node_id = home * (first + 8) + row
@@ -49,9 +57,15 @@ def test_mails_reach_their_nodes(comm, channel, events, to_neighbors, slots, mea
         # Roots are named by their event and side.
         root = np.concatenate([2 * rows, 2 * rows + 1])
         mailing = Mailing(slots, to_neighbors, mean)
-        sent = plan_delivery(mailing, batch, neighbors, root, book, channel)
-        pieces = comm.allgather(np.split(sent.node.numpy(), np.cumsum(sent.send_counts)[:-1]))
-        messages = np.concatenate([piece[comm.rank] for piece in pieces])
+        mails = list_mails(mailing, batch, neighbors)
+        owner, local = book.locate(mails.target)
+        if to_all:
+            owner, local = None, np.argsort(node_id)[np.searchsorted(np.sort(node_id), mails.target)] + first
+            row, home = np.arange(8) + first, np.full(8, comm.rank)
+        sent = plan_delivery(mailing, batch, mails, owner, local, root, channel)
+        assert sent.to_all == to_all
+        pieces = comm.allgather([sent.node.numpy()] if to_all else split_by_rank(sent))
+        messages = np.concatenate([piece[0 if to_all else comm.rank] for piece in pieces])
         assert len(messages) == sent.receive_counts.sum()
         found = {int(node): [] for node in np.flatnonzero(home == comm.rank)}
         for target, *mail in mails_of(events, to_neighbors):
