@@ -49,7 +49,7 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, table, index, indptr, order):
-        """index [n] int64 >= 0; (indptr, order) from transpose_index(index, len(table))."""
+        """index [n] int64, negative ones give rows of zeros; (indptr, order): transpose_index(index, len(table))."""
         ctx.save_for_backward(indptr, order)
         return gather_rows(table, index)
 

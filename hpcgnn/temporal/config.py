@@ -150,10 +150,14 @@ class TemporalModelConfig:
         forecaster: Model that predicts the labels of a node from earlier labels alone, without events. Kind
             node_property only; the sections memory and sampling and the keys below keep their defaults.
         readout: Computation of a node's embedding from its memory and neighbors.
-        layers: Number of attention layers; each layer reads the neighbors' state just before their event.
+        layers: Number of attention layers; each layer reads the neighbors' state just before their event. Of readout
+            dygformer the number of transformer blocks.
         time_dim: Width of the time encoding.
         hidden: Width of the node embeddings.
-        heads: Number of attention heads, which must divide hidden.
+        heads: Number of attention heads, which must divide hidden, and channel_dim with readout dygformer.
+        patch_size: Number of consecutive neighbors that are one input of the transformer; readout dygformer only.
+        channel_dim: Width of each channel of a patch: node features, edge features, time and numbers of occurrences;
+            readout dygformer only.
         dropout: Dropout probability of every readout except identity. The draws depend on root and column only.
         time_encoding: Frequencies of the time encoding: "fixed", or "learnable", which needs time_unit.
         time_unit: Divisor of time differences, in the data's unit of time, for learnable frequencies. Neighboring
@@ -171,6 +175,8 @@ class TemporalModelConfig:
     time_dim: int = 100
     hidden: int = 100
     heads: int = 2
+    patch_size: int = 1
+    channel_dim: int = 50
     dropout: float = 0.1
     time_encoding: Literal["fixed", "learnable"] = "fixed"
     time_unit: float = 0.0
@@ -181,8 +187,9 @@ class TemporalModelConfig:
 
     def __post_init__(self):
         check_choices("model", self)
-        if min(self.time_dim, self.hidden, self.heads, self.layers, self.message_dim) < 1:
-            raise ValueError("model.time_dim, hidden, message_dim, heads and layers must be at least 1")
+        for name in ("time_dim", "hidden", "heads", "layers", "message_dim", "patch_size", "channel_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name} must be at least 1, got {getattr(self, name)}")
         if self.layers > MOST_HOPS:
             raise ValueError(f"model.layers must be at most {MOST_HOPS}, got {self.layers}")
         if self.hidden % self.heads:
@@ -194,6 +201,13 @@ class TemporalModelConfig:
                 "model.time_encoding learnable needs model.time_unit > 0 (in the data's unit of time, so large that "
                 "differences stay below about 100): without it, rounding grows until training is chaotic"
             )
+        if READOUTS[self.readout].of_pairs and self.channel_dim % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.channel_dim ({self.channel_dim})")
+        if self.patch_size > 1 and not READOUTS[self.readout].of_pairs:
+            raise ValueError(
+                f"model.patch_size is for model.readout {names_with(READOUTS, 'of_pairs')}, the readout is "
+                f"{self.readout}: leave it 1"
+            )
         if self.layers > 1 and not READOUTS[self.readout].layered:
             raise ValueError(
                 f"model.layers is {self.layers}, but model.readout {self.readout} has one layer: use model.layers 1, "
@@ -203,7 +217,10 @@ class TemporalModelConfig:
     @property
     def num_hops(self) -> int:
         """Number of hops of neighbors that an embedding needs."""
-        return self.layers if READOUTS[self.readout].sees_neighbors or self.message_from == "embedding" else 0
+        readout = READOUTS[self.readout]
+        if readout.of_pairs:
+            return 1
+        return self.layers if readout.sees_neighbors or self.message_from == "embedding" else 0
 
 
 @dataclass
@@ -526,6 +543,8 @@ class TemporalConfig(Sections):
         reads_clocks = DECODERS[self.task.decoder].reads_clocks
         if not self.model.class_path:
             _check_parts(self.model, self.memory, self.sampling, reads_clocks)
+            if READOUTS[self.model.readout].of_pairs:
+                _check_pairs(self)
         elif reads_clocks:
             raise ValueError(
                 f"task.decoder {self.task.decoder} does not go with model.class_path: custom models get no clocks of "
@@ -607,6 +626,8 @@ def _check_parts(
         raise ValueError(f"memory.updater {updater}: model.heads ({model.heads}) must divide memory.dim ({memory.dim})")
     of_relations = {f"relation_fanouts.{name}": fanouts for name, fanouts in sampling.relation_fanouts.items()}
     for name, fanouts in ({"fanouts": sampling.fanouts} | of_relations).items():
+        if readout.of_pairs and len(fanouts) > 1:
+            raise ValueError(f"sampling.{name} {fanouts} needs one number for model.readout {model.readout}")
         if len(fanouts) not in (1, model.layers):
             raise ValueError(
                 f"sampling.{name} {fanouts} needs one number, or one a layer, and model.layers is {model.layers}"
@@ -614,6 +635,18 @@ def _check_parts(
     if sampling.num_windows > 1 and (memory.has_memory or not readout.combines_windows):
         readouts = names_with(READOUTS, "combines_windows")
         raise ValueError(f"sampling.num_windows > 1 needs model.readout {readouts} and memory.updater none")
+
+
+def _check_pairs(config: TemporalConfig) -> None:
+    """Raise ValueError for settings that embeddings of pairs do not go with."""
+    name, task = f"model.readout {config.model.readout} embeds pairs of nodes", config.task
+    if task.predicts_nodes or task.has_properties:
+        readouts = names_with(READOUTS, "of_pairs", False)
+        raise ValueError(f"{name}, task.kind {task.kind} predicts from one node: use {readouts}")
+    if config.model.message_from == "embedding":
+        raise ValueError(f"{name}, and mails cannot have the embedding of one: use model.message_from memory")
+    if config.train.cuda_graphs:
+        raise ValueError(f"{name}, in blocks that train.cuda_graphs does not record: set it false")
 
 
 def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:

@@ -45,7 +45,7 @@ class Query:
 
     root [N] int64: rows of the unique nodes, with their transpose; time [N] int64; identity [N] int64: keys of the
     roots' random numbers. levels: from the lowest to the roots' level; windows: the top level has N x windows queries,
-    window by window, the newest first.
+    window by window, the newest first. num_negatives: k of each event; paired: they have separate sources.
     """
 
     root: torch.Tensor
@@ -54,6 +54,20 @@ class Query:
     identity: torch.Tensor
     levels: tuple[Level, ...]
     windows: int = 1
+    num_negatives: int = 0
+    paired: bool = False
+
+    def by_role(self, rows: torch.Tensor) -> torch.Tensor:
+        """Reshape rows [N, ...] of the roots, role by role: [R, b, ...]."""
+        roles = 2 + self.num_negatives * (1 + self.paired)
+        return rows.view(roles, len(rows) // roles, *rows.shape[1:])
+
+    def pairs(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Split rows [N, ...] of the roots into both ends of the pairs, of the events and then of their negatives: of
+        destinations [1 + k, b, ...] and, first, of sources, [1, b, ...] where all pairs of an event have the same."""
+        rows, k = self.by_role(rows), self.num_negatives
+        sources = torch.cat([rows[:1], rows[2 + k :]]) if self.paired else rows[:1]
+        return sources, rows[1 : 2 + k]
 
 
 @dataclass(slots=True)
@@ -137,7 +151,7 @@ def on_device(part: Part, device: torch.device) -> Part:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. num_events: b; num_negatives: k; paired: negatives have separate sources. nearby: global ids of the
+    """One step. num_events: b. nearby: global ids of the
     roots [N] and of their neighbors [N, K] (-1 pads) for decoders that compare them, else None. columns: the events'
     label, their edge type ("rel"), and count, the number of negatives of each that count, if not all. write, hot,
     delivery: None without memory; hot: of the hot nodes, where there are any; delivery, hot_delivery: mails to the
@@ -149,8 +163,6 @@ class StepPlan:
     epoch: int
     batch_size: int
     num_events: int
-    num_negatives: int
-    paired: bool
     event_row: np.ndarray
     route: Route
     query: Query
@@ -164,6 +176,16 @@ class StepPlan:
     final: bool = True
     node_feature: torch.Tensor | None = None
     clocks: torch.Tensor | None = None
+
+    @property
+    def num_negatives(self) -> int:
+        """Number k of negatives of each event."""
+        return self.query.num_negatives
+
+    @property
+    def paired(self) -> bool:
+        """Whether negatives have separate sources."""
+        return self.query.paired
 
 
 def pad_plan(plan: StepPlan) -> StepPlan:

@@ -366,13 +366,14 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
 
 def links_by_type(session: Session, given: str, known: str) -> Callable[[int], LinkEnds]:
     """Return what makes the links of an edge type, 0 where there is one: collective, with the embeddings of the ends
-    one unit of time after the last event, or, for a decoder that also compares the neighbors of a pair, with what
+    one unit of time after the last event, or, for a model that compares or embeds the nodes of a pair, with what
     scores each pair. given: the end of queries, "src" or "dst"; known: pairs to leave out, of all events of the type or
     of its training events; empty: none. Answers are nodes that have been at their end of an event; with
     ``task.negative_pool`` "all" they are all nodes."""
     partition, world, decoder = session.partition, session.world, session.model.decoder
     types, time = partition.book.node_types, _last_time(session) + 1
-    by_pair, pool = not hasattr(decoder, "all_pairs"), session.config.task.negative_pool == "destinations"
+    by_pair = getattr(session.model, "embeds_pairs", False) or not hasattr(decoder, "all_pairs")
+    pool = session.config.task.negative_pool == "destinations"
     kinds = {column: partition.type_of_ends(column).tolist() for column in ("src", "dst")}
     embed = cache(lambda kind: torch.empty(0) if by_pair else _embed_type(session, kind, time))
 
@@ -547,8 +548,11 @@ def answer(session: Session, arguments: Namespace) -> None:
     best, probabilities = arguments.top_k, arguments.probabilities or arguments.top_k > 0
     learned = task.predicts_nodes or task.has_properties
     embeddings = arguments.embeddings or not (arguments.pairs or learned or best)
-    if embeddings and not getattr(session.model, "has_embedding", True):  # a custom model has no such attribute
-        message = "this model scores pairs by clocks alone and has no embeddings: give --pairs, or --top_k"
+    embeds_pairs = getattr(session.model, "embeds_pairs", False)  # a custom model has no such attributes
+    if embeddings and (embeds_pairs or not getattr(session.model, "has_embedding", True)):
+        what = "embeds pairs of nodes" if embeds_pairs else "scores pairs by clocks alone"
+        remedy = "--pairs, or --top_k" if session.goal.draws_negatives else "--pairs"
+        message = f"this model {what} and has no embeddings of nodes: give {remedy}"
         raise DistributedError(message, user_error=True)
     if arguments.pairs:
         pairs = read_pairs(session, arguments.pairs)

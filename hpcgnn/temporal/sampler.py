@@ -121,11 +121,12 @@ class TemporalSampler:
         query = Query(
             self._index(root), self._transpose(root, len(unique)), self._move(times), self._move(identity),
             self._levels(queries, answers, inverse, len(unique)) if needs.hops else (), self._config.num_windows,
+            ids[0].shape[1], len(ids) > 1,
         )  # fmt: skip
         writes = side.writes(events, route, unique, root, answers[0]) if writing else (None, None, None, None)
         nearby = (self._move(roots), self._move(answers[0].other[: len(roots)])) if needs.slots else None
         plan = StepPlan(
-            step, epoch, int(batches.sizes[step]), len(events), ids[0].shape[1], len(ids) > 1,
+            step, epoch, int(batches.sizes[step]), len(events),
             batches.events.row[batches.at(step)], route.to(self._place.device), query,
             nearby, side.event_feature(events),
             *writes, {name: self._move(values) for name, values in planned.items()}, write, node_feature, clocks,

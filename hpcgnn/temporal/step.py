@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +101,7 @@ class TemporalTask(StepTask):
         """Collective. Compute the embeddings [R, b, Z] of the roots; memory stays unchanged."""
         self._set_mode(training=False)
         embedding, _ = self._embed(plan, self._read_all(plan))
-        return by_role(plan, embedding)
+        return plan.query.by_role(embedding)
 
     @torch.no_grad()
     def evaluate(self, plan: StepPlan) -> StepScores:
@@ -269,12 +268,6 @@ class TemporalTask(StepTask):
         return write.route.start_push(native.gather_rows(memory, write.node)).wait()
 
 
-def by_role(plan: StepPlan, rows: torch.Tensor) -> torch.Tensor:
-    """Reshape rows [N, ...] of the roots, role by role: [R, b, ...]."""
-    roles = 2 + plan.num_negatives * (1 + plan.paired)
-    return rows.view(roles, plan.num_events, *rows.shape[1:])
-
-
 # Fields of the random numbers that keep the head's dropout, and the choice of shown labels, apart from the embedding's.
 HEAD_HOP, LABEL_HOP = 1, 2
 
@@ -296,7 +289,7 @@ class TemporalLabelTask(TemporalTask):
         self._kind, self._sum = kind, loss
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
-        source, destination = by_role(plan, embedding)[:2]
+        source, destination = plan.query.by_role(embedding)[:2]
         rows = source if self._kind == "node" else torch.cat([source, destination, plan.event_feature], dim=1)
         return LabelScores(self.model.decoder(rows, self._mask(plan, rows)), plan.columns["label"])
 
@@ -349,7 +342,7 @@ class NodeClassTask(TemporalLabelTask):
         return LabelScores(rows.new_empty((0, outputs)), torch.empty(0, dtype=torch.int64, device=rows.device))
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LabelScores:
-        label, rows = plan.columns[LABEL], by_role(plan, embedding)[:2]
+        label, rows = plan.columns[LABEL], plan.query.by_role(embedding)[:2]
         rows = rows[0] if label.dim() == 1 else rows.flatten(0, 1)
         label = label if label.dim() == 1 else label.T.reshape(-1)
         if self._shown and self.model.decoder.training:
@@ -402,21 +395,24 @@ class TemporalLinkTask(TemporalTask):
         return loss, LinkScores(logits[0], logits[1:])
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> LinkScores:
-        rows, k = by_role(plan, embedding), plan.num_negatives
-        nearby = None if plan.nearby is None else tuple(map(partial(by_role, plan), plan.nearby))
-        kind = {"edge_type": plan.columns[EDGE_TYPE]} if EDGE_TYPE in plan.columns else {}
-
-        def further(pairs: slice) -> dict[str, Any]:
-            return kind if plan.clocks is None else kind | {"clocks": plan.clocks[pairs]}
-
-        if not plan.paired:
-            logits = self.model.decode(rows, nearby, **further(slice(None)))
-            return LinkScores(logits[0], logits[1:], count=plan.columns.get("count"))
-        source, destination = slice(2 + k, 2 + 2 * k), slice(2, 2 + k)
-        positive = self.model.decode(rows[:2], nearby and tuple(ids[:2] for ids in nearby), **further(slice(1)))
-        between = nearby and (*(ids[source] for ids in nearby), *(ids[destination] for ids in nearby))
-        negative = self.model.decode_pairs(rows[source], rows[destination], between, **further(slice(1, None)))
-        return LinkScores(positive[0], negative)
+        query, nearby, further = plan.query, plan.nearby, {}
+        if EDGE_TYPE in plan.columns:
+            further["edge_type"] = plan.columns[EDGE_TYPE]
+        if plan.clocks is not None:
+            further["clocks"] = plan.clocks
+        embeds_pairs = getattr(self.model, "embeds_pairs", False)  # a custom model has no such attribute
+        if embeds_pairs or plan.paired:
+            shape = 2, 1 + plan.num_negatives, plan.num_events, embedding.shape[1]
+            source, destination = embedding.view(shape) if embeds_pairs else query.pairs(embedding)
+            if nearby is not None:
+                sources, destinations = zip(*map(query.pairs, nearby), strict=True)
+                nearby = (*(ids.expand(len(destination), *ids.shape[1:]) for ids in sources), *destinations)
+            logits = self.model.decode_pairs(source, destination, nearby, **further)
+        else:
+            logits = self.model.decode(
+                query.by_role(embedding), nearby and tuple(map(query.by_role, nearby)), **further
+            )
+        return LinkScores(logits[0], logits[1:], count=plan.columns.get("count"))
 
     def _loss(self, scores: LinkScores, batch_size: int) -> torch.Tensor:
         return scores.loss(self._sum) / max(1, batch_size)

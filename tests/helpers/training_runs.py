@@ -22,6 +22,7 @@ from hpcgnn.native import Random, Stream
 from hpcgnn.task.goal import concatenate
 from hpcgnn.temporal import session as sessions
 from hpcgnn.temporal.config import TemporalConfig
+from hpcgnn.temporal.negatives import of_step
 
 ROW_SCALE = 1024  # column 0 of the event features is the event's row id divided by this: exact in float32
 
@@ -258,6 +259,28 @@ def _validate(session: Session) -> np.ndarray | None:
     rows = session.world.gather_rows(session.batches["val"].events.row)
     values = session.world.gather_rows(np.concatenate([positive[:, None], negative], axis=1))
     return None if rows is None else values[np.argsort(rows)]
+
+
+def flat_rows(comm, session: Session) -> dict[int, int]:
+    """Collective. Flat row ids of all nodes by global id."""
+    partition = session.partition
+    ids = partition.book.local_to_global(session.world.rank).tolist()
+    pieces = comm.allgather(dict(zip(ids, partition.flat_row.tolist(), strict=True)))
+    return {node: row for piece in pieces for node, row in piece.items()}
+
+
+def pairs_by_step(session: Session, split: str) -> list[np.ndarray]:
+    """Collective. Sources and destinations [1 + k, b, 2], global ids, of the pairs of every step."""
+    batches, negatives, pairs = session.batches[split], session.loaders[split].negatives(0), []
+    for step in range(batches.num_steps):
+        events = batches.events.take(batches.at(step))
+        some = of_step(negatives, batches, step, slice(None), session.graph.channel)
+        dst = np.concatenate([events.dst[None], some.dst.T])
+        src = np.tile(events.src, (len(dst), 1))
+        if some.src is not None:
+            src[1:] = some.src.T
+        pairs.append(np.stack([src, dst], axis=2))
+    return pairs
 
 
 def assert_same(one: Record, other: Record) -> None:

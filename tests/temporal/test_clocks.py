@@ -12,12 +12,14 @@ from mpi4py import MPI
 from run_commands import asked_for
 from training_runs import (
     bipartite,
+    flat_rows,
     homogeneous,
     make_config,
     make_parts,
     on_rank_0,
     open_session,
     open_trainer,
+    pairs_by_step,
     read_plain,
     train_steps,
 )
@@ -25,7 +27,6 @@ from training_runs import (
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.temporal.model.clocks import QUANTILES, num_clocks, time_scales
-from hpcgnn.temporal.negatives import of_step
 from hpcgnn.temporal.predict import answer
 from hpcgnn.temporal.schema import CLOCK_SCALES
 
@@ -74,14 +75,6 @@ def expected(events: list[tuple], source: int, destination: int, now: int, scale
     return [number for times in tables for number in numbers_of(times, now, scales)] + together
 
 
-def flat_rows(comm, session) -> dict[int, int]:
-    """Collective. Flat row ids of all nodes by global id."""
-    partition = session.partition
-    ids = partition.book.local_to_global(session.world.rank).tolist()
-    pieces = comm.allgather(dict(zip(ids, partition.flat_row.tolist(), strict=True)))
-    return {node: row for piece in pieces for node, row in piece.items()}
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("graph", [bipartite, homogeneous], ids=["bipartite", "homogeneous"])
@@ -111,20 +104,6 @@ def test_numbers_are_those_of_a_loop_over_events(comm, graph_and_parts, graph, c
     assert session.world.total(compared) > 100
     assert plan.clocks.shape[2] == num_clocks(len(QUANTILES)) == session.model.sizes.clocks
     session.close()
-
-
-def pairs_by_step(session, split: str) -> list[np.ndarray]:
-    """Collective. Sources and destinations [1 + k, b, 2], global ids, of the pairs of every step."""
-    batches, negatives, pairs = session.batches[split], session.loaders[split].negatives(0), []
-    for step in range(batches.num_steps):
-        events = batches.events.take(batches.at(step))
-        some = of_step(negatives, batches, step, slice(None), session.graph.channel)
-        dst = np.concatenate([events.dst[None], some.dst.T])
-        src = np.tile(events.src, (len(dst), 1))
-        if some.src is not None:
-            src[1:] = some.src.T
-        pairs.append(np.stack([src, dst], axis=2))
-    return pairs
 
 
 @pytest.mark.parametrize("hidden", [0.0, 0.3])
@@ -157,7 +136,7 @@ def test_a_model_of_clocks_alone_has_no_embeddings(comm, graph_and_parts, mpi_tm
     session = open_session(comm, parts, make_config(sampling__prefetch=0, **ALONE))
     assert session.model.decoder.link is None
     for arguments in ({"embeddings": True}, {"nodes": "nodes.csv"}):
-        with pytest.raises(DistributedError, match="scores pairs by clocks alone and has no embeddings: give --pairs"):
+        with pytest.raises(DistributedError, match="by clocks alone and has no embeddings of nodes: give --pairs"):
             answer(session, asked_for(**arguments))
     session.close()
 

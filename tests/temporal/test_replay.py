@@ -67,12 +67,18 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
         assert pieces == pytest.approx(whole, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("decoder", ["mlp", "pair", "clocks"])
+MODELS = {
+    **{name: {"task__decoder": name} for name in ("mlp", "pair", "clocks")},
+    "dygformer": {"model__readout": "dygformer", "model__channel_dim": 4, "task__decoder": "dot"},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("given", "known"), [("src", "all"), ("src", "train"), ("dst", "")])
-def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, decoder, monkeypatch):
+def test_best_answers_are_those_of_all_pairs(comm, parts, given, known, model, monkeypatch):
     """Each user with each item is scored as a pair; the highest of a query, by hand, are its best answers."""
     monkeypatch.setattr(predict, "PAIRS", 70)
-    session = open_session(comm, parts, make_config(train__batch_size=17, task__decoder=decoder))
+    session = open_session(comm, parts, make_config(train__batch_size=17, **MODELS[model]))
     replay(session)
     types, sizes = session.partition.book.node_types, np.diff(session.partition.book.type_base())
     source, _, destination = session.partition.relation.split(".")
@@ -133,13 +139,13 @@ def known_pairs(session, met, source: str, destination: str) -> set:
     return {(names[user], names[item]) for user, item in met}
 
 
-@pytest.mark.parametrize("decoder", ["mlp", "pair", "clocks"])
-def test_no_node_is_an_answer_to_itself(comm, mpi_tmp_path, decoder):
+@pytest.mark.parametrize("model", MODELS)
+def test_no_node_is_an_answer_to_itself(comm, mpi_tmp_path, model):
     """Of one node type, with as many answers as there are other nodes at the end of events."""
     graph = mpi_tmp_path / "graph.h5"
     on_rank_0(comm, lambda: homogeneous(graph))
     parts = make_parts(comm, graph, mpi_tmp_path / "parts", 4, "random")
-    session = open_session(comm, parts, make_config(task__decoder=decoder))
+    session = open_session(comm, parts, make_config(**MODELS[model]))
     replay(session)
     found = best_answers(links_of(session), 1000)
     table = {name: found.slab(name, 0, session.world) for name in found.columns}

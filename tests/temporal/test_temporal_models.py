@@ -23,6 +23,7 @@ APAN = {
     "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
     "model__readout": "identity",
 }  # fmt: skip
+DYGFORMER = NONE | {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4}
 
 # name: (options of the graph, changes of the configuration)
 CASES = {
@@ -71,6 +72,21 @@ CASES = {
     ),
     "mixer": (RICH, NONE | {"model__readout": "mixer"}),
     "mixer without features": ({}, NONE | {"model__readout": "mixer"}),
+    "dygformer": (RICH, DYGFORMER | {"model__patch_size": 2, "task__negatives": 3}),
+    "dygformer without features": (
+        {},
+        DYGFORMER
+        | {
+            "task__decoder": "pair",
+            "sampling__strategy": "uniform",
+            "model__time_encoding": "learnable",
+            "model__time_unit": 1000.0,
+        },
+    ),
+    "dygformer, memory and clocks": (
+        {"edge_width": 3},
+        DYGFORMER | {"memory__updater": "gru", "task__decoder": "clocks", "model__patch_size": 4},
+    ),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),
     "mean, to neighbors": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
     "last, to neighbors": ({}, {"memory__deliver_to": "neighbors"}),

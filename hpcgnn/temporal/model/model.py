@@ -28,7 +28,7 @@ class TemporalModel(nn.Module):
     state_width, mail_width, mailbox_slots: sizes of its node memory (widths 0: none). num_hops: levels of neighbors
     that ``embed`` needs. needs_last: whether ``embed`` needs the time of each node's last mail. needs_nearby: whether
     ``decode`` compares neighbors. needs_clocks: whether it reads clocks of pairs. has_embedding: whether ``embed``
-    returns more than rows of width 0.
+    returns more than rows of width 0. embeds_pairs: whether these rows are of the ends of pairs, for ``decode_pairs``.
     """
 
     updater: Any
@@ -46,7 +46,7 @@ class TemporalModel(nn.Module):
         from_embedding = model.message_from == "embedding"
         other = model.hidden if from_embedding else memory.dim
         self.mail_width = memory.dim + other + sizes.edge_width if self.has_memory else 0
-        self.num_hops, self.needs_last = model.num_hops, readout.reads_last
+        self.num_hops, self.needs_last, self.embeds_pairs = model.num_hops, readout.reads_last, readout.of_pairs
         decoder = DECODERS[sizes.decoder]
         self.needs_nearby, self.needs_clocks = decoder.compares_neighbors, decoder.reads_clocks
         time = TimeEncoding(model.time_dim, model.learn_phase, model.time_encoding == "learnable", model.time_unit)
@@ -91,8 +91,8 @@ class TemporalModel(nn.Module):
         return memory + projected if self.has_memory else projected
 
     def embed(self, node, query: Query, last=None, dropout: KeyedDropout | None = None) -> torch.Tensor:
-        """Compute the embeddings [N, Z] of the roots from ``base`` rows [U, .]; last [U] int64 for models that need
-        it."""
+        """Compute the embeddings [N, Z] of the roots from ``base`` rows [U, .] or, where the model ``embeds_pairs``,
+        of the ends of pairs, [2 (1 + k) b, Z]: first all sources. last [U] int64 for models that need it."""
         return self.embedding(node, query, dropout, last)
 
     def mail_parts(self, node, query: Query, embedding) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 All are made from (config, node_width, time, sizes), with the section ``model`` of the run file, and called alike. They
 take node [U, D], query, and the dropout of the roots or None. Where the table has ``reads_last``, they also take last
-[U] int64, the time of each row's last mail or NEVER. They return [N, Z].
+[U] int64, the time of each row's last mail or NEVER. They return [N, Z], or embeddings of the ends of pairs where the
+table has ``of_pairs``.
 
 U unique nodes, N roots (of a layer: its queries), D width below, Z embedding width, K slots, H heads. F edge features,
 T time width, W windows; in a layer of attention W = D + F + T.
@@ -16,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from hpcgnn import choices, native
 from hpcgnn.choices import Part
@@ -26,6 +26,7 @@ from hpcgnn.native.attention_layer import AttentionCall, attention_layer
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.temporal.memory import NEVER
+from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.plan import Query
 
@@ -249,23 +250,9 @@ class MixerReadout(nn.Module):
             return node.new_empty((len(level.root), 0))
         plan = level.attention
         slots = plan.slot.reshape(-1).long()
-        rows = _GatherPadded.apply(node, slots, plan.slot_indptr, plan.slot_order).unflatten(0, plan.slot.shape)
+        rows = native.GatherRows.apply(node, slots, plan.slot_indptr, plan.slot_order).unflatten(0, plan.slot.shape)
         mean = rows.sum(1) / plan.count.clamp(min=1).unsqueeze(1).to(rows.dtype)
         return mean + native.GatherRows.apply(node, level.root, *level.root_transpose)
-
-
-class _GatherPadded(torch.autograd.Function):
-    """Row gather in which index -1 gives zeros; the gradient goes through the transposed index (deterministic)."""
-
-    @staticmethod
-    def forward(ctx, table, index, indptr, order):
-        ctx.save_for_backward(indptr, order)
-        return native.gather_rows(table, index)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        return native.segment_sum_rows(gradient.contiguous(), *ctx.saved_tensors), None, None, None
 
 
 def _mixing(width: int, hidden: int) -> nn.Sequential:
@@ -275,13 +262,17 @@ def _mixing(width: int, hidden: int) -> nn.Sequential:
 @dataclass(frozen=True)
 class ReadoutPart(Part):
     """A way to read the embedding of a root out of the rows below. make: makes it as at the top of this file;
-    sees_neighbors: reads levels of neighbors; layered: has model.layers levels, others have one layer. shows_memory:
-    nothing is left of it without node memory; reads_last: reads the times of last mails; combines_windows: works with
-    sampling.num_windows above 1. kernel: the class, and no subclass, that the native layers compute."""
+    sees_neighbors: reads levels of neighbors; layered: has model.layers layers, others have one. of_pairs: embeds the
+    two ends of each pair together, from one level of neighbors, and returns [2 (1 + k) b, Z]: the sources of the pairs
+    of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
+    shows_memory: nothing is left of it without node memory; reads_last: reads the times of last mails;
+    combines_windows: works with sampling.num_windows above 1. kernel: the class, and no subclass, that the native
+    layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False
     layered: bool = False
+    of_pairs: bool = False
     shows_memory: bool = False
     reads_last: bool = False
     combines_windows: bool = False
@@ -300,6 +291,10 @@ READOUTS = {
     ),
     "mixer": ReadoutPart(
         MixerReadout, "MLP-Mixer over the recent neighbors (Cong et al., GraphMixer, 2023)", sees_neighbors=True
+    ),
+    "dygformer": ReadoutPart(
+        DygformerReadout, "transformer over the recent neighbors of both nodes of a pair (Yu et al., DyGFormer, 2023)",
+        sees_neighbors=True, layered=True, of_pairs=True,
     ),
 }  # fmt: skip
 
