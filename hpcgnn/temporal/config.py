@@ -150,8 +150,8 @@ class TemporalModelConfig:
         forecaster: Model that predicts the labels of a node from earlier labels alone, without events. Kind
             node_property only; the sections memory and sampling and the keys below keep their defaults.
         readout: Computation of a node's embedding from its memory and neighbors.
-        layers: Number of attention layers; each layer reads the neighbors' state just before their event. Of readout
-            dygformer the number of transformer blocks.
+        layers: Number of attention layers; each layer reads the neighbors' state just before their event. Of readouts
+            dygformer and tcl the number of transformer blocks.
         time_dim: Width of the time encoding.
         hidden: Width of the node embeddings.
         heads: Number of attention heads, which must divide hidden, and channel_dim with readout dygformer.
@@ -201,11 +201,11 @@ class TemporalModelConfig:
                 "model.time_encoding learnable needs model.time_unit > 0 (in the data's unit of time, so large that "
                 "differences stay below about 100): without it, rounding grows until training is chaotic"
             )
-        if READOUTS[self.readout].of_pairs and self.channel_dim % self.heads:
+        if READOUTS[self.readout].has_channels and self.channel_dim % self.heads:
             raise ValueError(f"model.heads ({self.heads}) must divide model.channel_dim ({self.channel_dim})")
-        if self.patch_size > 1 and not READOUTS[self.readout].of_pairs:
+        if self.patch_size > 1 and not READOUTS[self.readout].has_channels:
             raise ValueError(
-                f"model.patch_size is for model.readout {names_with(READOUTS, 'of_pairs')}, the readout is "
+                f"model.patch_size is for model.readout {names_with(READOUTS, 'has_channels')}, the readout is "
                 f"{self.readout}: leave it 1"
             )
         if self.layers > 1 and not READOUTS[self.readout].layered:

@@ -87,6 +87,7 @@ CASES = {
         {"edge_width": 3},
         DYGFORMER | {"memory__updater": "gru", "task__decoder": "clocks", "model__patch_size": 4},
     ),
+    "tcl": (RICH, NONE | {"model__readout": "tcl", "model__layers": 2}),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),
     "mean, to neighbors": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
     "last, to neighbors": ({}, {"memory__deliver_to": "neighbors"}),

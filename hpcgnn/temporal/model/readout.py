@@ -27,6 +27,7 @@ from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.temporal.memory import NEVER
 from hpcgnn.temporal.model.dygformer import DygformerReadout
+from hpcgnn.temporal.model.tcl import TclReadout
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.plan import Query
 
@@ -265,14 +266,15 @@ class ReadoutPart(Part):
     sees_neighbors: reads levels of neighbors; layered: has model.layers layers, others have one. of_pairs: embeds the
     two ends of each pair together, from one level of neighbors, and returns [2 (1 + k) b, Z]: the sources of the pairs
     of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
-    shows_memory: nothing is left of it without node memory; reads_last: reads the times of last mails;
-    combines_windows: works with sampling.num_windows above 1. kernel: the class, and no subclass, that the native
-    layers compute."""
+    has_channels: cuts neighbors into patches with channels. shows_memory: nothing is left of it without node memory;
+    reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows above 1. kernel: the
+    class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False
     layered: bool = False
     of_pairs: bool = False
+    has_channels: bool = False
     shows_memory: bool = False
     reads_last: bool = False
     combines_windows: bool = False
@@ -294,7 +296,11 @@ READOUTS = {
     ),
     "dygformer": ReadoutPart(
         DygformerReadout, "transformer over the recent neighbors of both nodes of a pair (Yu et al., DyGFormer, 2023)",
-        sees_neighbors=True, layered=True, of_pairs=True,
+        sees_neighbors=True, layered=True, of_pairs=True, has_channels=True,
+    ),
+    "tcl": ReadoutPart(
+        TclReadout, "transformers over the recent neighbors of both nodes of a pair, which attend to each other (Wang "
+        "et al., TCL, 2021)", sees_neighbors=True, layered=True, of_pairs=True,
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""DyGFormer against its equations in plain torch, pair by pair, and what it takes besides."""
+"""DyGFormer and TCL against their equations in plain torch, pair by pair, and what they take besides."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ from training_runs import (
 )
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.temporal.model import dygformer
+from hpcgnn.temporal.model import pairs as frame
+from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.predict import answer
 
 DYGFORMER = {"model__readout": "dygformer", "memory__updater": "none", "model__layers": 2, "model__channel_dim": 4}
+TCL = {"model__readout": "tcl", "memory__updater": "none", "model__layers": 2}
 RICH = {"edge_width": 3, "node_width": 4}
 CASES = {
-    "patches of one place": (RICH, {"task__negatives": 3}),
-    "patches of two places": (RICH, {"model__patch_size": 2, "model__layers": 3}),
-    "patches that do not fill": ({"edge_width": 3}, {"model__patch_size": 4}),
-    "one patch": ({}, {"model__patch_size": 9, "model__heads": 1}),
-    "sources of their own": ({}, {"eval__negative_kind": "historical", "task__negatives": 2}),
-    "earlier batches": ({}, {"sampling__in_batch_neighbors": False, "task__decoder": "dot"}),
-    "labels of events": (RICH, {"task__kind": "edge", "model__patch_size": 2}),
+    "patches of one place": (RICH, DYGFORMER | {"task__negatives": 3}),
+    "patches of two places": (RICH, DYGFORMER | {"model__patch_size": 2, "model__layers": 3}),
+    "patches that do not fill": ({"edge_width": 3}, DYGFORMER | {"model__patch_size": 4}),
+    "one patch": ({}, DYGFORMER | {"model__patch_size": 9, "model__heads": 1}),
+    "sources of their own": ({}, DYGFORMER | {"eval__negative_kind": "historical", "task__negatives": 2}),
+    "earlier batches": ({}, DYGFORMER | {"sampling__in_batch_neighbors": False, "task__decoder": "dot"}),
+    "labels of events": (RICH, DYGFORMER | {"task__kind": "edge", "model__patch_size": 2}),
+    "tcl": (RICH, TCL | {"task__negatives": 2}),
+    "tcl without features": ({}, TCL | {"model__layers": 1, "eval__negative_kind": "historical"}),
 }
 
 
@@ -80,10 +84,9 @@ def patches(linear, rows: torch.Tensor, size: int) -> torch.Tensor:
     return layer(linear, filled.reshape(len(filled) // size, size * rows.shape[1]))
 
 
-def channels(model, plain, history: list[tuple], other: list[tuple]) -> torch.Tensor:
-    """The patches [l, W] of a history, next to the other one of the pair."""
-    readout, (nodes, ages, events), size = model.embedding, zip(*history, strict=True), model.config.patch_size
-    projections, pieces = list(readout.channels), []
+def features(model, plain, history: list[tuple]) -> list[torch.Tensor]:
+    """Features [L, d] of the nodes and of the events of a history, where there are such, and encoded times."""
+    (nodes, ages, events), pieces = zip(*history, strict=True), []
     if plain.node_feature is not None:
         feature = torch.from_numpy(plain.node_feature[list(nodes)]).double()
         pieces.append(layer(model.feature, feature))
@@ -92,11 +95,18 @@ def channels(model, plain, history: list[tuple], other: list[tuple]) -> torch.Te
         rows = [none if event is None else plain.feature[event] for event in events]
         pieces.append(torch.from_numpy(np.array(rows)).double())
     frequency = 10.0 ** -torch.linspace(0, 9, model.config.time_dim, dtype=torch.float64)
-    pieces.append(torch.cos(torch.tensor(ages, dtype=torch.float64)[:, None] * frequency + readout.time.phase))
+    phase = model.embedding.time.phase
+    return [*pieces, torch.cos(torch.tensor(ages, dtype=torch.float64)[:, None] * frequency + phase)]
+
+
+def channels(model, plain, history: list[tuple], other: list[tuple]) -> torch.Tensor:
+    """The patches [l, W] of a history, next to the other one of the pair."""
+    readout, nodes, size = model.embedding, [place[0] for place in history], model.config.patch_size
     times = [[[place[0] for place in one].count(node) for one in (history, other)] for node in nodes]
     first, _, second = readout.count
     encoded = sum(layer(second, torch.relu(layer(first, column[:, None]))) for column in torch.tensor(times).double().T)
-    columns = [patches(*pair, size) for pair in zip(projections, pieces, strict=True)]
+    pieces = zip(readout.channels, features(model, plain, history), strict=True)
+    columns = [patches(*pair, size) for pair in pieces]
     return torch.cat([*columns, patches(readout.occurrence, encoded, size)], dim=1)
 
 
@@ -114,14 +124,41 @@ def transform(block, rows: torch.Tensor) -> torch.Tensor:
     return rows + layer(block.narrow, functional.gelu(layer(block.widen, normed)))
 
 
-def embed(model, plain, one: list[tuple], other: list[tuple]) -> tuple[torch.Tensor, torch.Tensor]:
+def read(block, rows: torch.Tensor, history: torch.Tensor) -> torch.Tensor:
+    """A block of TCL over rows [q, Z], which attend to a history [L, Z]."""
+    width = rows.shape[1]
+    query, key, value = layer(block.query, rows), layer(block.key, history), layer(block.value, history)
+    heads = []
+    for own in torch.arange(width).chunk(block.heads):
+        heads.append(torch.softmax(query[:, own] @ key[:, own].T / len(own) ** 0.5, dim=1) @ value[:, own])
+    rows = rows + layer(block.merge, torch.cat(heads, dim=1))
+    rows = functional.layer_norm(rows, (width,), block.norms[0].weight, block.norms[0].bias)
+    rows = rows + layer(block.narrow, torch.relu(layer(block.widen, rows)))
+    return functional.layer_norm(rows, (width,), block.norms[1].weight, block.norms[1].bias)
+
+
+def embed_tcl(model, plain, *histories: list[tuple]) -> list[torch.Tensor]:
+    """The embeddings [Z] of both ends of a pair by TCL."""
+    readout, ends = model.embedding, []
+    for history in histories:
+        depth = readout.depth.weight[[0, *range(len(history) - 1, 0, -1)]]
+        pieces = zip(readout.features, features(model, plain, history), strict=True)
+        ends.append(depth + sum(layer(*pair) for pair in pieces))
+    for block in readout.blocks:
+        ends = [read(block, rows, rows) for rows in ends]
+        both = [read(block, rows, other) for rows, other in zip(ends, ends[::-1], strict=True)]
+    return [layer(readout.out, rows[0]) for rows in both]
+
+
+def embed(model, plain, one: list[tuple], other: list[tuple]) -> list[torch.Tensor]:
     """The embeddings [Z] of both ends of a pair, from their histories."""
+    if model.config.readout == "tcl":
+        return embed_tcl(model, plain, one, other)
     first, second = channels(model, plain, one, other), channels(model, plain, other, one)
     rows = torch.cat([first, second])
     for block in model.embedding.blocks:
         rows = transform(block, rows)
-    source, destination = (layer(model.embedding.out, half.mean(0)) for half in rows.split([len(first), len(second)]))
-    return source, destination
+    return [layer(model.embedding.out, half.mean(0)) for half in rows.split([len(first), len(second)])]
 
 
 def expected(session, plain, source, destination, event: int) -> torch.Tensor:
@@ -142,7 +179,7 @@ def test_scores_are_those_of_the_equations(comm, graph_and_parts, graph, case):
     """Of events and negatives whose pairs met before or not; some events share a time."""
     options, changes = CASES[case]
     path, parts = graph_and_parts(graph, ticks=150, **options)
-    config = make_config(train__batch_size=30, **DYGFORMER | changes)
+    config = make_config(train__batch_size=30, **changes)
     session, plain = open_session(comm, parts, config), read_plain(path)
     row_of, places, compared = flat_rows(comm, session), config.sampling.fanouts[0], 0
     pairs_of = pairs_by_step(session, "val") if config.task.kind == "link" else None
@@ -171,14 +208,14 @@ def test_blocks_of_pairs_do_not_change_the_answer(comm, graph_and_parts, pairs, 
     _, parts = graph_and_parts(num_events=120, **RICH)
     config = make_config(train__batch_size=30, task__negatives=3, **DYGFORMER)
     whole, sizes = record_epoch(comm, parts, config), []
-    embed_pairs = dygformer.DygformerReadout._embed_pairs
+    embed_pairs = DygformerReadout.embed_pairs
 
     def noted(self, dropout, source, *further):
         sizes.append(len(source))
         return embed_pairs(self, dropout, source, *further)
 
-    monkeypatch.setattr(dygformer.DygformerReadout, "_embed_pairs", noted)
-    monkeypatch.setattr(dygformer, "MOST_NUMBERS", pairs * 2 * 6 * 4 * 16)
+    monkeypatch.setattr(DygformerReadout, "embed_pairs", noted)
+    monkeypatch.setattr(frame, "MOST_NUMBERS", pairs * 2 * 6 * 4 * 16)
     pieces = record_epoch(comm, parts, config)
     assert max(sizes) <= pairs
     if comm.rank == 0:
@@ -225,8 +262,9 @@ REFUSED = {
     "num_windows > 1 needs model.readout attention": {
         "sampling__strategy": "window", "sampling__window_length": 9, "sampling__num_windows": 2,
     },
-    "model.patch_size is for model.readout dygformer": {"model__readout": "mixer", "model__layers": 1,
-                                                        "model__patch_size": 2},
+    "model.patch_size is for model.readout dygformer, the readout is tcl": {
+        "model__readout": "tcl", "model__patch_size": 2,
+    },
 }  # fmt: skip
 
 
