@@ -24,9 +24,8 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.native import Random, Stream
 from hpcgnn.task.goal import Collected, measure_events
 from hpcgnn.task.links import LinkScores
-from hpcgnn.temporal.batches import Batches, make_batches, open_splits
+from hpcgnn.temporal.batches import CHOSEN, Batches, are_sorted, chosen_rows, make_batches, open_splits
 from hpcgnn.temporal.config import MemoryConfig, TemporalDataConfig, TemporalModelConfig, TemporalSamplingConfig
-from hpcgnn.temporal.event_sets import CHOSEN, are_sorted, chosen_rows
 from hpcgnn.temporal.features import NodeFeatures, read_features
 from hpcgnn.temporal.graph import KEPT, History
 from hpcgnn.temporal.mail import Mailing
