@@ -326,8 +326,8 @@ class GraphQueryTask(GraphStepTask):
     def _learn(
         self, plan: GraphPlan, rows: torch.Tensor, candidate: torch.Tensor, weight: torch.Tensor | Any
     ) -> torch.Tensor:
-        """Collective. Compute this rank's share of the loss and run the backward pass to ``rows``, which hold those of
-        the queries' nodes, to the rows [c, Z] of the candidates and to their learnable embeddings [c, D]."""
+        """Collective. Compute this rank's share of the loss and run the backward pass to ``rows``, among them the
+        queries' nodes, to the rows [c, Z] of the candidates and to their learnable embeddings [c, D]."""
         asked = self._ask(plan, embedding(plan.roots[0], rows))
         loss, gradients = self._learn_queries(plan, asked.detach(), candidate.detach())
         reached = [pair for pair in zip((asked, candidate), gradients, strict=True) if pair[0].requires_grad]

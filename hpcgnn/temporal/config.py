@@ -47,11 +47,11 @@ class TemporalSamplingConfig:
         remote_half_life: Half-life of remote neighbors, in the data's unit of time; 0: all are kept. A neighbor in
             another part is kept with probability 2^-(age // remote_half_life), the boundary decay of StarryGL.
         in_batch_neighbors: Allow earlier events of the same batch as neighbors.
-        batch_by: Division into batches: by number of "events"; by "time", which also keeps equal times in one batch; or
-            by "span": a batch has all events of a window of ``batch_span`` units of time.
-        batch_span: Length of the windows of batch_by span, in the data's unit of time. They begin at multiples of it,
-            and empty ones are skipped. A window of more than train.batch_size events is cut into batches of nearly
-            equal size.
+        batch_by: Division into batches. "events": by number of events; "time": the same, but equal times stay in one
+            batch; "span": a batch has all events of a window of batch_span units of time.
+        batch_span: Length of the windows of batch_by span, in the data's unit of time. They begin at its multiples, and
+            empty ones are skipped. A window of more than train.batch_size events is cut into batches of nearly equal
+            size.
         random_chunks: Number of chunks of a batch. Above 1, the first batch of each training epoch has a random number
             of chunks, so that epochs have different batches (random chunk scheduling of TGL).
         prefetch: Number of plans made ahead in the background; 0: none. -1: 3 where ranks have a spare core or a GPU,

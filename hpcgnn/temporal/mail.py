@@ -122,7 +122,7 @@ def plan_delivery(
     mailing: Mailing, events, mails: Mails, owner: np.ndarray | None, local: np.ndarray, root: np.ndarray,
     channel: Channel,
 ) -> Delivery:  # fmt: skip
-    """Collective. Plan how mails get to those who keep their receivers: the ranks ``owner`` [m], or, with None, all
+    """Collective. Plan how mails get to the ranks that keep their receivers: ``owner`` [m], or, with None, all
     ranks, in rows ``local`` [m] there. events: this rank's, with row and time; root [N] rows of the roots among the
     unique nodes."""
     rank = np.zeros(len(local), np.int64) if owner is None else owner

@@ -130,7 +130,7 @@ class HostSide:
         return on_device(write, device), on_device(hot, device), on_device(delivery, device), on_device(of_hot, device)
 
     def _deliveries(self, events: Events, root: np.ndarray, answer: Answer) -> tuple[Delivery, Delivery | None]:
-        """Collective. Plan the mails of a step, and apart from them those of hot nodes, if there are any."""
+        """Collective. Plan the mails of a step, and apart from them the mails to hot nodes, if there are any."""
         mails, place, mailing = list_mails(self._mailing, events, answer.other), self._place, self._mailing
         if place.own_channel is not None:
             return plan_delivery(mailing, events, mails, None, mails.target, root, self._channel), None

@@ -64,7 +64,7 @@ pytestmark = pytest.mark.serial
         (temporal.TemporalTaskConfig, {"negatives": 0}, "task.negatives must be at least 1, got 0"),
         (temporal.TemporalSamplingConfig, {"num_windows": 0}, "sampling.num_windows must be at least 1"),
         (temporal.TemporalSamplingConfig, {"remote_half_life": -1}, "window_length and remote_half_life at least 0"),
-        (temporal.TemporalModelConfig, {"hidden": 0}, "hidden, message_dim, heads and layers must be at least 1"),
+        (temporal.TemporalModelConfig, {"hidden": 0}, "model.hidden must be at least 1, got 0"),
         (temporal.TemporalModelConfig, {"dropout": -0.1}, "model.dropout must be in [0, 1), got -0.1"),
         (temporal.TemporalDataConfig, {"test_ratio": math.nan}, "leave something to train on"),
         (snapshots.SnapshotDataConfig, {"val_ratio": 0.1, "val_snapshots": 0}, "val_snapshots is 0: give one"),

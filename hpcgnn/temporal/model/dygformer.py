@@ -30,7 +30,7 @@ class TransformerBlock(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, rows: torch.Tensor, is_empty: torch.Tensor, drop: Drop) -> torch.Tensor:
-        """Compute rows [n, 2 l, W] of patches; those that are empty [n, 2 l] are attended to by none. drop: applies
+        """Compute rows [n, 2 l, W] of patches; none attends to empty ones [n, 2 l]. drop: applies
         dropout to [n, 2 l, W], at its place 0 or 1 in the block."""
         projected = apply(self.project, self.norms[0](rows)).chunk(3, 2)
         rows = rows + drop(apply(self.merge, attend(self.heads, is_empty, *projected)), 0)

@@ -105,7 +105,7 @@ def apply(layer: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def attend(heads: int, is_empty: torch.Tensor, query, key, value) -> torch.Tensor:
-    """Attend with queries [n, q, W] to keys and values [n, p, W], by heads, except to those that are empty [n, p];
+    """Attend with queries [n, q, W] to keys and values [n, p, W], by heads, except to empty ones [n, p];
     returns [n, q, W]."""
     query, key, value = (rows.unflatten(2, (heads, -1)).transpose(1, 2) for rows in (query, key, value))
     score = query @ key.transpose(2, 3) * key.shape[3] ** -0.5
