@@ -190,10 +190,18 @@ def read_pyg(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     ValueError for settings that there are not."""
     if not {"data"} <= assigned.keys() <= {"data", "fold", "undirected"}:
         raise ValueError("--preset pyg: give --set data=FILE.pt, and --set fold=0 and --set undirected=true if need be")
-    tables = load_pyg(assigned["data"], int(assigned.get("fold", "0")))
+    tables = load_pyg(assigned["data"], read_fold(assigned))
     options = {"undirected": True} if assigned.get("undirected") == "true" else {}
     spec = build_spec(save_tables(tables, unpacked, options, pathlib.Path(assigned["data"]).name), unpacked, {})
     return FolderContent(spec, tables.notes)
+
+
+def read_fold(assigned: Mapping[str, str]) -> int:
+    """Return the setting ``fold``, 0 without one. Raises ValueError for one that is no number from 0 on."""
+    fold = assigned.get("fold", "0")
+    if not fold.isdecimal():
+        raise ValueError(f"--set fold={fold}: expected the number of a column of the masks, from 0 on")
+    return int(fold)
 
 
 def read_dgl(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderContent:
@@ -202,13 +210,15 @@ def read_dgl(assigned: Mapping[str, str], unpacked: pathlib.Path) -> FolderConte
     if not {"graph"} <= assigned.keys() <= {"graph", "number", "fold"}:
         raise ValueError("--preset dgl: give --set graph=FILE, and --set number=0 and --set fold=0 if need be")
     path, number = pathlib.Path(assigned["graph"]), assigned.get("number", "0")
-    graphs = read_graphs(path)
+    graphs, labels = read_graphs(path)
     if not number.isdecimal() or int(number) >= len(graphs):
         raise ValueError(f"--set number={number}: {path} has {len(graphs)} graphs, counted from 0")
     graph = graphs[int(number)]
     nodes = {kind: (graph.counts[kind], columns) for kind, columns in graph.nodes.items()}
     edges = {key: (each.src, each.dst, each.columns) for key, each in graph.edges.items()}
-    tables = of_typed(nodes, edges, int(assigned.get("fold", "0")))
+    tables = of_typed(nodes, edges, read_fold(assigned))
+    if labels:
+        tables.notes.append(f"not kept: labels of whole graphs: {', '.join(labels)}")
     if len(graphs) > 1:
         tables.notes.append(f"graph {number} of {len(graphs)}; --set number=N reads another one")
     return FolderContent(build_spec(save_tables(tables, unpacked, {}, path.name), unpacked, {}), tables.notes)

@@ -361,8 +361,7 @@ class FullGraphLinkTask(GraphLinkTask):
         self.whole = whole
 
     def _train(self, plan: GraphPlan) -> tuple[torch.Tensor, LinkScores | None]:
-        learn = lambda outputs: self._learn(plan, outputs.wanted)  # noqa: E731
-        loss, scores = learn_links(self.whole, plan, self.timers, learn)
+        loss, scores = learn_links(self.whole, plan, self.timers, lambda outputs: self._learn(plan, outputs.wanted))
         return loss.detach(), None if scores is None else scores.detach()
 
     def rows(self, hops: int) -> torch.Tensor:

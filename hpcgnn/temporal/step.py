@@ -265,7 +265,7 @@ class TemporalTask(StepTask):
             return self._channel.everyone(native.gather_rows(memory, write.node), write.node_counts)[write.own]
         if self._at_owner:
             return reading.served.detach()[write.place]
-        return write.route.start_push(native.gather_rows(memory, write.node)).wait()
+        return write.route.push(native.gather_rows(memory, write.node))
 
 
 # Fields of the random numbers that keep the head's dropout, and the choice of shown labels, apart from the embedding's.

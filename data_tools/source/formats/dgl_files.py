@@ -60,23 +60,24 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     return reader.named()
 
 
-def read_graphs(path: pathlib.Path) -> list[SavedGraph]:
-    """Read the graphs of a file that save_graphs wrote. Raises FileFormatError for a file of another kind, or a damaged
-    one."""
+def read_graphs(path: pathlib.Path) -> tuple[list[SavedGraph], dict[str, np.ndarray]]:
+    """Read the graphs of a file that save_graphs wrote, and their labels by name. Raises FileFormatError for a file of
+    another kind, or a damaged one."""
     reader = Reader(path)
     reader.expect(GRAPHS, "a file of graphs")
     version, kind, count = reader.number(), reader.number(), reader.number()
     if (version, kind) != (2, 2):
         raise FileFormatError(f"{path}: version {version}, kind {kind}; read is version 2: write it with a newer DGL")
     reader.position = HEADER_BYTES
-    reader.position = reader.number()
-    return [reader.graph() for _ in range(count)]
+    first, labels = reader.number(), reader.named()
+    reader.position = first
+    return [reader.graph() for _ in range(count)], labels
 
 
 def read_part(path: pathlib.Path) -> tuple[SavedEdges, dict[str, np.ndarray]]:
     """Read the graph of a part, whose types are columns: its edges, and the columns of its nodes. Raises
     FileFormatError, also for several graphs or relations."""
-    graphs = read_graphs(path)
+    graphs, _ = read_graphs(path)
     if len(graphs) != 1 or len(graphs[0].edges) != 1:
         raise FileFormatError(f"{path}: several graphs or relations; a part of DGL is one graph with a column of types")
     (edges,), (nodes,) = graphs[0].edges.values(), graphs[0].nodes.values()

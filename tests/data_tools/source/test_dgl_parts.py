@@ -153,7 +153,9 @@ def test_saved_graphs(parts, capsys, number):
     output = parts.parent / "typed.h5"
     source = ["--preset", "dgl", "--set", f"graph={parts / 'typed.bin'}", "--set", f"number={number}"]
     assert main([*source, str(output)]) == 0
-    assert f"graph {number} of 2; --set number=N reads another one" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"graph {number} of 2; --set number=N reads another one" in said
+    assert "not kept: labels of whole graphs: target" in said
     truth, prefix = np.load(parts / "typed.npz"), f"{number}/"
     with h5py.File(output) as file:
         found = {}
@@ -172,3 +174,9 @@ def test_saved_graphs(parts, capsys, number):
 def test_a_number_that_no_graph_has(parts, tmp_path, capsys, number):
     source = ["--preset", "dgl", "--set", f"graph={parts / 'typed.bin'}", "--set", f"number={number}"]
     assert f"number={number}: {parts / 'typed.bin'} has 2 graphs, counted from 0" in refused(tmp_path, capsys, *source)
+
+
+@pytest.mark.parametrize("preset", ["dgl", "pyg"])
+def test_a_fold_that_is_no_number(parts, tmp_path, capsys, preset):
+    source = ["--preset", preset, "--set", f"{'graph' if preset == 'dgl' else 'data'}={parts / 'typed.bin'}"]
+    assert "--set fold=x: expected the number" in refused(tmp_path, capsys, *source, "--set", "fold=x")
