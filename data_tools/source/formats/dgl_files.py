@@ -174,8 +174,15 @@ class Reader:
         self.take("QQ")
         row, col, order = self.tensor(), self.tensor(), self.tensor()
         self.take("BB" if form == HAS_COO else "B")
+        if form == HAS_COO:
+            fits = len(row) == len(col)
+        else:
+            counts = np.diff(row)
+            fits = len(row) > 0 and row[0] == 0 and row[-1] == len(col) and bool((counts >= 0).all())
+        if not fits or len(order) not in (0, len(col)):
+            raise FileFormatError(f"{self._path}: damaged: a matrix whose rows do not fit its {len(col)} entries")
         if form != HAS_COO:
-            row = np.repeat(np.arange(len(row) - 1), np.diff(row))
+            row = np.repeat(np.arange(len(counts)), counts)
         if len(order):  # ids of the edges; empty where they are in order
             by_id = np.argsort(order, kind="stable")
             row, col = row[by_id], col[by_id]

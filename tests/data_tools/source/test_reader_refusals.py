@@ -1,6 +1,7 @@
 """Files whose content cannot be read as it is declared are refused: the file, what it holds, and the remedy."""
 
 import json
+import struct
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,17 @@ from data_tools.source.file_spec import FileSpec
 from data_tools.source.formats.arrays import ArraysTable, NpyTable, NpzTable, Sparse, SparseRows, TensorsTable
 from data_tools.source.formats.chunk_folder import load_chunks, take_files
 from data_tools.source.formats.chunks_dgl import per_type, read_columns, read_file, stored_column
-from data_tools.source.formats.dgl_files import GRAPHS, TENSOR, UNIT, Reader, read_graphs
+from data_tools.source.formats.dgl_files import (
+    COO,
+    CSR,
+    GRAPHS,
+    HAS_COO,
+    HAS_CSR,
+    TENSOR,
+    UNIT,
+    Reader,
+    read_graphs,
+)
 from data_tools.source.formats.dgl_partitions import find_book, read_book, relation_of, type_rows
 from data_tools.source.formats.npz_arrays import open_npy
 from data_tools.source.formats.ogb_folder import link_edges, put, read_rows
@@ -207,6 +218,12 @@ def words(*numbers: int) -> bytes:
     return b"".join((number % (1 << 64)).to_bytes(8, "little") for number in numbers)
 
 
+def tensor_of(*numbers: int) -> bytes:
+    """A vector of int64 as DGL writes it."""
+    head = words(TENSOR, 0) + struct.pack("<iiiBBH", 1, 0, 1, 0, 64, 1)
+    return head + words(len(numbers), 8 * len(numbers), *numbers)
+
+
 def test_parts_of_dgl(tmp_path):
     with pytest.raises(FileFormatError, match=r"none\.dgl: no such file"):
         Reader(tmp_path / "none.dgl")
@@ -217,6 +234,16 @@ def test_parts_of_dgl(tmp_path):
             words(TENSOR, 0, 0) + bytes([0, 0, 0, 0, 9, 64, 1, 0]),
             lambda p: Reader(p).tensor(),
             "tensor of dtype",
+        ),
+        (
+            words(CSR, 1, 1) + tensor_of(0, 1 << 40) + tensor_of(0) + tensor_of() + bytes(1),
+            lambda p: Reader(p).matrix(HAS_CSR),
+            "damaged: a matrix whose rows do not fit its 1 entries",
+        ),
+        (
+            words(COO, 1, 1) + tensor_of(0, 1) + tensor_of(0) + tensor_of() + bytes(2),
+            lambda p: Reader(p).matrix(HAS_COO),
+            "damaged: a matrix whose rows do not fit its 1 entries",
         ),
         (words(UNIT, 0, 0), lambda p: Reader(p).unit(), "a relation in none of the forms COO, CSR and CSC"),
     )
