@@ -8,6 +8,7 @@ import pathlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TextIO
 
 from hpcgnn.comm.launch import ERASE, is_on_terminal, launched_rank
@@ -24,6 +25,7 @@ class ProgressLine:
         self._stream, self._began, self._done = stream or sys.stderr, time.monotonic(), threading.Event()
         self._on_terminal, self._is_drawn = is_on_terminal(self._stream), False
         self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # a line is neither drawn nor erased within another writer's text
         self._output = contextlib.ExitStack()
         if launched_rank() == 0:
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
@@ -40,23 +42,28 @@ class ProgressLine:
             self._done.set()
             self._thread.join()
             self._output.close()
-            self.erase()
+            with self.erased():
+                pass
 
-    def erase(self) -> None:
-        """Take the line away, to make room for others."""
-        if self._is_drawn:
-            self._is_drawn = False
-            self._stream.write(ERASE)
-            self._stream.flush()
+    @contextlib.contextmanager
+    def erased(self) -> Iterator[None]:
+        """Take the line away to make room for others, and draw none within the block."""
+        with self._lock:
+            if self._is_drawn:
+                self._is_drawn = False
+                self._stream.write(ERASE)
+                self._stream.flush()
+            yield
 
     def _show(self) -> None:
         wait = QUIET_SECONDS if self._on_terminal else LINE_SECONDS[False]
         while not self._done.wait(wait):
             wait = LINE_SECONDS[self._on_terminal]
             text = f"{time.monotonic() - self._began:.0f} s{moved()}"
-            self._is_drawn = self._on_terminal
-            self._stream.write(f"{ERASE}{text}" if self._on_terminal else f"{text}\n")
-            self._stream.flush()
+            with self._lock:
+                self._is_drawn = self._on_terminal
+                self._stream.write(f"{ERASE}{text}" if self._on_terminal else f"{text}\n")
+                self._stream.flush()
 
 
 class Below(io.TextIOBase):
@@ -67,8 +74,8 @@ class Below(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write a text."""
-        self._progress.erase()
-        return self._out.write(text)
+        with self._progress.erased():
+            return self._out.write(text)
 
     def flush(self) -> None:
         """Flush ``out``."""

@@ -46,6 +46,7 @@ UNSUMMED = "--features.normalize=false"
 CHANGES = {
     "apan": ["--train.epochs=8"], "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED],
     "gcn_full": [UNSUMMED, "--train.epochs=60"], "hetero": ["--train.epochs=80"], "rgat_igbh": [OWN_ROW],
+    "tcl": ["--train.epochs=12"],
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],
