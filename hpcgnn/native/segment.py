@@ -146,7 +146,7 @@ class _GraphAttention(torch.autograd.Function):
         check_index("graph_attention", lists.source, len(source))
         index = lists.source  # of the scores at the source of an edge
         if edge_score is not None:  # an edge has a row of its own
-            source = source[index] + edge_score
+            source = source.index_select(0, index).add_(edge_score)
             index = torch.arange(len(index), device=index.device)
         weight = rows.new_empty((lists.source.shape[0], source.shape[1]))
         kernels, execution = compute_backend(rows)
