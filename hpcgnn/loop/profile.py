@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity
 
+from hpcgnn.comm.energy import EnergyMeter, find_counters
 from hpcgnn.loop.logs import RunLog
 from hpcgnn.loop.session import Session
 
@@ -36,8 +37,11 @@ class StageLog:
         self._path = folder / "stages.jsonl" if self._world.rank == 0 else None
         self._total: dict[str, np.ndarray] = {}
         self._sent, self._peak = np.zeros(self._world.size, np.int64), np.zeros(self._world.size)
+        self._joules: dict[str, float] = {}
         self._end_line()
-        hosts = self._world.allgather(self._world.host)
+        hosts, gpus = zip(*self._world.allgather((self._world.host, _gpu_id(self._world.device))), strict=True)
+        used = {gpu for gpu, host in zip(gpus, hosts, strict=True) if gpu and host == self._world.host}
+        self._meter = EnergyMeter([] if self._world.local_rank else find_counters(sorted(used)))
         self._write(
             kind="start", ranks=self._world.size, threads=self._world.threads, hosts=hosts, resumed=resumed,
             device=self._world.device.type,
@@ -48,17 +52,25 @@ class StageLog:
         """Begin an epoch, or what is left of it."""
         self._started = time.perf_counter()
         self._seconds_before, self._sent_before = self._seconds(), self._sent_to()
+        self._joules_before = self._meter.joules()
 
     def epoch(self, number: int) -> None:
         """Collective. Write the stages of an epoch that is over, with validation and checkpoints."""
         own = {name: value - self._seconds_before.get(name, 0.0) for name, value in self._seconds().items()}
         own[EPOCH] = time.perf_counter() - self._started
         sent_to = self._sent_to() - self._sent_before
-        by_rank = self._world.gather((own, sent_to if len(sent_to) <= MOST_PAIRED else sent_to.sum(), peak_mib()))
+        joules = {part: value - self._joules_before[part] for part, value in self._meter.joules().items()}
+        paired = sent_to if len(sent_to) <= MOST_PAIRED else sent_to.sum()
+        by_rank = self._world.gather((own, paired, peak_mib(), (self._world.host, joules)))
         if by_rank is not None:
-            stages, sent, peaks = zip(*by_rank, strict=True)
-            self._add(number, stages, np.stack(sent), np.array(peaks))
+            stages, sent, peaks, energy = zip(*by_rank, strict=True)
+            by_host = {host: parts for host, parts in energy if parts}
+            self._add(number, stages, np.stack(sent), np.array(peaks), by_host)
         self.begin()
+
+    def close(self) -> None:
+        """End the thread that reads counters of energy."""
+        self._meter.close()
 
     def table(self) -> list[str]:
         """Make lines of text, on rank 0: the seconds of every stage over all epochs since the start, as least, mean and
@@ -73,22 +85,31 @@ class StageLog:
         sent = self._sent / 2**20
         lines.append(f"{'MiB sent':18s} {sent.min():9.1f} {sent.mean():9.1f} {sent.max():9.1f}")
         lines.append(f"{'MiB of memory':18s} {self._peak.min():9.0f} {self._peak.mean():9.0f} {self._peak.max():9.0f}")
+        if self._joules:
+            used = np.array(list(self._joules.values())) / 1000
+            lines.append(f"{'kJ of a machine':18s} {used.min():9.1f} {used.mean():9.1f} {used.max():9.1f}")
         if "compute" in self._total:
             compute = self._total["compute"]
             uneven = 100 * (compute.max() / max(compute.mean(), 1e-9) - 1)
             lines.append(f"the busiest rank computes {uneven:.0f} % longer than the mean")
         return lines
 
-    def _add(self, number: int, stages: tuple[dict[str, float], ...], sent: np.ndarray, peaks: np.ndarray) -> None:
+    def _add(
+        self, number: int, stages: tuple[dict[str, float], ...], sent: np.ndarray, peaks: np.ndarray,
+        joules: dict[str, dict[str, float]],
+    ) -> None:  # fmt: skip
         names = sorted({name for of_rank in stages for name in of_rank})
         seconds = {name: [of_rank.get(name, 0.0) for of_rank in stages] for name in names}
         for name, values in seconds.items():
             self._total[name] = self._total.get(name, 0.0) + np.array(values)
         self._sent += sent if sent.ndim == 1 else sent.sum(axis=1)
         self._peak = np.maximum(self._peak, peaks)
+        for host, parts in joules.items():
+            self._joules[host] = self._joules.get(host, 0.0) + sum(parts.values())
+        rounded = {host: {part: round(value, 3) for part, value in parts.items()} for host, parts in joules.items()}
         self._write(
             kind=EPOCH, epoch=number, seconds={name: np.round(values, 6).tolist() for name, values in seconds.items()},
-            sent_bytes=sent.tolist(), peak_mib=np.round(peaks, 1).tolist(),
+            sent_bytes=sent.tolist(), peak_mib=np.round(peaks, 1).tolist(), joules=rounded or None,
         )  # fmt: skip
 
     def _seconds(self) -> dict[str, float]:
@@ -120,6 +141,11 @@ class StageLog:
         line = {"time": datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"), **values}
         with contextlib.suppress(OSError), open(self._path, "a") as file:  # a full disk is no reason to stop
             file.write(json.dumps(line) + "\n")
+
+
+def _gpu_id(device: torch.device) -> str:
+    """Return the UUID of a GPU, empty for other devices."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def peak_mib() -> float:

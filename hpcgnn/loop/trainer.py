@@ -154,6 +154,7 @@ class Trainer:
             raise
         finally:
             self._seen.close()
+            self._stages.close()
         return EXIT_DONE
 
     @property

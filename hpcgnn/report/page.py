@@ -100,9 +100,10 @@ def _summary(runs: list[RunRecords]) -> str:
     return f'<h2>Results</h2><div class="wide"><table><tr><th></th>{heads}</tr>{rows}</table></div>'
 
 
-def _facts(run: RunRecords) -> dict[str, float]:
-    """Collect the numbers of a run by name."""
+def _facts(run: RunRecords) -> dict[str, float | str]:
+    """Collect the numbers of a run by name; a text says why there is none."""
     seconds = [line["train_seconds"] for line in run.epochs if line.get("train_seconds")]
+    facts: dict[str, float | str]
     facts = {f"{name} (best epoch)" if name == "epoch" else name: value for name, value in run.results().items()}
     facts |= {"epochs": len(run.epochs), "starts": len(run.starts)}
     if seconds:
@@ -112,10 +113,14 @@ def _facts(run: RunRecords) -> dict[str, float]:
     if run.times:
         facts |= {"MiB of memory, highest rank": float(run.peak_mib().max()),
                   "MiB sent, all ranks": float(run.sent_bytes().sum()) / 2**20}  # fmt: skip
+        joules = run.joules()
+        facts["kJ, all machines"] = "not available" if joules is None else joules / 1000
     return facts
 
 
-def _number(value: float) -> str:
+def _number(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
 
 

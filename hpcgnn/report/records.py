@@ -6,6 +6,7 @@ R ranks, E epochs.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,13 @@ class RunRecords:
         lines = self._newest_times()
         return np.max([line["peak_mib"] for line in lines], axis=0) if lines else None
 
+    def joules(self) -> float | None:
+        """Sum the energy of all epochs over machines and their parts; None where one has no figure."""
+        energy = [line.get("joules") or {} for line in self.times]
+        if not energy or not all(energy):
+            return None
+        return math.fsum(joules for of_hosts in energy for parts in of_hosts.values() for joules in parts.values())
+
     def _newest_times(self) -> list[dict]:
         return [line for line in self.times if len(line["peak_mib"]) == len(self.times[-1]["peak_mib"])]
 
@@ -129,6 +137,8 @@ def _check_stages(line: dict) -> None:
         sent = np.array(line["sent_bytes"], float).shape
         if shapes != {(ranks,)} or sent not in ((ranks,), (ranks, ranks)) or "epoch" not in line["seconds"]:
             raise ValueError("not as many numbers as ranks")
+        for parts in (line.get("joules") or {}).values():
+            float(sum(parts.values()))
 
 
 def when(line: dict) -> float:

@@ -82,6 +82,20 @@ def test_the_page_needs_nothing_else(folder, capsys):
 
 
 @pytest.mark.serial
+def test_energy_is_that_of_all_epochs_and_machines(folder):
+    """Of a line without figures there is no sum."""
+    lines = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "epoch":
+            line["joules"] = {"a": {"processors": 1500.0, "memory": 500.0}, "b": {"machine": 4000.0}}
+    for missing, shown in ((False, "18.0000"), (True, "not available")):
+        lines[-1]["joules"] = None if missing else lines[-1]["joules"]
+        write(folder / "stages.jsonl", lines)
+        assert main([str(folder)]) == 0
+        assert f"<td>kJ, all machines</td><td>{shown}</td>" in (folder / "report.html").read_text()
+
+
+@pytest.mark.serial
 def test_a_run_without_stages_and_a_cut_line(folder, tmp_path):
     (folder / "stages.jsonl").unlink()
     with open(folder / "metrics.jsonl", "a") as file:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import math
 import os
 import pty
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -19,9 +21,12 @@ import pytest
 import torch
 from training_runs import homogeneous, make_config, make_parts, on_rank_0, open_session
 
+from hpcgnn.comm import energy
+from hpcgnn.comm.energy import Counter
 from hpcgnn.comm.timers import Timers
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
+from hpcgnn.loop import profile
 from hpcgnn.loop import records as step_progress
 from hpcgnn.loop import trainer as trainers
 from hpcgnn.loop.launch import StopRequest
@@ -214,6 +219,22 @@ def test_the_first_rank_writes_the_stages_of_all(comm, parts, mpi_tmp_path):
     ]
 
 
+def test_energy_of_an_epoch_is_that_of_each_machine(comm, parts, mpi_tmp_path, monkeypatch):
+    """By a counter that every look moves on by 500 J: one at the end of an epoch, and one when the next one begins. A
+    machine is one, however many ranks it has."""
+    monkeypatch.setattr(energy, "POLL_SECONDS", 1e6)
+    for number, opens in enumerate((False, True)):
+        counts = itertools.count(0, 500)
+        counters = [Counter("machine", lambda counts=counts: float(next(counts)))] if opens else []
+        monkeypatch.setattr(profile, "find_counters", lambda _, counters=counters: counters)
+        run(comm, parts, mpi_tmp_path / f"run{number}", epochs=2)
+        lines = map(json.loads, (mpi_tmp_path / f"run{number}" / "stages.jsonl").read_text().splitlines())
+        found = [line["joules"] for line in lines if line["kind"] == "epoch"]
+        assert found == [{socket.gethostname(): {"machine": 500.0}} if opens else None] * 2
+        log = (mpi_tmp_path / f"run{number}" / "log" / "rank-0.log").read_text()
+        assert ("kJ of a machine          1.0       1.0       1.0" in log) == opens
+
+
 def test_profile_ends_with_its_epoch(comm, parts, mpi_tmp_path):
     steps = sum(line["kind"] == "step" for line in run(comm, parts, mpi_tmp_path / "run", epochs=1, profile="2-99"))
     names = names_in(mpi_tmp_path / "run" / "profile" / f"steps-2-99-rank-{comm.rank}.json.gz")
@@ -315,7 +336,7 @@ def test_an_epoch_without_the_metric_is_no_better_than_one_with_it(
 def test_sent_bytes_are_told_in_parts_of_a_mebibyte():
     log = object.__new__(StageLog)
     log._total = {"epoch": np.array([1.0, 2.0])}
-    log._sent, log._peak = np.array([1 << 19, 3 << 19]), np.array([1.0, 2.0])
+    log._sent, log._peak, log._joules = np.array([1 << 19, 3 << 19]), np.array([1.0, 2.0]), {}
     assert "MiB sent                 0.5       1.0       1.5" in log.table()
 
 
@@ -340,21 +361,30 @@ def test_bytes_of_groups_are_those_to_their_ranks():
     assert log._sent_to().tolist() == [0, 0, 0, 0, 5, 8, 0, 0]
 
 
+# Of two machines, by epoch.
+JOULES = [
+    {"a": {"gpus": 1000.0, "memory": 500.0004}, "b": {"machine": 3000}},
+    {"a": {"gpus": 500.0}, "b": {"machine": 3000}},
+]
+
+
 @pytest.mark.serial
 def test_table_of_stages():
-    """Two epochs of two ranks: seconds, bytes, and how much longer the busiest rank computes."""
+    """Two epochs of two ranks: seconds, bytes, energy, and how much longer the busiest rank computes."""
     log, lines = object.__new__(StageLog), []
-    log._total, log._sent, log._peak = {}, np.zeros(2, np.int64), np.zeros(2)
+    log._total, log._sent, log._peak, log._joules = {}, np.zeros(2, np.int64), np.zeros(2), {}
     log._write = lambda **line: lines.append(line)
     for number in range(2):
         stages = {"epoch": 4.0, "compute": 3.0}, {"epoch": 4.0, "compute": 1.0}
-        log._add(number, stages, np.array([1 << 20, 3 << 20]), np.array([400.26, 300.0]))
+        log._add(number, stages, np.array([1 << 20, 3 << 20]), np.array([400.26, 300.0]), JOULES[number])
     assert lines[1]["peak_mib"] == [400.3, 300.0]
+    assert lines[0]["joules"] == {"a": {"gpus": 1000.0, "memory": 500.0}, "b": {"machine": 3000}}
     assert [line.split() for line in log.table()] == [
         ["seconds", "min", "mean", "max"],
         ["epoch", "8.00", "8.00", "8.00", "100.0", "%"],
         ["compute", "2.00", "4.00", "6.00", "50.0", "%"],
         ["MiB", "sent", "2.0", "4.0", "6.0"],
         ["MiB", "of", "memory", "300", "350", "400"],
+        ["kJ", "of", "a", "machine", "2.0", "4.0", "6.0"],
         "the busiest rank computes 50 % longer than the mean".split(),
     ]
