@@ -36,7 +36,7 @@ A spec is a YAML file; the presets are just such files::
         src: u
         dst: i
         time: ts
-        dates: iso                # times are dates: iso, a format of strptime, or unix; timestamps need none
+        dates: iso                # times are dates: iso, a format of strptime, or unix_ms; timestamps need none
         time_scale: 1             # stored time = round(source * time_scale), refused when that is not exact
         sort: false               # sort by time (stable) instead of refusing an unsorted source
         duplicates: keep          # same (src, dst, time, rel): keep, drop (the later), error, sum (their weights)
@@ -148,10 +148,11 @@ class EdgeSpec:
         dst: Column of the destination nodes.
         time: Column of the times; a graph has times for all relations or for none.
         time_scale: Factor from the source's times to the stored integers; a product that is no integer is refused.
-        dates: Form of times that are dates: iso (ISO 8601), a format of strptime such as %d.%m.%Y %H:%M, or unix, which
-            is seconds since 1970. Dates are stored as such. Columns of the type timestamp or date need no form.
-        zone: Time zone of dates that name none, such as Europe/Berlin, and of dates in answers. With dates: unix, only
-            of answers.
+        dates: Form of times that are dates: iso (ISO 8601), a format of strptime such as %d.%m.%Y %H:%M, or, of numbers
+            since 1970, unix (seconds), unix_ms, unix_us or unix_ns. Stored are seconds since 1970 times time_scale.
+            Columns of the type timestamp or date need no form.
+        zone: Time zone of dates that name none, such as Europe/Berlin, and of dates in answers. For numbers since 1970,
+            only of answers.
         sort: Sort by time (stable) instead of refusing an unsorted source.
         duplicates: Edges with the same source, destination, time and column `rel`. drop: keep the first one; sum: keep
           it, with the sum of their weights.

@@ -17,8 +17,10 @@ from hpcgnn.graph.files import FileFormatError
 
 ISO, UNIX, UTC = "iso", "unix", "UTC"
 NANO = 10**9  # nanoseconds of a second
+UNITS = {UNIX: 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": NANO}  # per second, of dates that are numbers
 DAYS = pa.types.is_date
 FIRST, LAST = "1677-09-21", "2262-04-11"  # of what nanoseconds in int64 can say
+MOST_SECONDS = (2**63 - 1) // NANO
 OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")  # of a time zone without a name
 TAIL, TAIL_OFFSET = 6, re.compile(r"([+-])(\d\d)(?::?(\d\d))?$")  # of text that ends with an offset
 NAMED = 5  # offsets that a note names
@@ -57,8 +59,8 @@ class Zones:
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """How dates are written. form: ``iso``, a format of strptime, ``unix`` for seconds since 1970, or empty for columns
-    of the type timestamp or date alone; zone: of dates that name none."""
+    """How dates are written. form: ``iso``, a format of strptime, one of `UNITS` for numbers since 1970, or empty for
+    columns of the type timestamp or date alone; zone: of dates that name none."""
 
     form: str = ""
     zone: str = UTC
@@ -68,8 +70,10 @@ class Dates:
             zoneinfo.ZoneInfo(self.zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
             raise ValueError(f"zone: no time zone {self.zone!r}; such as UTC or Europe/Berlin") from error
-        if self.form and self.form not in (ISO, UNIX) and "%" not in self.form:
-            raise ValueError(f"dates: {self.form!r} is neither iso nor a format such as %d.%m.%Y %H:%M nor unix")
+        if self.form and self.form not in (ISO, *UNITS) and "%" not in self.form:
+            raise ValueError(
+                f"dates: {self.form!r} is neither iso nor a format such as %d.%m.%Y %H:%M nor one of {', '.join(UNITS)}"
+            )
 
     def covers(self, part: pa.Array | np.ndarray) -> bool:
         """Whether a column has dates."""
@@ -89,9 +93,9 @@ class Dates:
             raise FileFormatError(f"{place.file}: column {place.column}: {error}") from None
 
     def choose_zone(self, own: str) -> str:
-        """Choose the zone in which answers have dates: the ``own`` one, if they have one, unless the form is ``unix``.
-        Raises ValueError for another zone than the own one."""
-        if not own or self.form == UNIX:
+        """Choose the zone in which answers have dates: the ``own`` one, if they have one, unless the form is one of
+        `UNITS`. Raises ValueError for another zone than the own one."""
+        if not own or self.form in UNITS:
             return self.zone
         if self.zone not in (UTC, own):
             raise ValueError(
@@ -114,8 +118,13 @@ class Dates:
         column = to_arrow(part)
         typed = pa.types.is_timestamp(column.type) or DAYS(column.type)
         if self.form == UNIX and not typed:
-            return parse_times(Raw([part], [place.column], True, len(part)), place.file, place.first_row, scale)
-        nanoseconds = self._typed(column, place) if typed else self._text(to_text(column, place), place, offsets)
+            return self._numbers(part, place, scale)
+        if typed:
+            nanoseconds = self._typed(column, place)
+        elif self.form in UNITS:
+            nanoseconds = self._numbers(part, place, 1) * (NANO // UNITS[self.form])
+        else:
+            nanoseconds = self._text(to_text(column, place), place, offsets)
         seconds, rest = np.divmod(nanoseconds, NANO)
         if float(scale).is_integer() and scale <= NANO:
             stored, between = np.divmod(rest * int(scale), NANO)
@@ -131,6 +140,17 @@ class Dates:
             )  # fmt: skip
         return stored
 
+    def _numbers(self, part: pa.Array | np.ndarray, place: Place, scale: float) -> np.ndarray:
+        """Parse numbers since 1970, in the unit of the form, as int64 [n]: numbers * scale."""
+        numbers = parse_times(Raw([part], [place.column], True, len(part)), place.file, place.first_row, scale)
+        seconds = numbers / (scale * UNITS[self.form])
+        if len(bad := np.flatnonzero(np.abs(seconds) > MOST_SECONDS)):
+            raise place.error(
+                bad[0], f"{round(numbers[bad[0]] / scale)} is no date from {FIRST} to {LAST}, if it has the unit of "
+                f"dates: {self.form}; other units are {', '.join(unit for unit in UNITS if unit != self.form)}"
+            )  # fmt: skip
+        return numbers
+
     def _typed(self, column: pa.Array, place: Place) -> np.ndarray:
         """Make nanoseconds [n] of Arrow's timestamps and dates."""
         if column.null_count:
@@ -145,7 +165,7 @@ class Dates:
 
     def _in_utc(self, column: pa.Array, place: Place) -> np.ndarray:
         """Make nanoseconds [n] in UTC of timestamps in the zone. An hour that occurs twice is the earlier one."""
-        zone = UTC if self.form == UNIX else self.zone
+        zone = UTC if self.form in UNITS else self.zone
         try:
             placed = pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="raise")
         except pa.ArrowInvalid as error:

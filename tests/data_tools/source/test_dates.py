@@ -62,6 +62,22 @@ def test_dates_in_parquet(tmp_path, unit):
         assert file["edges/node.to.node"].attrs["zone"] == "Asia/Tokyo"
 
 
+@pytest.mark.parametrize(("form", "ticks"), [("unix", 1), ("unix_ms", 10**3), ("unix_us", 10**6), ("unix_ns", 10**9)])
+def test_integers_since_1970_are_dates_of_their_unit(tmp_path, form, ticks):
+    """Stored by the scale, whatever the unit of the source; as numbers, and as text of a file."""
+    seconds = np.array([-1, 1704067200, 1704067201])
+    for scale in (1, 1000, 10**9):
+        for column in (seconds * ticks, pa.array((seconds * ticks).astype(str))):
+            assert Dates(form).parse(column, PLACE, scale).tolist() == (seconds * scale).tolist()
+    table = {"src": [1, 2, 3], "dst": [2, 3, 4], "time": seconds * ticks}
+    pa.parquet.write_table(pa.table(table), tmp_path / "events.parquet")
+    command = ["--preset", "csv-temporal", "--set", f"events={tmp_path}/events.parquet", str(tmp_path / "graph.h5")]
+    assert main([*command, "--set", f"dates={form}", "--set", "zone=Asia/Tokyo"]) == 0
+    with h5py.File(tmp_path / "graph.h5") as file:
+        assert file["edges/node.to.node/time"][:].tolist() == seconds.tolist()
+        assert file["edges/node.to.node"].attrs["zone"] == "Asia/Tokyo"
+
+
 def test_dates_in_csv(tmp_path):
     """With another delimiter and encoding."""
     text = "src;dst;größe;time\n1;2;0;2024-01-01\n2;3;0;2024-01-01 00:00:00.25\n"
@@ -129,6 +145,9 @@ def test_dates_in_utc_have_no_note(tmp_path, capsys):
         (Dates("%d.%m.%Y"), ["1.1.2024", "2024-01-01"], "row 2: .* of the form %d.%m.%Y"),
         (Dates("iso"), ["2024-01-01T00:00:00.5"], "row 1: .* falls between two times; declare a time_scale"),
         (Dates(), [datetime.datetime(2024, 1, 1), None], "row 2: the date is missing"),
+        (Dates("unix"), [1, 1704067200123], "row 2: 1704067200123 is no date from 1677-09-21 .*unix_ms"),
+        (Dates("unix_ms"), [1704067200123], "row 1: .*00.123.* falls between two times; declare a time_scale"),
+        (Dates("unix_ms"), [-1, 2**62], "row 2: .* is no date from 1677-09-21 to 2262-04-11.*unix_ns"),
         (Dates(zone="Europe/Berlin"), [datetime.datetime(2024, 3, 31, 2, 30)], "does not exist in Europe/Berlin"),
     ],
 )
@@ -137,7 +156,7 @@ def test_what_is_no_date_is_refused(dates, column, message):
         dates.parse(pa.array(column), PLACE, 1)
 
 
-@pytest.mark.parametrize(("form", "zone"), [("day", "UTC"), ("iso", "Mars/Olympus")])
+@pytest.mark.parametrize(("form", "zone"), [("day", "UTC"), ("unix_day", "UTC"), ("iso", "Mars/Olympus")])
 def test_forms_and_zones_that_are_none(form, zone):
     with pytest.raises(ValueError, match=r"neither iso nor a format|no time zone"):
         Dates(form, zone)
