@@ -225,8 +225,14 @@ def partition_set(data: Path, world: World) -> tuple[Path, str]:
     with together(world, "find the partition set"):
         world.working("partition the graph")
         if world.rank == 0:
+            if not data.exists():
+                raise files.FileFormatError(
+                    f"{data}: no such file or folder; expected a graph file, or the folder of a partition set"
+                )
             if data.is_file():
                 parts = _partition_once(data)
+            elif not files.book_path(data).exists():
+                files.refuse_folder(data)
             with files.naming(files.book_path(parts), f"{data} is no partition set and no graph file"):
                 with h5py.File(files.book_path(parts)) as book:
                     kind = str(book.attrs["kind"])

@@ -241,6 +241,8 @@ def _build_model(
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])
     with together(graph.world, "build the model"):
         model = goal.extend(model)
+        if not (learned or config.baseline.kind):
+            _check_weights(model, config, goal.num_outputs)
     if config.train.full_graph or config.eval.scores_all:
         check_layers(model, config)
     embeddings = EmbeddingStore(tables, partition.type_start)
@@ -248,6 +250,19 @@ def _build_model(
     model = model.to(device=device, dtype=graph.dtype)
     share_model(model, graph.world, config.model.class_path)
     return model, embeddings
+
+
+def _check_weights(model: torch.nn.Module, config: StaticConfig, num_outputs: int) -> None:
+    """Raises ValueError for a model that can learn nothing."""
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return
+    if config.model.class_path:
+        raise ValueError(f"model.class_path {config.model.class_path} has no weights, so nothing can be learned")
+    raise ValueError(
+        f"model.kind {config.model.kind} has no weights: it multiplies features by a matrix only if they are not as "
+        f"wide as its outputs ({num_outputs}); give nodes learnable embeddings (node_embedding.types), or choose "
+        "another model.hidden or model.kind"
+    )
 
 
 def _edge_widths(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:

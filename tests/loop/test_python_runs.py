@@ -190,7 +190,8 @@ def test_a_graph_file_is_partitioned_once(comm, mpi_tmp_path, graph):
 
 
 @pytest.mark.parametrize(("data", "config", "reason"), [
-    ("nothing", {}, "nothing is no partition set and no graph file"),
+    ("nothing.h5", {}, r"nothing.h5: no such file or folder; expected a graph file, or the folder of a partition set"),
+    (".", {}, r"book.h5: no such file, so no partition set is there; make one: hpcgnn partition GRAPH.h5"),
     ("", {"train.epoch": 1}, "no option --train.epoch; did you mean --train.epochs"),
     ("", {"each": "train.seed=0,1"}, "config: 'each' is no key of the configuration, such as 'train.epochs'"),
     ("", {"train.epochs": [object()]}, "train.epochs: .* is of type object; expected text, a number, a list or"),

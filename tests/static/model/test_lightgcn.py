@@ -11,6 +11,7 @@ from static_runs import make_static_parts, open_graph_session, open_graph_traine
 from test_graph_links import link_config
 from test_graph_training import assert_same_records, run_both
 
+from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.static.config import GraphModelConfig
 from hpcgnn.static.inference import infer
@@ -185,3 +186,21 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match=named):
             link_config(**KIND | WHOLE | {"task__loss": ""} | changes)
+
+
+@pytest.mark.parametrize("changes", [{}, WHOLE, {"model__kind": "none", "model__layers": 0, "sampling__fanouts": []}])
+def test_a_model_without_weights_is_refused(comm, mpi_tmp_path, changes):
+    """On features as wide as its outputs; features of another width are projected."""
+
+    def narrow(path):
+        market(path)
+        with h5py.File(path, "r+") as file:
+            for group in file["nodes"].values():
+                group["feat"] = np.ones((group.attrs["num_nodes"], 4), np.float32)
+
+    parts = make_static_parts(comm, narrow, mpi_tmp_path)
+    settings = {**KIND, "node_embedding__lr": 0.0, **changes, "model__hidden": 4}
+    with pytest.raises(DistributedError, match=r"no weights: .* as its outputs .4.; .* .node_embedding.types"):
+        open_graph_session(comm, parts, link_config(**settings))
+    open_graph_session(comm, parts, link_config(**settings | {"model__hidden": 6}))
+    open_graph_session(comm, parts, link_config(**settings | {"node_embedding__types": ["item"]}))
