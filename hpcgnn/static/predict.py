@@ -30,6 +30,7 @@ from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SH
 from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.goals import pull_outputs
 from hpcgnn.static.inference import last_rows
+from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.sampling.times import NO_LIMIT, as_ticks, is_floating, zone_of_times
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
 from hpcgnn.static.step import DESTINATION, SOURCE, label_edges
@@ -136,7 +137,7 @@ def predict_nodes(
     tables = [sampled.outputs(session)]
     if embeddings:  # of several tasks: what the heads read
         is_shared = session.config.task.shares_model
-        tables.append(tables[0] if is_shared else last_rows(session, hops=embedding_hops(session)))
+        tables.append(tables[0] if is_shared else rows_before_output(session))
     if asked is None:
         tables = [rows[nodes] for rows in tables]
     else:
@@ -158,22 +159,28 @@ def predict_nodes(
     return AnswerColumns(row[order], total, {name: column[order] for name, column in columns.items()})
 
 
-def embedding_hops(session: Session) -> int:
-    """Return after how many steps the rows of a model of labels are embeddings: before its output layer. Raises
+def rows_before_output(session: Session) -> torch.Tensor:
+    """Collective. Compute the rows [n, W] of all local nodes that the output layer of a model of labels reads. Raises
     DistributedError, on all ranks, for a model that has none."""
     hops, model = getattr(session.model, "embedding_hops", None), session.config.model
     with together(session.world, "find the embeddings"):
-        if hops is None:
+        if hops is None and model.class_path:
             raise ValueError(
                 f"--embeddings: model.class_path {model.class_path} does not say by embedding_hops after how many "
                 "steps its rows are embeddings: add it, or leave --embeddings out"
+            )
+        if hops is None:
+            raise ValueError(
+                f"--embeddings: model.kind {model.kind} has no output layer, so no rows before it: leave --embeddings "
+                "out; the outputs of nodes are their rows"
             )
         if hops < 1:
             raise ValueError(
                 f"--embeddings: model.kind {model.kind} of one layer has no rows between its input and its outputs: "
                 "leave --embeddings out, or train with model.residual true or more model.layers"
             )
-    return hops
+    rows = last_rows(session, hops=hops)
+    return session.model.embedded(rows) if isinstance(session.model, GraphModel) else rows
 
 
 def embed_ends(session: Session) -> AnswerColumns:

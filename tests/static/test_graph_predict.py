@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tracemalloc
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -145,12 +146,25 @@ def test_embeddings_are_what_the_output_layer_takes(comm, mpi_tmp_path, case):
     np.testing.assert_allclose(found.columns["embedding"], rows, rtol=1e-9, atol=1e-12)
 
 
-def test_a_linear_output_takes_the_embeddings(comm, mpi_tmp_path):
-    config = static_config(model__kind="rgat", model__output_layer="linear", model__dropout=0.0)
-    session = open_graph_session(comm, make_static_parts(comm, typed, mpi_tmp_path), config)
-    found, output = predict_nodes(session, True), session.model.output
-    logits = found.columns["embedding"] @ output.weight.detach().numpy().T + output.bias.detach().numpy()
-    assert np.array_equal(found.columns["class"], logits.argmax(1))
+LINEAR = {
+    "output layer": (typed, {"model__kind": "rgat", "model__output_layer": "linear"}),
+    "whole, activated": (plain, {"model__output_layer": "activated", "train__full_graph": True}),
+    "residual": (plain, {"model__residual": True, "model__norm": "layer"}),
+    "gcn2": (plain, {"model__kind": "gcn2"}),
+    "han": (typed, {"model__kind": "han", "train__full_graph": True}),
+}
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_a_linear_output_takes_the_embeddings(comm, mpi_tmp_path, case):
+    make, changes = LINEAR[case]
+    config = static_config(**{"model__dropout": 0.0} | changes)
+    session = open_graph_session(comm, make_static_parts(comm, make, mpi_tmp_path), config)
+    embeddings, outputs = (predict_nodes(session, is_hidden).columns for is_hidden in (True, False))
+    output = session.model.output
+    logits = embeddings["embedding"] @ output.weight.detach().numpy().T + output.bias.detach().numpy()
+    np.testing.assert_allclose(logits, outputs["output"], rtol=1e-9, atol=1e-12)
+    assert embeddings["embedding"].shape[1] == 8
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
@@ -186,8 +200,12 @@ def test_models_without_embeddings_are_refused(comm, mpi_tmp_path):
     session = open_graph_session(comm, parts, static_config(model__layers=1, sampling__fanouts=[3]))
     with pytest.raises(DistributedError, match=r"model\.kind sage of one layer has no rows between"):
         predict_nodes(session, True)
+    bare = static_config(model__kind="lightgcn", model__dropout=0.0, node_embedding__types=["node"])
+    with pytest.raises(DistributedError, match=r"model\.kind lightgcn has no output layer, so no rows before it"):
+        predict_nodes(open_graph_session(comm, parts, bare), True)
+    session.config.model = replace(session.config.model, class_path="own.Model")
     del session.model.embedding_hops
-    with pytest.raises(DistributedError, match="does not say by embedding_hops after how many steps"):
+    with pytest.raises(DistributedError, match="class_path own.Model does not say by embedding_hops after how"):
         predict_nodes(session, True)
 
 

@@ -204,6 +204,10 @@ class GraphModel(nn.Module):
         """Compute outputs [D, outputs] from the last layer's rows."""
         return rows
 
+    def embedded(self, rows: torch.Tensor) -> torch.Tensor:
+        """Make embeddings [D, W] from the rows after ``embedding_hops`` steps: what the output layer reads of them."""
+        return rows
+
     def _input(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows], p: float) -> torch.Tensor:
         """Drop entries of the input rows, project and stack them."""
         rows = [self.input.standardized(kind, rows_of(of_type)) for kind, of_type in enumerate(inputs)]
@@ -401,8 +405,12 @@ class InitialRowModel(GraphModel):
         keys = stack_first(batch.identity, counts)
         return torch.cat([drop(latest, batch, keys, site, self.config.dropout), first], dim=1)
 
+    def embedded(self, rows: torch.Tensor) -> torch.Tensor:
+        """Leave out the first rows, which layers alone read."""
+        return rows[:, : self.config.hidden]
+
     def last(self, rows: torch.Tensor) -> torch.Tensor:
-        return linear(rows[:, : self.config.hidden], self.output.weight, self.output.bias)
+        return linear(self.embedded(rows), self.output.weight, self.output.bias)
 
 
 class ResidualModel(GraphModel):
@@ -424,8 +432,11 @@ class ResidualModel(GraphModel):
     def step(self, number: int, batch: Batch, block: Block, rows: torch.Tensor) -> torch.Tensor:
         return self.layers[number](batch, block, rows)
 
+    def embedded(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.norm(rows)
+
     def last(self, rows: torch.Tensor) -> torch.Tensor:
-        return linear(self.norm(rows), self.output.weight, self.output.bias)
+        return linear(self.embedded(rows), self.output.weight, self.output.bias)
 
 
 class ResidualBlock(nn.Module):
