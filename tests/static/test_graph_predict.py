@@ -205,7 +205,7 @@ def test_models_without_embeddings_are_refused(comm, mpi_tmp_path):
         predict_nodes(open_graph_session(comm, parts, bare), True)
     session.config.model = replace(session.config.model, class_path="own.Model")
     del session.model.embedding_hops
-    with pytest.raises(DistributedError, match="class_path own.Model does not say by embedding_hops after how"):
+    with pytest.raises(DistributedError, match=r"class_path own\.Model does not say by embedding_hops after how"):
         predict_nodes(session, True)
 
 
