@@ -110,10 +110,10 @@ class Run:
     def evaluate(self, config: Values | None = None, *, data: str | os.PathLike = "") -> dict[str, Any]:
         """Validate and test the best epoch, as ``hpcgnn evaluate`` does; returns metrics by name on all ranks.
 
-        config: options of the command, such as ``{"eval.protocol": "tgb"}``. data: another partition set; empty: the
-        run's. Raises DistributedError.
+        config: options of the command, such as ``{"eval.protocol": "tgb"}``. data: another graph, as for ``fit``;
+        empty: the run's. Raises DistributedError.
         """
-        argv = [str(self.folder), *_path_of(data), *words(config)]
+        argv = [str(self.folder), *_path_of(_parts_of(data)), *words(config)]
         return _on_ranks(lambda world: evaluate.evaluate(world, argv))
 
     def predict(
@@ -123,14 +123,14 @@ class Run:
         """Predict as ``hpcgnn predict`` does; returns the answers as a data frame on rank 0, None on other ranks.
 
         pairs, nodes, sources, destinations: the questions, as a file, a data frame, or a mapping of columns to arrays.
-        data: another partition set; empty: the run's. options: further options of the command, such as ``top_k=10``,
-        ``new_only=True``, ``probabilities=True``. ``attrs["hpcgnn"]`` of the data frame has where the answers come
+        data: another graph, as for ``fit``; empty: the run's. options: further options of the command, such as
+        ``top_k=10``, ``new_only=True``, ``probabilities=True``. ``attrs["hpcgnn"]`` of the data frame has where the answers come
         from, as files of answers do. Raises DistributedError.
         """
         asked = {"pairs": pairs, "nodes": nodes, "sources": sources, "destinations": destinations}
         asked = {name: _table_of(name, table) for name, table in asked.items() if table is not None}
         _pandas()
-        return self._answer(".parquet", asked, options | {"data.path": data}, _frame_of)
+        return self._answer(".parquet", asked, options | {"data.path": _parts_of(data)}, _frame_of)
 
     def embeddings(
         self, nodes: Any = None, *, data: str | os.PathLike = "", task: str = ""
@@ -140,7 +140,7 @@ class Run:
         temporal graphs they are of the time after the last event, ``time`` [N], unless ``nodes`` has times; on snapshot
         graphs of the last snapshot s, as ``embedding_s``. task: of a run with several tasks, whose nodes are meant;
         empty: the main one. Raises DistributedError."""
-        options = {"embeddings": True, "data.path": data, "task": task}
+        options = {"embeddings": True, "data.path": _parts_of(data), "task": task}
         asked = {} if nodes is None else {"nodes": _table_of("nodes", nodes)}
         return self._answer(".npz", asked, options, _arrays_of)
 
@@ -319,6 +319,11 @@ def _options(options: Values) -> list[str]:
     """Write options of predict: flags have no value, and what is empty is left out."""
     flags = [f"--{name}" for name, value in options.items() if value is True]
     return flags + words({name: value for name, value in options.items() if value and value is not True})
+
+
+def _parts_of(data: str | os.PathLike) -> str | Path:
+    """Collective. Return the partition set of a graph file or folder as ``partition_set`` does; empty: none."""
+    return _on_ranks(lambda world: partition_set(Path(data), world))[0] if data else ""
 
 
 def _path_of(data: str | os.PathLike) -> list[str]:

@@ -107,7 +107,7 @@ def open_session(
             name: _make_loaders(config.of_task(name), graph, each, plan_timers, samplers)
             for name, each in goal.by_task.items()
         }
-        loaders = by_task[""] if len(by_task) == 1 else join_loaders(config, by_task)
+        loaders = by_task[""] if len(by_task) == 1 else join_loaders(config, by_task, trained is None)
     else:
         loaders = {name: WholeLoader(graph, whole, goal, pool) for name, pool in goal.pools.items()}
     model, memory = _build_model(config, graph, goal, edge_widths)

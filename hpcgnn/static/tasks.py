@@ -306,14 +306,16 @@ def _weighted(weight: float, loss: Callable[..., torch.Tensor], *scores: torch.T
     return weight * loss(*scores)
 
 
-def join_loaders(config: StaticConfig, by_task: dict[str, dict[str, SeedLoader]]) -> dict[str, JointLoader]:
-    """Make the loaders of all tasks by split from the loaders of each. Raises DistributedError, on all ranks, for a
-    task without training seeds, or with so few that its epochs cannot be counted."""
+def join_loaders(
+    config: StaticConfig, by_task: dict[str, dict[str, SeedLoader]], trains: bool
+) -> dict[str, JointLoader]:  # fmt: skip
+    """Make the loaders of all tasks by split from the loaders of each. Raises DistributedError, on all ranks, if the
+    run ``trains``, for a task without training seeds, or with so few that its epochs cannot be counted."""
     is_learned = [True, *(task.weight > 0 for task in config.task.further.values())]
     training = {name: loaders["train"] for name, loaders in by_task.items()}
     total = config.train.epochs * len(training[""])
     for (name, loader), learned in zip(training.items(), is_learned, strict=True):
-        if not (name and learned and total):
+        if not (trains and name and learned and total):
             continue
         with of_task(name):
             if len(loader) == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -84,6 +85,22 @@ def test_answers_are_the_commands_answers(comm, mpi_tmp_path, graph):
         assert embedded["embedding"].shape == (len(expected), 16)
         assert list(embedded["node"]) == list(expected["node"])
     assert not list(run.folder.glob(".answers-*"))
+
+
+def test_answers_on_a_graph_file(comm, mpi_tmp_path, graph):
+    """Another graph may be a graph file, which is partitioned once, or its partition set."""
+    run = hpcgnn.fit(graph, "sage", SMALL, folder=mpi_tmp_path / "run", quiet=True)
+    other = mpi_tmp_path / "other.h5"
+    on_rank_0(comm, lambda: shutil.copy(graph, other) and None)
+    answers, scores, rows = run.predict(data=other), run.evaluate(data=other), run.embeddings(data=other)
+    again = run.predict(data=mpi_tmp_path / "other-parts")
+    assert scores["test_accuracy"] == run.evaluate()["test_accuracy"]
+    if comm.rank == 0:
+        pd.testing.assert_frame_equal(answers, again)
+        assert list(answers["node"]) == list(rows["node"])
+    for ask in (run.predict, run.evaluate, run.embeddings):
+        with pytest.raises(DistributedError, match=r"nothing.h5: no such file or folder; expected a graph file"):
+            ask(data=mpi_tmp_path / "nothing.h5")
 
 
 def test_questions_in_memory(comm, mpi_tmp_path):

@@ -345,6 +345,50 @@ def test_each_task_answers_as_it_was_scored(comm, mpi_tmp_path):
     assert reported["test_kind_accuracy"] == pytest.approx(right.mean())
 
 
+@pytest.mark.parametrize("main", ["", "cites"])
+def test_answers_on_a_graph_without_labels_and_splits(comm, mpi_tmp_path, main):
+    """Of all tasks, where the main one has no seeds there, and where edges without a split are its seeds. The answers
+    are those on the graph of the run, whose edges all carry messages."""
+
+    def bare(path):
+        library(path, held_out=False)
+        with h5py.File(path, "r+") as file:
+            for table in [*file["nodes"].values(), *file["edges"].values()]:
+                for name in {"label", "split"} & table.keys():
+                    del table[name]
+
+    parts = make_static_parts(comm, lambda path: library(path, held_out=False), mpi_tmp_path)
+    others = make_static_parts(comm, bare, mpi_tmp_path / "bare")
+    pairs, run = mpi_tmp_path / "pairs.csv", mpi_tmp_path / "run"
+    on_rank_0(comm, lambda: pairs.write_text("src,dst\np0,p5\np10,p20\n") and None)
+    tasks = {"": {"kind": "node", "node_type": "paper"}, **MORE}
+    own, more = tasks[main], {name or "field": task for name, task in tasks.items() if name != main}
+    own = [f"--task.{key}={value}" for key, value in own.items() if key not in ("weight", "batch_size")]
+    train = [
+        "train", "--kind=static", *own, f"--task.more={json.dumps(more)}", "--train.epochs=1", "--model.layers=1",
+        "--sampling.fanouts=[3]", "--model.hidden=4", "--train.precision=float64", "--comm.threads=1",
+        f"--data.path={parts}", f"--output.dir={run}",
+    ]  # fmt: skip
+    ended, questions = [run_caught(*train)], {}
+    for name in ("", "age", "kind", "cites"):
+        asked = [f"--pairs={pairs}"] if name in ("kind", "cites") else []
+        questions[name or "field"] = [*asked, *([] if name == main else [f"--task={name or 'field'}"])]
+    for name, asked in questions.items():
+        for graph in (parts, others):
+            out = f"--out={mpi_tmp_path}/{name}-{graph.parent.name}.csv"
+            ended.append(run_caught("predict", str(run), f"--data.path={graph}", *asked, out))
+    if comm.rank == 0:
+        assert [each.returncode for each in ended] == [0] * len(ended), [each.stderr for each in ended]
+        for name in questions:
+            here, there = (answers(mpi_tmp_path / f"{name}-{graph.parent.name}.csv") for graph in (parts, others))
+            assert [list(row) for row in here] == [list(row) for row in there]
+            numbers = (
+                [[row[key] for key in row if key.startswith(("output", "score"))] for row in rows]
+                for rows in (here, there)
+            )
+            np.testing.assert_allclose(*(np.array(rows, float) for rows in numbers), rtol=1e-9, atol=1e-12)
+
+
 def check_head(folder, main: list[dict], rows: list[dict]) -> None:
     """The exported head makes the outputs of the embeddings."""
     from safetensors.torch import load_file
