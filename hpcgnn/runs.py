@@ -124,8 +124,8 @@ class Run:
 
         pairs, nodes, sources, destinations: the questions, as a file, a data frame, or a mapping of columns to arrays.
         data: another graph, as for ``fit``; empty: the run's. options: further options of the command, such as
-        ``top_k=10``, ``new_only=True``, ``probabilities=True``. ``attrs["hpcgnn"]`` of the data frame has where the answers come
-        from, as files of answers do. Raises DistributedError.
+        ``top_k=10``, ``new_only=True``, ``probabilities=True``. ``attrs["hpcgnn"]`` of the data frame has where the
+        answers come from, as files of answers do. Raises DistributedError.
         """
         asked = {"pairs": pairs, "nodes": nodes, "sources": sources, "destinations": destinations}
         asked = {name: _table_of(name, table) for name, table in asked.items() if table is not None}
