@@ -29,7 +29,8 @@ from hpcgnn.static import sampled
 from hpcgnn.static.config import EDGE_CLASSES, GIVEN, LINK, NODE, REGRESSION, SHARDED, StaticConfig
 from hpcgnn.static.given_negatives import original_ids
 from hpcgnn.static.goals import pull_outputs
-from hpcgnn.static.inference import last_rows
+from hpcgnn.static.inference import check_layers, last_rows
+from hpcgnn.static.model.edge_index import JoinedModel
 from hpcgnn.static.model.models import GraphModel
 from hpcgnn.static.sampling.times import NO_LIMIT, as_ticks, is_floating, zone_of_times
 from hpcgnn.static.schema import CLASSES, NAMES, WIDTHS
@@ -162,25 +163,27 @@ def predict_nodes(
 def rows_before_output(session: Session) -> torch.Tensor:
     """Collective. Compute the rows [n, W] of all local nodes that the output layer of a model of labels reads. Raises
     DistributedError, on all ranks, for a model that has none."""
+    check_layers(session.model, session.config)
     hops, model = getattr(session.model, "embedding_hops", None), session.config.model
+    name = f"model.class_path {model.class_path}" if model.class_path else f"model.kind {model.kind}"
     with together(session.world, "find the embeddings"):
         if hops is None and model.class_path:
             raise ValueError(
-                f"--embeddings: model.class_path {model.class_path} does not say by embedding_hops after how many "
+                f"--embeddings: {name} does not say by embedding_hops after how many "
                 "steps its rows are embeddings: add it, or leave --embeddings out"
             )
         if hops is None:
             raise ValueError(
-                f"--embeddings: model.kind {model.kind} has no output layer, so no rows before it: leave --embeddings "
+                f"--embeddings: {name} has no output layer, so no rows before it: leave --embeddings "
                 "out; the outputs of nodes are their rows"
             )
         if hops < 1:
             raise ValueError(
-                f"--embeddings: model.kind {model.kind} of one layer has no rows between its input and its outputs: "
+                f"--embeddings: {name} of one layer has no rows between its input and its outputs: "
                 "leave --embeddings out, or train with model.residual true or more model.layers"
             )
     rows = last_rows(session, hops=hops)
-    return session.model.embedded(rows) if isinstance(session.model, GraphModel) else rows
+    return session.model.embedded(rows) if isinstance(session.model, (GraphModel, JoinedModel)) else rows
 
 
 def embed_ends(session: Session) -> AnswerColumns:

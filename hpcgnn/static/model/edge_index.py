@@ -48,6 +48,7 @@ class JoinedModel(nn.Module):
         self.module, self.further = module, [name for name in KEYS if name in further]
         self._counts_seeds, self._outputs = SEEDS in further, sizes.outputs
         self._types, self._relations = sizes.metadata
+        self._predicted = sizes.predicted
         self._num_relations = len(sizes.relations)
         if any(is_lazy(parameter) for parameter in module.parameters()):
             with torch.no_grad():
@@ -103,6 +104,16 @@ class JoinedModel(nn.Module):
     def num_hops(self) -> int:
         """Number of layers."""
         return max(0, len(self.widths) - 1)
+
+    @property
+    def embedding_hops(self) -> int:
+        """Number of layers after which rows are embeddings: the module's, by the same name, or all but the last."""
+        return getattr(self.module, "embedding_hops", max(0, self.num_hops - 1))
+
+    def embedded(self, rows: torch.Tensor) -> torch.Tensor:
+        """Leave out the zeros behind embeddings of predicted types that are narrower than others."""
+        widths = self.widths[self.embedding_hops]
+        return rows[:, : max(widths[kind] or 0 for kind in self._predicted or range(len(widths)))]
 
     def first(self, batch: Batch, inputs: Sequence[torch.Tensor | IndexedRows]) -> torch.Tensor | IndexedRows:
         """Stack the input rows; of one type they stay where they lie."""

@@ -235,6 +235,23 @@ def test_layers_of_one_type(comm, mpi_tmp_path, full_graph):
     session.close()
 
 
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_rows_before_the_last_layer_are_embeddings(comm, mpi_tmp_path, full_graph):
+    parts = make_static_parts(comm, plain, mpi_tmp_path)
+    changes = {"train__full_graph": True} if full_graph else {}
+    session = open_graph_session(comm, parts, static_config(**own("OneType"), **changes, **SMALL))
+    found = predict_nodes(session, embeddings=True).slab("embedding", 0, session.world)
+    if comm.rank == 0:
+        rows, edges = whole_of_one_type(mpi_tmp_path / "again.h5")
+        np.testing.assert_allclose(found, session.model.module.layers[0](rows, edges).detach().numpy(), **CLOSE)
+    session.model.module.embedding_hops = 2  # as the class may say
+    again = predict_nodes(session, embeddings=True).slab("embedding", 0, session.world)
+    outputs = predict_nodes(session).slab("output", 0, session.world)
+    if comm.rank == 0:
+        np.testing.assert_allclose(again, outputs, **CLOSE)
+    session.close()
+
+
 def bought(path):
     """The edges of the shop that carry messages: none of a pair that is held out."""
     with h5py.File(path) as file:
