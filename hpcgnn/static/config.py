@@ -362,8 +362,10 @@ class GraphModelConfig:
             )
         if self.edge_weights and not (self.class_path or (part.weighs and self.aggregator != "max")):
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.weighs)
+            as_feature = ": convert with the weight as column feat, and set model.edge_features true"
             raise ValueError(
                 f"model.edge_weights is for model.kind {kinds}, with aggregator mean or sum, not for {self.kind}"
+                f"{as_feature * (part.edge_features and not part.weighs)}"
             )
         if self.edge_features and not (self.class_path or part.edge_features):
             kinds = ", ".join(name for name, other in CONVOLUTIONS.items() if other.edge_features)
