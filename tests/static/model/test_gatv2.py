@@ -60,5 +60,5 @@ def test_training_is_the_same_on_any_number_of_ranks(comm, mpi_tmp_path, changes
 
 
 def test_edge_weights_are_refused():
-    with pytest.raises(ValueError, match=r"is for model\.kind .*, not for gatv2: .* feat, and set model\.edge_features"):
+    with pytest.raises(ValueError, match=r"for model\.kind .*, not for gatv2: .* feat, and set model\.edge_features"):
         static_config(model__edge_weights=True, **GATV2)
