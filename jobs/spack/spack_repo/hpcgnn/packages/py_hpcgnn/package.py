@@ -43,6 +43,7 @@ class PyHpcgnn(PythonPackage):
     depends_on("cuda", when="+cuda")
     depends_on("py-torch@2.10: +cuda", when="+cuda", type=("build", "run"))
     depends_on("py-cupy@13.6:", when="+cuda", type=("build", "run"))
+    depends_on("py-nvidia-ml-py@11.525:", when="+cuda", type=("build", "run"))
     depends_on("py-scipy@1.11:", when="+scipy", type=("build", "run"))
     depends_on("py-tensorboard@2.15:", when="+tensorboard", type=("build", "run"))
 
