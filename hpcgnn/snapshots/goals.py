@@ -26,7 +26,16 @@ from hpcgnn.snapshots.graph import DEGREE, SnapshotPartition
 from hpcgnn.snapshots.pairs import Reach, reach
 from hpcgnn.snapshots.plan import known_values
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes
-from hpcgnn.task.labels import Head, LabelScores, class_weights, count_classes, is_known, read_classes, read_numbers
+from hpcgnn.task.labels import (
+    Head,
+    LabelScores,
+    class_weights,
+    count_classes,
+    is_known,
+    read_classes,
+    read_numbers,
+    refuse_words,
+)
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 from hpcgnn.task.moments import moments
@@ -156,6 +165,7 @@ class RegressionGoal(LabelGoal):
         """Raises ValueError, on all ranks alike, for a graph without the column."""
         task, self._first = config.task, config.task.horizon
         _check_target(task.target, partition.series, "every snapshot")
+        refuse_words(partition.names.get(task.target, []), f"column {task.target} of nodes")
         series = partition.series[task.target]
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.forecast_steps
@@ -310,6 +320,8 @@ class EdgeLabelGoal(LabelGoal):
         self._most, self.sum = config.task.classes, make_loss(config.task)
         with together(world, "read the labels"):
             _check_target(self._column, partition.edge_columns, "edges", partition.unread)
+            if config.task.kind == EDGE_REGRESSION:
+                refuse_words(partition.edge_names.get(self._column, []), f"edge column {self._column}")
             label = self._read(partition.edge_column(self._column), f"edge column {self._column}", self._most)
         self._label, self._repeated = label, 0.0
         if config.task.kind == EDGE:

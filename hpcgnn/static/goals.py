@@ -91,6 +91,7 @@ from hpcgnn.task.labels import (
     labeled_type,
     node_labels,
     node_numbers,
+    refuse_words,
 )
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import LOSSES, make_loss
@@ -186,6 +187,8 @@ class NodeGoal(StaticGoal):
         with together(world, "read the labels"):
             self.node_type = kind = labeled_type(partition.columns, partition.types, task.node_type, "task.node_type")
             columns, name = partition.columns[kind], partition.types[kind]
+            if self._numbers:
+                refuse_words(partition.words.get(f"nodes/{name}/label", []), f"the label of {name}")
             label, split = node_numbers(columns, name) if self._numbers else node_labels(columns, name, task.classes)
             check_seed_time(columns, config.sampling.time_column, f"node type {name}")
         self.roots, self._type_name = ((kind, "id"),), name

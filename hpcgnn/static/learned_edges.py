@@ -18,7 +18,7 @@ from hpcgnn.static.sampling.edges import BOTH, MESSAGES, type_edges
 from hpcgnn.static.sampling.neighbors import Exclusion, HiddenEdges
 from hpcgnn.static.sampling.seeds import NONE, LinkSeeds, Masks, make_link_seeds, split_relation, take_edges
 from hpcgnn.static.sampling.times import check_seed_time
-from hpcgnn.task.labels import edge_labels, is_known
+from hpcgnn.task.labels import edge_labels, is_known, refuse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,8 @@ def _read_edges(
 def _label_columns(partition: GraphPartition, relation: int, task: OneTaskConfig) -> dict[str, np.ndarray]:
     """Read the columns [m, ...] that seeds of a task on labels have. Raises ValueError."""
     name, columns = partition.relations[relation].name, partition.edges[relation].columns
+    if task.kind == EDGE_REGRESSION:
+        refuse_words(partition.words.get(f"edges/{name}/label", []), f"the label of {name}")
     found = {"label": edge_labels(columns, name, task.kind == EDGE_REGRESSION, task.classes)}
     for column in task.edge_columns:
         if column not in columns:

@@ -187,6 +187,15 @@ def read_numbers(label: np.ndarray, name: str, classes: int) -> np.ndarray:
     return label.astype(np.float64)
 
 
+def refuse_words(words: Sequence[str], name: str) -> None:
+    """Raise ValueError where the numbers of a column that is learned as numbers stand for ``words``."""
+    if words:
+        raise ValueError(
+            f"{name} was made of words, such as {words[0]!r}, which are classes and no numbers to predict: choose a "
+            "task.kind of classes, or convert the source again with numbers"
+        )
+
+
 def class_weights(weights: list[float], classes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
     """Make the weights [C] of the classes' losses; None: all 1. Raises ValueError for another number of weights."""
     if not weights:

@@ -16,7 +16,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 from hpcgnn.graph.splits import NO_SPLIT, SPLITS
 from hpcgnn.task.goal import Collected, Goal, Measure, measure_classes, measure_events, measure_links
-from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known
+from hpcgnn.task.labels import MISSING, MOST_CLASSES, NUMBERED, count_classes, is_known, refuse_words
 from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import (
     INDUCTIVE,
@@ -145,6 +145,8 @@ class EventLabelGoal(TemporalGoal):
         """Collective. Read the labels of this rank [e]."""
         events = partition.events
         with together(self._world, "read the labels"):
+            if not self._config.task.classifies:
+                refuse_words(self.class_names(partition), f"the label of {partition.relation}")
             events.columns["label"] = read_labels(events, self._config.task, partition.relation)
         return events.columns["label"]
 

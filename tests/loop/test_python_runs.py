@@ -18,6 +18,7 @@ from static_runs import plain
 from training_runs import homogeneous, on_rank_0
 
 import hpcgnn
+from data_tools.snapshots import command as snapshots
 from hpcgnn import evaluate, predict, train
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.runs import words
@@ -274,3 +275,36 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_questions_that_are_no_tables_are_refused_on_all_ranks(mpi_tmp_path):
     with pytest.raises(ValueError, match="nodes: expected a file, a data frame, or arrays by name"):
         hpcgnn.Run(mpi_tmp_path).predict(nodes=5)
+
+
+WORDS = np.array(["low", "high"])[np.arange(60) % 2]
+LEARNED = {
+    "nodes": (False, {"kind": "static", "task.kind": "regression"}, "label of node"),
+    "edges": (False, {"kind": "static", "task.kind": "edge_regression"}, "label of node.to.node"),
+    "events": (True, {"task.kind": "edge_regression"}, "label of node.to.node"),
+    "edges of snapshots": (
+        True,
+        {"kind": "snapshots", "task.kind": "edge_regression", "task.target": "label"},
+        "label",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEARNED)
+def test_words_are_no_numbers_to_predict(comm, mpi_tmp_path, case):
+    """Numbers that stand for them would be learned, and tell nothing."""
+    has_times, config, name = LEARNED[case]
+    path = mpi_tmp_path / "graph.h5"
+
+    def make() -> None:
+        ends = {"src": np.arange(60) % 20, "dst": np.arange(60) * 7 % 20}
+        edges = ends | {"label": WORDS} | ({"time": np.arange(60)} if has_times else {"split": np.arange(60) % 3})
+        nodes = {"label": WORDS[:20], "split": np.arange(20) % 3, "feat": np.ones(20)}
+        hpcgnn.from_edges(edges, path, None if has_times else nodes)
+        if "snapshots" in case:
+            events = shutil.move(path, mpi_tmp_path / "events.h5")
+            assert snapshots.main(["windows", str(events), str(path), "--length=10", "--keep"]) == 0
+
+    on_rank_0(comm, make)
+    with pytest.raises(DistributedError, match=rf"{name} was made of words, such as '(low|high)', which are classes"):
+        hpcgnn.fit(path, config={"comm.device": "cpu", **config}, folder=mpi_tmp_path / "run", quiet=True)
