@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import h5py
+
 from data_tools.cli import ToolParser, add_overwrite, refuse_existing, with_exit_code
 from data_tools.snapshots.facts import read_quadruples
 from data_tools.snapshots.graph import SnapshotGraph, write_snapshots
@@ -236,11 +238,21 @@ def write(args: argparse.Namespace) -> str:
     paths = [path for name in (*row.sources, *row.further) if (path := getattr(args, name)) is not None]
     graph = row.make(args)
     sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+        description
         for source in paths
         for path in (sorted(source.iterdir()) if source.is_dir() else [source])
         if path.is_file() and not path.name.startswith(".")
+        for description in _describe(path)
     ]
     options = [option.removeprefix("--") for option in row.options]
     spec = {"format": args.format, **{name: getattr(args, name) for name in options if getattr(args, name)}}
     return write_snapshots(args.output, graph, sources, paths[0].name, spec)
+
+
+def _describe(path: pathlib.Path) -> list[dict | str]:
+    """Describe a source file and, of a graph file, the files that it was made from."""
+    own = {"name": path.name, "bytes": path.stat().st_size, "sha256": files.file_hash(path)}
+    if not h5py.is_hdf5(path):
+        return [own]
+    with h5py.File(path) as file:
+        return [own, *(files.json_attribute(file, "sources") or [])]

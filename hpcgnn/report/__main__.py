@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _report(options: argparse.Namespace) -> None:
     """Write the page, or a table, and print the place of a file. Raises ValueError or OSError."""
-    runs = [run for folder in options.runs for run in _read(folder)]
+    # Of a sweep's folder, sweep/* names its files, too.
+    folders = [path for path in options.runs if not path.is_file()] or options.runs
+    runs = [run for folder in folders for run in _read(folder)]
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -57,7 +59,7 @@ def _report(options: argparse.Namespace) -> None:
         print(f"warning: {problem}; left out", file=sys.stderr)
     comparison = compare(runs)
     if options.format == "html":
-        out = options.out or default_page(options.runs)
+        out = options.out or default_page(folders)
         out.write_text(page(runs, comparison), encoding="utf-8")
         if len(runs) > 1:
             print(text_table(comparison))

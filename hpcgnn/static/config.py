@@ -476,7 +476,8 @@ class OneTaskConfig(TaskConfig):
             over all nodes only.
         node_penalty: Factor of the penalty of learnable node embeddings.
         relation_penalty: Factor of the penalty of the rows of edge types.
-        penalty_counts: Count a row as often as the queries and answers of the step have it; false: once.
+        penalty_counts: Count a row as often as the queries and answers of the step have it, a query with its weight by
+            answer_power; false: once.
     """
 
     scores_all = True

@@ -494,7 +494,7 @@ class LinkGoal(StaticGoal):
                 )
         several = LOSSES[task.loss].several
         self.pools[SPLITS[0]], self._answers = make_queries(
-            partition, self._relation, ends, several, self._world, channel
+            partition, self._relation, ends, several, task.answer_power, self._world, channel
         )
         starts = partition.book.of_type(kinds[DESTINATION]).starts
         total, most = int(starts[-1] - starts[0]), int(np.diff(starts).max(initial=1))

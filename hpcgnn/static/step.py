@@ -423,11 +423,13 @@ class GraphQueryTask(GraphStepTask):
 
         if task.node_penalty:
             place, count = columns[USED].T
-            add(task.node_penalty, weight, place, count, getattr(decoder, "is_complex", False))
+            add(task.node_penalty, weight, place.long(), count, getattr(decoder, "is_complex", False))
         if task.relation_penalty and self._world.rank == 0:
-            is_source = columns[ALL_ENDS] == SOURCE
+            is_source, counts = columns[ALL_ENDS] == SOURCE, columns[ALL_SIZES].double() ** task.answer_power
             places = [decoder.place(columns[ALL_TYPES][is_source == end], end) for end in (True, False)]
-            unique, count = torch.cat(places).unique(return_counts=True)
+            unique, number = torch.cat(places).unique(return_inverse=True)
+            counts = torch.cat([counts[is_source], counts[~is_source]])
+            count = counts.new_zeros(len(unique)).index_add_(0, number, counts)
             add(task.relation_penalty, decoder.relation.weight, unique, count, decoder.is_complex_relation)
         return found
 

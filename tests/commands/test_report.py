@@ -315,6 +315,10 @@ def test_places_of_pages(tmp_path, monkeypatch, capsys):
     assert ended.out.endswith("\nruns/report.html\n")
     assert ended.err == "warning: runs/unborn has not begun; left out\n"
     assert "runs differ in train.lr;" in ended.out
+    assert main(["runs/sweep.yaml", *folders]) == 0, "as of runs/*"
+    assert capsys.readouterr().out.endswith("\nreport.html\n")
+    assert main(["runs/sweep.yaml"]) == 2
+    assert "runs/sweep.yaml: no metrics.jsonl there" in capsys.readouterr().err
     (tmp_path / "runs" / "run-0" / "config.yaml").write_text("[]")
     assert main(["runs"]) == 2
     assert "config.yaml: expected sections of keys" in capsys.readouterr().err

@@ -224,3 +224,15 @@ def test_a_graph_of_snapshots_is_not_cut_again(tmp_path):
         assert file.attrs["num_snapshots"] == 4
     with pytest.raises(FileFormatError, match="expected a temporal graph"):
         read_windows(tmp_path / "g.h5", WindowOptions(windows=2))
+
+
+def test_the_sources_of_the_events_are_sources(tmp_path):
+    """After the graph file of the events."""
+    write_events(tmp_path / "events.h5")
+    source = {"name": "events.csv", "bytes": 7, "sha256": "ab"}
+    with h5py.File(tmp_path / "events.h5", "r+") as file:
+        file.attrs["sources"] = json.dumps([source, "by hand"])
+    assert main(["windows", str(tmp_path / "events.h5"), str(tmp_path / "graph.h5"), "--windows", "7"]) == 0
+    with h5py.File(tmp_path / "graph.h5") as file:
+        (own, *further) = json.loads(file.attrs["sources"])
+    assert (own["name"], further) == ("events.h5", [source, "by hand"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -45,8 +46,8 @@ CASES = {
     "two types": (shop, BARE | {
         "task__loss": "k_vs_all", "task__relation": BUYS, "eval__exact": True, "model__input_dropout": 0.2}),
     "whole graph": (facts, RECIPROCAL | DROPPED | N3 | {
-        "task__loss": "k_vs_all", "task__decoder": "complex", "train__full_graph": True, "model__kind": "rgcn",
-        "model__layers": 2, "model__dropout": 0.2}),
+        "task__loss": "k_vs_all", "task__answer_power": 0.5, "task__decoder": "complex", "train__full_graph": True,
+        "model__kind": "rgcn", "model__layers": 2, "model__dropout": 0.2}),
     "shared negatives": (facts, RECIPROCAL | {
         "task__loss": "softmax", "task__decoder": "complex", "task__negative_sharing": "shared",
         "task__negatives": 10}),
@@ -132,8 +133,9 @@ class Plain:
         used, kinds = [], []
         for (node, kind, back, answers, _), factor in zip(queries, of_relations, strict=True):
             place = kind + num_types * (task.reciprocal and back == 0)
-            used += [node, *answers]
-            kinds.append(place)
+            weight = len(answers) ** task.answer_power
+            used += [(node, weight), *((answer, 1) for answer in answers)]
+            kinds.append((place, weight))
             row, turned = self.relation[place] * factor, back == 0 and not task.reciprocal
             score = SCORES[task.decoder](entity[node], row, entity, turned, task)
             target = torch.full_like(score, task.label_smoothing / len(entity))
@@ -143,16 +145,18 @@ class Plain:
                 total = total + torch.nn.functional.binary_cross_entropy_with_logits(score, target, reduction="sum")
             else:
                 entropy = torch.nn.functional.cross_entropy(score[None], target[None], reduction="sum")
-                total = total + len(answers) ** task.answer_power * entropy
-        if not task.penalty_counts:
-            used, kinds = sorted(set(used)), sorted(set(kinds))
-        for factor, rows in ((task.node_penalty, self.entity[used]), (task.relation_penalty, self.relation[kinds])):
-            if factor and task.penalty == "l2":
-                total = total + factor * (rows**2).sum() / 2
-            elif factor and task.decoder == "complex":
-                total = total + factor * torch.complex(*rows.chunk(2, 1)).abs().pow(3).sum() / 3
-            elif factor:
-                total = total + factor * rows.abs().pow(3).sum() / 3
+                total = total + weight * entropy
+        for factor, table, counted in (
+            (task.node_penalty, self.entity, used), (task.relation_penalty, self.relation, kinds),
+        ):  # fmt: skip
+            for place, weight in counted if task.penalty_counts else {place: 1 for place, _ in counted}.items():
+                row = table[place]
+                if factor and task.penalty == "l2":
+                    total = total + weight * factor * (row**2).sum() / 2
+                elif factor and task.decoder == "complex":
+                    total = total + weight * factor * torch.complex(*row.chunk(2)).abs().pow(3).sum() / 3
+                elif factor:
+                    total = total + weight * factor * row.abs().pow(3).sum() / 3
         return total / len(queries)
 
 
@@ -182,6 +186,7 @@ SCORES = {
 STEPS = {
     "complex": {"task__loss": "one_vs_all", **RECIPROCAL, **DROPPED, **N3},
     "complex, one row": {"task__loss": "k_vs_all", **RANKED, **DROPPED, "task__decoder": "complex"},
+    "complex, weighed": {"task__loss": "k_vs_all", **RECIPROCAL, **DROPPED, **N3, "task__answer_power": 0.5},
     "distmult": {"task__loss": "k_vs_all", **RECIPROCAL, **L2, "task__label_smoothing": 0.2, "task__answer_power": 0.5},
     "rotate": {"task__loss": "k_vs_all_binary", **RANKED, "task__offset": 2.0, "task__label_smoothing": 0.1},
     "transe": {"task__loss": "one_vs_all", **RANKED, "task__distance": "l2"},
@@ -212,6 +217,36 @@ def test_a_step_is_that_of_plain_torch(comm, mpi_tmp_path, monkeypatch, case):
     after = torch.empty_like(moved)
     after[torch.from_numpy(session.partition.flat_row)] = session.memory.tables[0].weight
     torch.testing.assert_close(after, moved, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.serial
+def test_all_answers_at_once_are_one_answer_after_the_other(comm, mpi_tmp_path):
+    """With answer_power 1 all loss and penalties of an epoch's facts, which both losses divide by their queries."""
+
+    def make(path):
+        """Queries with several answers, and no fact twice."""
+        facts(path, num_nodes=20, num_edges=300)
+        with h5py.File(path, "r+") as file:
+            (group,) = file["edges"].values()
+            ends = np.column_stack([group[name] for name in ("src", "rel", "dst")])
+            _, first = np.unique(ends, axis=0, return_index=True)
+            for name in list(group):
+                values = group[name][np.sort(first)]
+                del group[name]
+                group[name] = values
+            group.attrs["num_edges"] = len(first)
+
+    parts, sums, rows = make_static_parts(comm, make, mpi_tmp_path), [], []
+    for loss in ({"task__loss": "one_vs_all"}, {"task__loss": "k_vs_all", "task__answer_power": 1.0}):
+        config = link_config(**RECIPROCAL, **N3, **loss, task__decoder="complex", train__batch_size=10**6)
+        session = open_graph_session(comm, parts, config)
+        with session.plans("train", 0) as plans:
+            (plan,) = plans
+            sums.append(plan.batch_size * float(session.task.train(plan)))
+        rows.append(plan.batch_size * session.model.decoder.relation.weight.grad)
+        session.close()
+    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.serial

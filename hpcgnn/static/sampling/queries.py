@@ -79,13 +79,16 @@ class QueryAnswers:
 
     Added are, of the queries of all ranks, in rank order: types, ends and sizes [B], columns of the pool; and shares
     [R], how many queries each rank has. answers [x, 2]: pairs of a query and of a known answer, counted among this
-    rank's nodes, in order of queries. used [y, 2]: nodes of this rank that are a query's node or answer, and how often.
+    rank's nodes, in order of queries. used [y, 2]: float64, nodes of this rank that are a query's node or answer, and
+    how often; a query counts as often as its weight in the loss says.
     """
 
-    def __init__(self, known: dict[int, KnownAnswers | None], ownership: BlockOwnership, channel: Channel):
+    def __init__(
+        self, known: dict[int, KnownAnswers | None], ownership: BlockOwnership, channel: Channel, power: float
+    ):  # fmt: skip
         """known: by end that is asked for, the answers of queries at this rank where a query has several; None: the one
-        in its column. ownership: of the nodes that may be answers."""
-        self._known, self._channel = known, channel
+        in its column. ownership: of the nodes that may be answers; power: task.answer_power."""
+        self._known, self._channel, self._power = known, channel, power
         self._first, last = ownership.starts[channel.rank : channel.rank + 2].tolist()
         self._count = last - self._first
 
@@ -115,7 +118,9 @@ class QueryAnswers:
         keys = np.unique(np.concatenate(pairs))  # parallel edges make one answer
         answers = np.column_stack(np.divmod(keys, max(1, self._count)))
         place = self._own(query)
-        used = np.unique(np.concatenate([place[place >= 0], answers[:, 1]]), return_counts=True)
+        nodes, number = np.unique(np.concatenate([place[place >= 0], answers[:, 1]]), return_inverse=True)
+        counts = np.concatenate([sizes[place >= 0] ** self._power, np.ones(len(answers))])
+        used = nodes, np.bincount(number, weights=counts, minlength=len(nodes))
         return columns | {
             ALL_TYPES: types, ALL_ENDS: ends, ALL_SIZES: sizes, SHARES: shares, ANSWERS: answers,
             USED: np.column_stack(used),
@@ -128,14 +133,16 @@ class QueryAnswers:
 
 
 def make_queries(
-    partition: GraphPartition, relation: int, ends: tuple[int, ...], several: bool, world: World, channel: Channel
+    partition: GraphPartition, relation: int, ends: tuple[int, ...], several: bool, power: float, world: World,
+    channel: Channel,
 ) -> tuple[SeedPool, QueryAnswers]:  # fmt: skip
     """Collective. Make the training queries of a relation, as ``query_pool`` does, and the lookup of their answers.
-    All ``ends`` have nodes of one type."""
+    All ``ends`` have nodes of one type. power: task.answer_power."""
     kind = partition.relations[relation]
     training = partition.edges[relation].columns["split"] == TRAIN
     known = {
         end: known_answers(partition, relation, end == SOURCE, training, channel) if several else None for end in ends
     }
     ownership = partition.book.of_type((kind.src_type, kind.dst_type)[ends[0]])
-    return query_pool(partition, relation, ends, several, world, channel), QueryAnswers(known, ownership, channel)
+    answers = QueryAnswers(known, ownership, channel, power)
+    return query_pool(partition, relation, ends, several, world, channel), answers
