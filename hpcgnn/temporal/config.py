@@ -158,6 +158,7 @@ class TemporalModelConfig:
         patch_size: Number of consecutive neighbors that are one input of the transformer; readout dygformer only.
         channel_dim: Width of each channel of a patch: node features, edge features, time and numbers of occurrences;
             readout dygformer only.
+        common_hops: Number of hops over which common neighbors are counted, 1 or 2; readout tncn only.
         dropout: Dropout probability of every readout except identity. The draws depend on root and column only.
         time_encoding: Frequencies of the time encoding: "fixed", or "learnable", which needs time_unit.
         time_unit: Divisor of time differences, in the data's unit of time, for learnable frequencies. Neighboring
@@ -177,6 +178,7 @@ class TemporalModelConfig:
     heads: int = 2
     patch_size: int = 1
     channel_dim: int = 50
+    common_hops: int = 1
     dropout: float = 0.1
     time_encoding: Literal["fixed", "learnable"] = "fixed"
     time_unit: float = 0.0
@@ -208,6 +210,13 @@ class TemporalModelConfig:
                 f"model.patch_size is for model.readout {names_with(READOUTS, 'has_channels')}, the readout is "
                 f"{self.readout}: leave it 1"
             )
+        if self.common_hops not in (1, 2):
+            raise ValueError(f"model.common_hops must be 1 or 2, got {self.common_hops}")
+        if self.common_hops > 1 and not READOUTS[self.readout].sums_common:
+            raise ValueError(
+                f"model.common_hops is for model.readout {names_with(READOUTS, 'sums_common')}, the readout is "
+                f"{self.readout}: leave it 1"
+            )
         if self.layers > 1 and not READOUTS[self.readout].layered:
             raise ValueError(
                 f"model.layers is {self.layers}, but model.readout {self.readout} has one layer: use model.layers 1, "
@@ -218,6 +227,8 @@ class TemporalModelConfig:
     def num_hops(self) -> int:
         """Number of hops of neighbors that an embedding needs."""
         readout = READOUTS[self.readout]
+        if readout.sums_common:
+            return max(self.layers, self.common_hops)
         if readout.of_pairs:
             return 1
         return self.layers if readout.sees_neighbors or self.message_from == "embedding" else 0
@@ -626,12 +637,17 @@ def _check_parts(
         raise ValueError(f"memory.updater {updater}: model.heads ({model.heads}) must divide memory.dim ({memory.dim})")
     of_relations = {f"relation_fanouts.{name}": fanouts for name, fanouts in sampling.relation_fanouts.items()}
     for name, fanouts in ({"fanouts": sampling.fanouts} | of_relations).items():
-        if readout.of_pairs and len(fanouts) > 1:
+        hops = model.num_hops if readout.of_pairs else model.layers
+        if len(fanouts) in (1, hops):
+            continue
+        if readout.of_pairs and hops == 1:
             raise ValueError(f"sampling.{name} {fanouts} needs one number for model.readout {model.readout}")
-        if len(fanouts) not in (1, model.layers):
-            raise ValueError(
-                f"sampling.{name} {fanouts} needs one number, or one a layer, and model.layers is {model.layers}"
-            )
+        levels = (
+            f"hop, and model.readout {model.readout} has {hops}"
+            if readout.of_pairs
+            else f"layer, and model.layers is {model.layers}"
+        )
+        raise ValueError(f"sampling.{name} {fanouts} needs one number, or one a {levels}")
     if sampling.num_windows > 1 and (memory.has_memory or not readout.combines_windows):
         readouts = names_with(READOUTS, "combines_windows")
         raise ValueError(f"sampling.num_windows > 1 needs model.readout {readouts} and memory.updater none")

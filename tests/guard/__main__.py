@@ -69,9 +69,9 @@ METHODS = ("metis", "random", "ldg", "fennel")
 BY_RANKS = ("random", "ldg", "fennel")  # methods of several ranks that need no further library
 STORED_METHODS = ("random",)  # integers alone decide
 
-RECIPES = ("tgn", "tgn_pair", "jodie", "dyrep", "apan", "tgat", "dysat", "graphmixer", "dygformer", "tcl", "node",
-           "edgebank", "sage", "gcn", "gcn_full", "gat", "rgcn", "hetero", "bipartite", "distmult", "tgcn",
-           "evolvegcn")  # fmt: skip
+RECIPES = ("tgn", "tgn_pair", "jodie", "dyrep", "apan", "tgat", "dysat", "graphmixer", "dygformer", "tcl",
+           "tncn", "node", "edgebank", "sage", "gcn", "gcn_full", "gat", "rgcn", "hetero", "bipartite", "distmult",
+           "tgcn", "evolvegcn")  # fmt: skip
 # Runs on graphs of SHARED, and what recipes leave out: graph, recipe, options.
 RUNS = {
     "wikipedia tgn": ("wikipedia", "tgn", ""),

@@ -31,6 +31,7 @@ MODELS = {
     "tgat": NONE | {"model__layers": 2, "sampling__strategy": "uniform"},
     "mixer": NONE | {"model__readout": "mixer"},
     "dygformer": NONE | {"model__readout": "dygformer", "model__layers": 2, "model__patch_size": 2},
+    "tncn": {"model__readout": "tncn", "model__common_hops": 2},
     "window": {"sampling__strategy": "window", "sampling__window_length": 2000},
     "windows": NONE | {"sampling__strategy": "window", "sampling__window_length": 2000, "sampling__num_windows": 3},
     "states at users": {"memory__update_at": "user", "model__readout": "time_projection", "memory__updater": "rnn"},

@@ -118,6 +118,7 @@ CASES = {
     "pair": {"task__decoder": "pair", "memory__update_at": "user", "sampling__batch_by": "time"},
     "clocks": {"task__decoder": "clocks"},
     "dygformer": {"model__readout": "dygformer", "model__layers": 2, "eval__negative_kind": "historical"},
+    "tncn": {"model__readout": "tncn", "model__common_hops": 2, "task__negatives": 2},
     "embeddings in mails": {"model__message_from": "embedding", "model__layers": 2, "data__new_node_ratio": 0.1},
     "hot": {"memory__hot_ratio": 0.2, "sampling__random_chunks": 3},
     "degrees": {"task__negative_kind": "degree", "task__negatives": 3, "eval__negative_kind": "historical"},

@@ -25,6 +25,7 @@ CASES = {
     "no memory": {"memory__updater": "none", "model__readout": "attention", "model__layers": 2},
     "pairs' neighbors": {"task__decoder": "pair"},
     "pairs' embeddings": {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4},
+    "pairs' common neighbors": {"model__readout": "tncn", "model__common_hops": 2},
     "pairs' clocks": {"task__decoder": "clocks", "sampling__in_batch_neighbors": False},
 }
 

@@ -53,6 +53,10 @@ CASES = {
     },
     "decay": {"sampling__remote_half_life": 20, "sampling__strategy": "window", "sampling__window_length": 60},
     "mixer": {"model__readout": "mixer", "memory__updater": "none"},
+    "tncn": {
+        "model__readout": "tncn", "model__common_hops": 2,
+        "sampling__relation_fanouts": {"buys": [3, 1], "asks": [0, 2]},
+    },
     "mails": {
         "memory__updater": "transformer", "memory__mailbox_slots": 3, "memory__deliver_to": "neighbors",
         "task__decoder": "pair", "task__negatives": 3,

@@ -70,6 +70,7 @@ def test_scores_do_not_depend_on_how_many_negatives_a_plan_holds(comm, parts, ne
 MODELS = {
     **{name: {"task__decoder": name} for name in ("mlp", "pair", "clocks")},
     "dygformer": {"model__readout": "dygformer", "model__channel_dim": 4, "task__decoder": "dot"},
+    "tncn": {"model__readout": "tncn", "model__common_hops": 2},
 }
 
 

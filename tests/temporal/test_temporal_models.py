@@ -88,6 +88,29 @@ CASES = {
         DYGFORMER | {"memory__updater": "gru", "task__decoder": "clocks", "model__patch_size": 4},
     ),
     "tcl": (RICH, NONE | {"model__readout": "tcl", "model__layers": 2}),
+    "tncn": (RICH, {"model__readout": "tncn", "model__common_hops": 2, "task__negatives": 3}),
+    "tncn of two layers, without features": (
+        {},
+        NONE
+        | {
+            "model__readout": "tncn",
+            "model__layers": 2,
+            "sampling__strategy": "uniform",
+            "eval__negative_kind": "historical",
+            "task__decoder": "clocks",
+        },
+    ),
+    "tncn, mails to neighbors": (
+        {"edge_width": 3},
+        {
+            "model__readout": "tncn",
+            "model__common_hops": 2,
+            "sampling__fanouts": [3, 2],
+            "memory__deliver_to": "neighbors",
+            "memory__update_at": "user",
+            "task__decoder": "pair",
+        },
+    ),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),
     "mean, to neighbors": ({}, {"memory__aggregator": "mean", "memory__deliver_to": "neighbors"}),
     "last, to neighbors": ({}, {"memory__deliver_to": "neighbors"}),

@@ -50,17 +50,14 @@ class PairReadout(nn.Module):
         raise NotImplementedError
 
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
-        """Embed the ends of pairs, [2 (1 + k) b, Z]: of all sources, pair by pair, then of all destinations. Pairs are
-        computed in blocks; where there are several in training, each is computed again on the way back."""
+        """Embed the ends of pairs, [2 (1 + k) b, Z]: of all sources, pair by pair, then of all destinations."""
         (level,) = query.levels
         place = torch.cat([level.root.unsqueeze(1), level.attention.slot.long()], dim=1)
         rows = self.rows_of(self._features(node, level, place >= 0), level)
         tables = [*query.pairs(rows), *query.pairs(filled(place, self.num_places, -1))]
         identity = query.pairs(query.identity)[1]
-        blocks = self._blocks([*(table.expand(*identity.shape, *table.shape[2:]) for table in tables), identity])
-        repeats = torch.is_grad_enabled() and sum(map(len, blocks)) > 1
-        columns = [torch.cat([self._embed(block, dropout, repeats) for block in of_events], 1) for of_events in blocks]
-        return torch.cat(columns, 2).flatten(0, 2)
+        tables = [*(table.expand(*identity.shape, *table.shape[2:]) for table in tables), identity]
+        return in_blocks(partial(self.embed_pairs, dropout), tables, self.widest)
 
     def _features(self, node, level: Level, is_valid: torch.Tensor) -> list[torch.Tensor]:
         """Gather the features [N, K + 1, width] of all places: zeros where there is no node, or no event."""
@@ -77,20 +74,33 @@ class PairReadout(nn.Module):
         encoded = self.time(dt.reshape(-1)).unflatten(0, dt.shape)
         return [*features, encoded * is_valid.unsqueeze(2)]
 
-    def _blocks(self, tables: list[torch.Tensor]) -> list[list[tuple[torch.Tensor, ...]]]:
-        """Cut tables [1 + k, b, ...] of pairs into blocks: of some events, and then of some of their pairs."""
-        most, num_events = max(1, MOST_NUMBERS // self.widest), tables[0].shape[1]
-        of_events = zip(*(table.split(max(1, min(most, num_events)), 1) for table in tables), strict=True)
-        return [
-            list(zip(*(table.split(max(1, most // max(1, num_events))) for table in some), strict=True))
-            for some in of_events
-        ]
 
-    def _embed(self, block: tuple[torch.Tensor, ...], dropout: KeyedDropout | None, repeats: bool) -> torch.Tensor:
-        """Embed the ends [2, p, e, Z] of a block of p x e pairs; repeats: what the way back needs is computed again."""
-        embed, ends = partial(self.embed_pairs, dropout), [table.flatten(0, 1) for table in block]
-        rows = checkpoint(embed, *ends, use_reentrant=False, preserve_rng_state=False) if repeats else embed(*ends)
-        return rows.unflatten(1, block[0].shape[:2])
+def in_blocks(embed: Callable[..., torch.Tensor], tables: list[torch.Tensor], widest: int) -> torch.Tensor:
+    """Embed the ends [2 (1 + k) b, Z] of pairs, block by block: ``embed`` takes rows [n, ...] of all tables [1 + k, b,
+    ...] and returns [2, n, Z]. widest: the numbers of the widest rows of a pair. Where there are several blocks in
+    training, each is computed again on the way back."""
+    blocks = _blocks(tables, max(1, MOST_NUMBERS // widest))
+    repeats = torch.is_grad_enabled() and sum(map(len, blocks)) > 1
+    columns = [torch.cat([_embed(embed, block, repeats) for block in of_events], 1) for of_events in blocks]
+    return torch.cat(columns, 2).flatten(0, 2)
+
+
+def _blocks(tables: list[torch.Tensor], most: int) -> list[list[tuple[torch.Tensor, ...]]]:
+    """Cut tables [1 + k, b, ...] of pairs into blocks of at most so many pairs: of some events, and then of some of
+    their pairs."""
+    num_events = tables[0].shape[1]
+    of_events = zip(*(table.split(max(1, min(most, num_events)), 1) for table in tables), strict=True)
+    return [
+        list(zip(*(table.split(max(1, most // max(1, num_events))) for table in some), strict=True))
+        for some in of_events
+    ]
+
+
+def _embed(embed: Callable[..., torch.Tensor], block: tuple[torch.Tensor, ...], repeats: bool) -> torch.Tensor:
+    """Embed the ends [2, p, e, Z] of a block of p x e pairs; repeats: what the way back needs is computed again."""
+    ends = [table.flatten(0, 1) for table in block]
+    rows = checkpoint(embed, *ends, use_reentrant=False, preserve_rng_state=False) if repeats else embed(*ends)
+    return rows.unflatten(1, block[0].shape[:2])
 
 
 def filled(values: torch.Tensor, places: int, value: float) -> torch.Tensor:

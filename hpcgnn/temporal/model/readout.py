@@ -29,6 +29,7 @@ from hpcgnn.temporal.memory import NEVER
 from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.model.tcl import TclReadout
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.tncn import TncnReadout
 from hpcgnn.temporal.plan import Query
 
 
@@ -266,15 +267,17 @@ class ReadoutPart(Part):
     sees_neighbors: reads levels of neighbors; layered: has model.layers layers, others have one. of_pairs: embeds the
     two ends of each pair together, from one level of neighbors, and returns [2 (1 + k) b, Z]: the sources of the pairs
     of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
-    has_channels: cuts neighbors into patches with channels. shows_memory: nothing is left of it without node memory;
-    reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows above 1. kernel: the
-    class, and no subclass, that the native layers compute."""
+    has_channels: cuts neighbors into patches with channels; sums_common: sums common neighbors over model.common_hops
+    hops, from as many levels, or from one for each layer where these are more. shows_memory: nothing is left of it
+    without node memory; reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows
+    above 1. kernel: the class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False
     layered: bool = False
     of_pairs: bool = False
     has_channels: bool = False
+    sums_common: bool = False
     shows_memory: bool = False
     reads_last: bool = False
     combines_windows: bool = False
@@ -301,6 +304,13 @@ READOUTS = {
     "tcl": ReadoutPart(
         TclReadout, "transformers over the recent neighbors of both nodes of a pair, which attend to each other (Wang "
         "et al., TCL, 2021)", sees_neighbors=True, layered=True, of_pairs=True,
+    ),
+    "tncn": ReadoutPart(
+        lambda config, node_width, *further: TncnReadout(
+            AttentionReadout(config, node_width, *further), config, node_width
+        ),
+        "attention, and sums over the common neighbors of both nodes of a pair (Zhang et al., TNCN, 2024)",
+        sees_neighbors=True, layered=True, of_pairs=True, sums_common=True,
     ),
 }  # fmt: skip
 

@@ -1,6 +1,10 @@
-"""DyGFormer and TCL against their equations in plain torch, pair by pair, and what they take besides."""
+"""DyGFormer, TCL and TNCN against their equations in plain torch, pair by pair, and what they take besides."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
 
 import h5py
 import numpy as np
@@ -28,10 +32,13 @@ from training_runs import (
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.temporal.model import pairs as frame
 from hpcgnn.temporal.model.dygformer import DygformerReadout
+from hpcgnn.temporal.model.tncn import TncnReadout
 from hpcgnn.temporal.predict import answer
 
 DYGFORMER = {"model__readout": "dygformer", "memory__updater": "none", "model__layers": 2, "model__channel_dim": 4}
 TCL = {"model__readout": "tcl", "memory__updater": "none", "model__layers": 2}
+TNCN = {"model__readout": "tncn", "memory__updater": "none"}
+TWO_HOPS = TNCN | {"model__common_hops": 2}
 RICH = {"edge_width": 3, "node_width": 4}
 CASES = {
     "patches of one place": (RICH, DYGFORMER | {"task__negatives": 3}),
@@ -43,6 +50,21 @@ CASES = {
     "labels of events": (RICH, DYGFORMER | {"task__kind": "edge", "model__patch_size": 2}),
     "tcl": (RICH, TCL | {"task__negatives": 2}),
     "tcl without features": ({}, TCL | {"model__layers": 1, "eval__negative_kind": "historical"}),
+    "tncn": (RICH, TNCN | {"task__negatives": 2}),
+    "tncn with memory": (RICH, TWO_HOPS | {"memory__updater": "gru", "train__batch_size": 9}),
+    "tncn of two hops": (RICH, TWO_HOPS | {"sampling__fanouts": [4, 3], "task__negatives": 2}),
+    "tncn of two layers": (RICH, TNCN | {"model__layers": 2, "task__decoder": "dot"}),
+    "tncn of two layers and hops": (
+        {"node_width": 4},
+        TWO_HOPS
+        | {
+            "model__layers": 2,
+            "eval__negative_kind": "historical",
+            "sampling__in_batch_neighbors": False,
+        },
+    ),
+    "tncn of three layers": ({"node_width": 4}, TWO_HOPS | {"model__layers": 3, "sampling__fanouts": [2, 3, 2]}),
+    "tncn without features": ({}, TWO_HOPS | {"task__kind": "edge"}),
 }
 
 
@@ -161,6 +183,70 @@ def embed(model, plain, one: list[tuple], other: list[tuple]) -> list[torch.Tens
     return [layer(model.embedding.out, half.mean(0)) for half in rows.split([len(first), len(second)])]
 
 
+def rows_below(session, plain, plan) -> dict[int, torch.Tensor]:
+    """Collective. The rows [D] of a plan's nodes below all layers: the memory that the step reads, and features."""
+    memory = session.task._read_all(plan).memory
+    (nodes,) = plan.route.pull(torch.from_numpy(session.partition.flat_row))
+    rows = dict(zip(nodes.tolist(), memory, strict=True))
+    if plain.node_feature is not None:
+        features = layer(session.model.feature, torch.from_numpy(plain.node_feature[nodes.numpy()]).double())
+        for node, feature in zip(nodes.tolist(), features, strict=True):
+            rows[node] = rows[node] + feature if session.model.has_memory else feature
+    return rows
+
+
+def attend(model, plain, rows, node: int, now: int, depth: int, past: Callable) -> torch.Tensor:
+    """The row [Z] of a node just before a time, after so many layers of attention, head by head."""
+    if depth == 0:
+        return rows[node]
+    read, hop = model.embedding.attention.layers[depth - 1], len(model.embedding.attention.layers) - depth
+    own, (_, *neighbors) = attend(model, plain, rows, node, now, depth - 1, past), past(node, now, hop)
+    phase, heads = model.embedding.attention.layers[0].time.phase, []
+    frequency = 10.0 ** -torch.linspace(0, 9, len(phase), dtype=torch.float64)
+    neighbors_rows = [
+        torch.cat([
+            attend(model, plain, rows, other, now - age, depth - 1, past),
+            torch.from_numpy(plain.feature[event]).double(), torch.cos(age * frequency + phase),
+        ])
+        for other, age, event in neighbors
+    ]  # fmt: skip
+    query = layer(read.query, torch.cat([own, torch.cos(phase)])).view(read.heads, -1)
+    for head in range(read.heads):
+        if not neighbors_rows:
+            heads.append(torch.zeros(query.shape[1], dtype=torch.float64))
+            continue
+        keys, values = (torch.stack(neighbors_rows) @ weight[head].T for weight in (read.key, read.value))
+        heads.append(torch.softmax(keys @ query[head] / query.shape[1] ** 0.5, dim=0) @ values)
+    merged = torch.relu(layer(read.merge, torch.cat([*heads, own])))
+    return functional.layer_norm(merged, merged.shape, read.norm.weight, read.norm.bias)
+
+
+def walks(node: int, other: int, now: int, hops: int, past: Callable) -> list[Counter]:
+    """How often walks of each length from a node, an end of a pair, end at each node."""
+    (_, *neighbors), found = past(node, now, 0), [Counter()]
+    found += [Counter()] * (hops - 1)
+    for middle, age, _ in neighbors:
+        found[0][middle] += 1
+        for end, _, _ in past(middle, now - age, 1)[1:] if hops == 2 and middle != other else ():
+            found[1][end] += end not in (node, other)
+    return found
+
+
+def embed_tncn(model, plain, rows, one: int, other: int, now: int, past: Callable) -> list[torch.Tensor]:
+    """The embeddings [Z] of both ends of a pair by TNCN."""
+    readout, one_row = model.embedding, torch.ones(1, dtype=torch.float64)
+    ends = [attend(model, plain, rows, node, now, len(readout.attention.layers), past) for node in (one, other)]
+    from_one, from_other = (walks(*pair, now, readout.hops, past) for pair in ((one, other), (other, one)))
+    pieces = [ends[0] * ends[1]]
+    pieces += [from_other[0][one] * torch.cat([ends[0], one_row]), from_one[0][other] * torch.cat([ends[1], one_row])]
+    for second in from_other:
+        for first in from_one:
+            pieces.append(torch.zeros(len(rows[one]) + 1, dtype=torch.float64))
+            for node in first.keys() & second.keys():
+                pieces[-1] += first[node] * second[node] * torch.cat([rows[node], one_row])
+    return [ends[0], ends[1] + layer(readout.common, torch.cat(pieces))]
+
+
 def expected(session, plain, source, destination, event: int) -> torch.Tensor:
     """The logit of a pair, or the logits of its label."""
     decoder, kind = session.model.decoder, session.config.task
@@ -179,53 +265,69 @@ def test_scores_are_those_of_the_equations(comm, graph_and_parts, graph, case):
     """Of events and negatives whose pairs met before or not; some events share a time."""
     options, changes = CASES[case]
     path, parts = graph_and_parts(graph, ticks=150, **options)
-    config = make_config(train__batch_size=30, **changes)
+    config = make_config(**{"train__batch_size": 30} | changes)
     session, plain = open_session(comm, parts, config), read_plain(path)
-    row_of, places, compared = flat_rows(comm, session), config.sampling.fanouts[0], 0
+    row_of, compared = flat_rows(comm, session), 0
     pairs_of = pairs_by_step(session, "val") if config.task.kind == "link" else None
     with session.plans("val", 0) as plans:
         for plan in plans:
             first = int(session.batches["val"].first_row[plan.step])
             limit = len(plain.src) if config.sampling.in_batch_neighbors else first
-            scores = session.task.score(plan)
+
+            @cache
+            def past(node, now, hop, limit=limit):
+                return history_of(plain, node, now, limit, config.sampling.fanout(hop))
+
+            rows = rows_below(session, plain, plan)
+            scores = session.task.evaluate(plan)
             found = scores.output[None] if pairs_of is None else torch.cat([scores.positive[None], scores.negative])
             for number, event in enumerate(plan.event_row.tolist()):
                 pairs = [[int(plain.src[event]), int(plain.dst[event])]]
                 if pairs_of is not None:
                     pairs = [[row_of[int(node)] for node in pair] for pair in pairs_of[plan.step][:, number]]
+                now = int(plain.time[event])
                 for pair, value in zip(pairs, found[:, number], strict=True):
-                    ends = [history_of(plain, node, int(plain.time[event]), limit, places) for node in pair]
-                    wanted = expected(session, plain, *embed(session.model, plain, *ends), event)
+                    if config.model.readout == "tncn":
+                        ends = embed_tncn(session.model, plain, rows, *pair, now, past)
+                    else:
+                        ends = embed(session.model, plain, *(past(node, now, 0) for node in pair))
+                    wanted = expected(session, plain, *ends, event)
                     torch.testing.assert_close(value.reshape(-1), wanted.reshape(-1), rtol=1e-9, atol=1e-10)
                     compared += 1
     assert session.world.total(compared) > 30
     session.close()
 
 
+BLOCKS = {"dygformer": (DygformerReadout, DYGFORMER, 2 * 6 * 4 * 16), "tncn": (TncnReadout, TWO_HOPS, 122)}
+
+
 @pytest.mark.parametrize("pairs", [8, 60])
-def test_blocks_of_pairs_do_not_change_the_answer(comm, graph_and_parts, pairs, monkeypatch):
+@pytest.mark.parametrize("readout", BLOCKS)
+def test_blocks_of_pairs_do_not_change_the_answer(comm, graph_and_parts, readout, pairs, monkeypatch):
     """Of a pair of some events, or of some pairs of all events; they are computed twice in training."""
     _, parts = graph_and_parts(num_events=120, **RICH)
-    config = make_config(train__batch_size=30, task__negatives=3, **DYGFORMER)
+    kind, changes, widest = BLOCKS[readout]
+    config = make_config(train__batch_size=30, task__negatives=3, **changes)
     whole, sizes = record_epoch(comm, parts, config), []
-    embed_pairs = DygformerReadout.embed_pairs
+    embed_pairs = kind.embed_pairs
 
-    def noted(self, dropout, source, *further):
+    def noted(self, first, source, *further):
         sizes.append(len(source))
-        return embed_pairs(self, dropout, source, *further)
+        return embed_pairs(self, first, source, *further)
 
-    monkeypatch.setattr(DygformerReadout, "embed_pairs", noted)
-    monkeypatch.setattr(frame, "MOST_NUMBERS", pairs * 2 * 6 * 4 * 16)
+    monkeypatch.setattr(kind, "embed_pairs", noted)
+    monkeypatch.setattr(frame, "MOST_NUMBERS", pairs * widest)
     pieces = record_epoch(comm, parts, config)
     assert max(sizes) <= pairs
     if comm.rank == 0:
         assert_same(whole, pieces)
 
 
-def test_a_run_resumes_on_another_number_of_ranks(comm, graph_and_parts, mpi_tmp_path):
+@pytest.mark.parametrize("changes", [DYGFORMER, TWO_HOPS | {"memory__updater": "gru"}], ids=["dygformer", "tncn"])
+def test_a_run_resumes_on_another_number_of_ranks(comm, graph_and_parts, mpi_tmp_path, changes):
     """With the losses of a run that never stopped, to the last bit on one rank."""
     _, parts = graph_and_parts(**RICH)
-    config, folder = make_config(train__batch_size=30, **DYGFORMER), mpi_tmp_path / "run"
+    config, folder = make_config(train__batch_size=30, **changes), mpi_tmp_path / "run"
     on_rank_0(comm, folder.mkdir)
     first = open_trainer(comm, parts, config, folder)
     losses = train_steps(first, 0, 2)
@@ -264,6 +366,16 @@ REFUSED = {
     },
     "model.patch_size is for model.readout dygformer, the readout is tcl": {
         "model__readout": "tcl", "model__patch_size": 2,
+    },
+    "model.common_hops must be 1 or 2, got 3": TNCN | {"model__common_hops": 3},
+    "model.common_hops is for model.readout tncn, the readout is dygformer": {"model__common_hops": 2},
+    r"\[5, 5\] needs one number for model.readout tncn": TNCN | {"model__layers": 1, "sampling__fanouts": [5, 5]},
+    r"\[5, 5, 5\] needs one number, or one a hop, and model.readout tncn has 2": TWO_HOPS | {
+        "model__layers": 1, "sampling__fanouts": [5, 5, 5],
+    },
+    "tncn embeds pairs of nodes, task.kind node_class predicts from one node": TNCN | {"task__kind": "node_class"},
+    "memory.updater none": TNCN | {
+        "sampling__strategy": "window", "sampling__window_length": 9, "sampling__num_windows": 2,
     },
 }  # fmt: skip
 
