@@ -274,7 +274,8 @@ def row_of(wing: str, **changes) -> dict:
     return first_of(wing) | {name.replace("__", "."): value for name, value in changes.items()}
 
 
-def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"model__readout": "tncn"}], ids=["pair", "tncn"])
+def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch, changes):
     """Neighbors at the time of a root, its own event among them, not before it alone."""
     sample = native.sample_recent
 
@@ -282,7 +283,7 @@ def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch):
         return sample(graph, local, times + 1, *others)
 
     monkeypatch.setattr(native, "sample_recent", too_early)
-    row = row_of("temporal", task__decoder="pair", sampling__in_batch_neighbors=True)
+    row = row_of("temporal", **changes, sampling__in_batch_neighbors=True)
     assert excess("temporal", row, tmp_path) > ERRORS + 1
 
 

@@ -118,6 +118,8 @@ def config_of(wing: str, row: Row) -> Any:
     )
     if values.get("sampling.strategy") == "window":
         values["sampling.window_length"] = 300
+    if values.get("model.readout") == "tncn":
+        values["model.common_hops"] = 2  # which also reads what one hop does
     if values.get("sampling.batch_by") == "span":
         values["sampling.batch_span"] = 100
     if values.pop("sampling.all", False):
