@@ -267,10 +267,10 @@ class ReadoutPart(Part):
     sees_neighbors: reads levels of neighbors; layered: has model.layers layers, others have one. of_pairs: embeds the
     two ends of each pair together, from one level of neighbors, and returns [2 (1 + k) b, Z]: the sources of the pairs
     of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
-    has_channels: cuts neighbors into patches with channels; sums_common: sums common neighbors over model.common_hops
-    hops, from as many levels, or from one for each layer where these are more. shows_memory: nothing is left of it
-    without node memory; reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows
-    above 1. kernel: the class, and no subclass, that the native layers compute."""
+    has_channels: cuts neighbors into patches with channels. sums_common: sums common neighbors over model.common_hops
+    hops; the larger one of hops and layers is its number of levels. shows_memory: nothing is left of it without node
+    memory; reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows above 1.
+    kernel: the class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False

@@ -26,9 +26,9 @@ from hpcgnn.temporal.plan import Level, Query
 
 class TncnReadout(nn.Module):
     """Embeds both ends of a pair by attention, and adds to the destination's embedding a linear map of the product of
-    both and of sums. These are, each with the number of its terms: each end, as often as it is a neighbor of the other
-    one, and the rows of common nodes at the ends of walks from both, by the steps of the two walks, one term for each
-    two walks that meet."""
+    both embeddings and of sums. Two sums have the embedding of an end, as often as it is a neighbor of the other end.
+    The others have the rows of common nodes, once for each two walks from both ends that meet there: a sum for all
+    walks of the same numbers of steps. Each sum also has the number of its terms."""
 
     def __init__(self, attention: nn.Module, config: Any, node_width: int):
         """attention: an AttentionReadout; config: the section ``model``; node_width: D."""
@@ -74,7 +74,7 @@ def with_one(rows: torch.Tensor) -> torch.Tensor:
 
 
 def ends_of_walks(levels: Sequence[Level], hops: int) -> list[torch.Tensor]:
-    """Return the ends [N, K] of walks of one step from the roots and, with two hops, [N, K, .] of those of two."""
+    """Return the ends [N, K] of walks of one step from the roots and, with two hops, [N, K, .] of two steps."""
     ends: list[torch.Tensor] = []
     nodes = None  # of the queries of the level below, as rows of the unique nodes; the lowest level has those itself
     for level in levels:
@@ -91,8 +91,8 @@ def take(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def apart(walks: Sequence[torch.Tensor], root: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
-    """Return the ends [n, P] of walks of one and of two steps from roots [n]; of two steps without those that pass
-    through the other end of the pair, or end at either."""
+    """Return the ends [n, P] of walks of one and of two steps from roots [n]. Walks of two steps that pass through
+    the other end of the pair, or end at either, are left out: -1 in their places."""
     first, ends = walks[0], [walks[0]]
     for second in walks[1:]:
         is_detour = (first == other.unsqueeze(1)).unsqueeze(2)
