@@ -115,7 +115,8 @@ class GraphPartition:
     type, with the destinations as ``src``; empty where they were not read. unread: by relation, names of the edges'
     columns that were not read. book_attributes: of the root of the book; column_attributes: by a column's place in part
     files, such as ``nodes/paper/label``; each has ``names``, a list. weighs: degrees are sums of the edges' column
-    ``weight``; strength [n]: these sums, where the edges were left out."""
+    ``weight``; strength [n]: these sums, where the edges were left out. turned: every relation is reversed: its types
+    are swapped, and ``edges`` are the graph's out-edges."""
 
     book: Book
     graph_hash: str
@@ -133,6 +134,7 @@ class GraphPartition:
     column_attributes: dict[str, dict[str, Any]] = field(default_factory=dict)
     weighs: bool = False
     strength: np.ndarray | None = None
+    turned: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -191,6 +193,11 @@ class GraphPartition:
         if name not in names:
             raise ValueError(f"{key}{': ' * bool(key)}no relation {name}; the graph has {', '.join(names)}")
         return names.index(name)
+
+    def relation_in_graph(self, number: int) -> Relation:
+        """Return a relation with the source and destination types of the graph file, even where it is turned."""
+        kind = self.relations[number]
+        return replace(kind, src_type=kind.dst_type, dst_type=kind.src_type) if self.turned else kind
 
     def type_of(self, name: str) -> int:
         """Return the number of a node type. Raises ValueError that names all types."""

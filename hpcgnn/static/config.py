@@ -844,10 +844,6 @@ class StaticConfig(Sections):
             raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
             _check_sampler_features(self)
-        if self.sampling.direction == "out" and self.task.of_edges:
-            raise ValueError(
-                f"sampling.direction out is for task.kind node or regression: {self.task.kind} samples along in-edges"
-            )
         if self.train.full_graph:
             _check_full_graph(self)
         elif not self.model.class_path:

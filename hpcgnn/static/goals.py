@@ -352,7 +352,7 @@ class LabeledEdgesGoal(StaticGoal):
     def __init__(self, config: StaticConfig, edges: EdgesToLearn, partition: GraphPartition, world: World):
         """Collective. partition: the graph with the edges of all splits."""
         self._task, self._numbers = config.task, config.task.kind == EDGE_REGRESSION
-        self.learned = kind = partition.relations[edges.relation]
+        self.learned = kind = partition.relation_in_graph(edges.relation)
         self.test_messages = edges.test_messages
         self.num_edge_types, self.excluded, self.pools = edges.edge_types, edges.excluded, edges.seeds.pools
         labels = np.concatenate([pool.columns["label"] for pool in self.pools.values()])
@@ -461,7 +461,7 @@ class LinkGoal(StaticGoal):
         """partition: the graph with the links of all splits."""
         self._config, self._world, self.sum = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
-        self.learned = kind = partition.relations[self._relation]
+        self.learned = kind = partition.relation_in_graph(self._relation)
         self.excluded, self.test_messages = links.excluded, links.test_messages
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
         self._found = _describe_seeds(config, seeds, partition, kind)

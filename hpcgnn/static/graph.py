@@ -205,8 +205,8 @@ class StaticGraph:
         self._loaders.append(weakref.ref(loader))
 
     def edges(self, relation: str) -> np.ndarray:
-        """Return the rows in the graph file [m] int64 of the relation's edges at this rank, by destination. Raises
-        ValueError."""
+        """Return the rows in the graph file [m] int64 of the relation's edges at this rank, by destination; of a graph
+        opened "out" by source. Raises ValueError."""
         return self.partition.edges[self.partition.relation_of(relation)].row
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from hpcgnn.graph.splits import SPLITS
 from hpcgnn.native import Stream
 from hpcgnn.static import pyg
 from hpcgnn.static.batches import LinkBatch
-from hpcgnn.static.config import EDGE, OUT
+from hpcgnn.static.config import EDGE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.loader import BatchLoader, LoaderOptions, Seeds, given_times, own_rows, pool_of_chosen
 from hpcgnn.static.plan import GraphPlan
@@ -77,7 +77,7 @@ class LinkNeighborLoader(BatchLoader):
         chosen = LoaderOptions(fanouts, batch_size, **options)
         with together(graph.world, "make a loader"):
             sampling = chosen.check(graph)
-            _check(graph, neg_sampling, negatives, strict)
+            _check(neg_sampling, negatives, strict)
             self.relation, rows, split = _input_edges(graph, edges)
             _check_label(edges, edge_label, neg_sampling)
             times = {}
@@ -115,10 +115,8 @@ class LinkNeighborLoader(BatchLoader):
         super().__init__(graph, Seeds(pool, roots, excluded, complete), sampling, chosen, shuffle, make_batch)
 
 
-def _check(graph: StaticGraph, neg_sampling: str, negatives: int, strict: bool) -> None:
+def _check(neg_sampling: str, negatives: int, strict: bool) -> None:
     """Raises ValueError."""
-    if graph.direction == OUT:
-        raise ValueError("links are sampled along in-edges: open the graph with direction in")
     if neg_sampling not in NEGATIVES:
         raise ValueError(f"neg_sampling must be '', 'binary' or 'triplet', got {neg_sampling!r}")
     if negatives < 1:
@@ -168,7 +166,7 @@ def _check_same(graph: StaticGraph, pairs: Nodes, *of_pairs: Nodes | None) -> No
 def _checked_pairs(graph: StaticGraph, name: str, pairs: np.ndarray) -> int:
     """Return the number of a relation. Raises ValueError for pairs of its nodes that are none."""
     number = graph.partition.relation_of(name)
-    relation = graph.partition.relations[number]
+    relation = graph.partition.relation_in_graph(number)
     if len(pairs) != 2 or pairs.dtype.kind not in "iu":
         raise ValueError(f"edges: pairs are integers of shape [2, k], got {pairs.dtype} of shape {pairs.shape}")
     for rows, kind, end in zip(pairs, (relation.src_type, relation.dst_type), ("source", "destination"), strict=True):
@@ -184,7 +182,7 @@ def _given_pairs(
     graph: StaticGraph, relation: int, pairs: np.ndarray, label: Nodes | None, times: dict[str, np.ndarray]
 ) -> SeedPool:  # fmt: skip
     """Collective. Make the pool of pairs that need not be edges; every rank begins with an equal share of them."""
-    world, kind, count = graph.world, graph.partition.relations[relation], pairs.shape[1]
+    world, kind, count = graph.world, graph.partition.relation_in_graph(relation), pairs.shape[1]
     share = np.arange(count * world.rank // world.size, count * (world.rank + 1) // world.size)
     directories = (
         type_directory(graph.partition, node_type, world, graph.channel) for node_type in (kind.src_type, kind.dst_type)
@@ -217,7 +215,8 @@ def _negatives(
 ) -> tuple[Roots, LinkNegatives | None]:
     """Collective. Return the groups of nodes that a seed needs, and what draws those that are negatives."""
     partition = graph.partition
-    types = partition.relations[relation].src_type, partition.relations[relation].dst_type
+    learned = partition.relation_in_graph(relation)
+    types = learned.src_type, learned.dst_type
     roots: Roots = ((types[0], "src"), (types[1], "dst"))
     ends = []
     for number, (query, answer, column) in enumerate({"": (), "triplet": ENDS[:1], "binary": ENDS}[kind]):

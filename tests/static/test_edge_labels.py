@@ -180,10 +180,11 @@ def test_the_loss_of_a_step_is_that_of_dense_matrices(comm, mpi_tmp_path, case):
     np.testing.assert_allclose(found, expected.detach() / 24, rtol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["train", "all"])
-def test_a_step_sees_no_seed_unless_all_edges_carry_messages(comm, mpi_tmp_path, mode):
-    parts = make_static_parts(comm, payments, mpi_tmp_path)
+@pytest.mark.parametrize(("mode", "direction"), [("train", "in"), ("train", "out"), ("all", "in"), ("all", "out")])
+def test_a_step_sees_no_seed_unless_all_edges_carry_messages(comm, mpi_tmp_path, mode, direction):
+    parts = make_static_parts(comm, payments, mpi_tmp_path, out_edges=True)
     changes = {
+        "sampling__direction": direction,
         "task__message_splits": mode,
         "task__reverse": "none",
         "sampling__fanouts": [-1, -1],
@@ -200,7 +201,7 @@ def test_a_step_sees_no_seed_unless_all_edges_carry_messages(comm, mpi_tmp_path,
                 if split == "train":
                     hidden = np.union1d(hidden, rows_to_hide(columns, columns, seeds)[0])
                 visible = np.arange(PAYMENTS) if mode == "all" else np.setdiff1d(np.arange(PAYMENTS), hidden)
-                check_blocks(block_pairs(session, plan, 0), pairs_of(columns, visible), "full")
+                check_blocks(block_pairs(session, plan, 0), pairs_of(columns, visible, direction == "out"), "full")
 
 
 def test_a_stopped_run_resumes_exactly(comm, mpi_tmp_path):
@@ -323,7 +324,6 @@ def test_what_cannot_be_learned_is_refused(comm, mpi_tmp_path, case):
     ({"task__kind": "edge_regression", "task__classes": 3}, "has no classes"),
     ({"task__node_type": "person"}, r"task\.node_type is for labels of nodes"),
     ({"train__full_graph": True}, r"leave out task\.kind edge"),
-    ({"sampling__direction": "out"}, "edge samples along in-edges"),
     ({"eval__ranking": "filtered"}, r"eval\.ranking needs task\.kind link"),
 ])  # fmt: skip
 def test_settings_that_do_not_go_together(changes, message):

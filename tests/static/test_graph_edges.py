@@ -1,4 +1,5 @@
-"""Edges that come with a sample: along out-edges, with row ids and columns, and all those among the sampled nodes."""
+"""Edges that come with a sample: along out-edges, with row ids and columns, and all those among the sampled nodes. Runs
+on edges along out-edges."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from link_graphs import facts, friends, shop
 from mpi4py import MPI
-from random_graphs import random_static, static_edges, write_graph
-from static_runs import make_static_parts, open_graph_session, plain, static_config
+from random_graphs import random_static, static_edges, write_columns, write_graph
+from static_runs import make_static_parts, open_graph_session, open_graph_trainer, plain, static_config
+from test_edge_labels import PAYS, numbers, payments
+from test_graph_links import BUYS, FACTS, FRIENDS, link_config
 from test_graph_loader import FANOUTS, open_graph, union
-from test_graph_training import run_both
+from test_graph_training import assert_same_records, resume_both, run_both
 
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
@@ -35,18 +39,46 @@ def one_type(path):
     return write_graph(path, nodes, {("node", "meets", "node"): static_edges(rng, 60, 60, 400)}, "static")
 
 
+def read_graph(path) -> tuple[dict, dict]:
+    """Columns of the nodes by type, and of the edges by the three names of the relation."""
+    with h5py.File(path) as file:
+        read = lambda group: {name: column[()] for name, column in group.items()}  # noqa: E731
+        nodes = {name: read(file["nodes"][name]) for name in files.node_types(file)}
+        return nodes, {files.split_relation(name): read(file["edges"][name]) for name in files.relations(file)}
+
+
+def turn(edges: dict) -> dict:
+    """Every edge the other way."""
+    return {
+        (dst, rel, src): columns | {"src": columns["dst"], "dst": columns["src"]}
+        for (src, rel, dst), columns in edges.items()
+    }
+
+
 def turned(make):
     """The graph with every edge the other way."""
 
     def write(path):
-        with h5py.File(make(path.with_name("straight.h5"))) as file:
-            read = lambda group: {name: column[()] for name, column in group.items()}  # noqa: E731
-            nodes = {name: read(file["nodes"][name]) for name in files.node_types(file)}
-            edges = {}
-            for name in files.relations(file):
-                src, rel, dst = files.split_relation(name)
-                columns = read(file["edges"][name])
-                edges[(dst, rel, src)] = columns | {"src": columns["dst"], "dst": columns["src"]}
+        make(path.with_name("straight.h5"))
+        nodes, edges = read_graph(path.with_name("straight.h5"))
+        return write_graph(path, nodes, turn(edges), "static")
+
+    return write
+
+
+def with_pairs(make, relation: str, of_turned: bool):
+    """The graph with a further relation, "pairs". It leads back and is empty; of_turned: it has the edges to learn, and
+    all other edges are turned, also their copies without a split."""
+
+    def write(path):
+        make(path.with_name("straight.h5"))
+        nodes, edges = read_graph(path.with_name("straight.h5"))
+        (src, _, dst), columns = files.split_relation(relation), edges[files.split_relation(relation)]
+        if of_turned:
+            edges = turn(edges | {files.split_relation(relation): {k: v for k, v in columns.items() if k != "split"}})
+            edges[src, "pairs", dst] = columns
+        else:
+            edges[dst, "pairs", src] = {"src": np.empty(0, np.int64), "dst": np.empty(0, np.int64)}
         return write_graph(path, nodes, edges, "static")
 
     return write
@@ -110,14 +142,77 @@ def test_runs_along_out_edges_give_one_answer(comm, mpi_tmp_path):
     run_both(comm, parts, mpi_tmp_path, static_config(sampling__direction="out", model__kind="gcn"))
 
 
+def dated(path):
+    """Edges have times."""
+    facts(path)
+    with h5py.File(path, "r+") as file:
+        write_columns(file["edges"][FACTS], {"time": np.random.default_rng(3).integers(0, 50, 200)})
+
+
+STRICT = {"task__strict": True, "task__negative_ends": "both", "task__negatives": 2, "train__train_metrics": True}
+QUERIES = {"task__loss": "k_vs_all", "task__negative_ends": "both", "model__kind": "none", "model__layers": 0,
+           "sampling__fanouts": []}  # fmt: skip
+LATER = {"task__decoder": "distmult", "eval__ranking": "filtered", "eval__message_edges": "train_val"}
+ON_EDGES = {
+    "sampled": (facts, FACTS, STRICT | {"task__decoder": "complex", "model__kind": "rgat"}),
+    "all neighbors": (friends, FRIENDS, STRICT | {"task__decoder": "mlp", "sampling__fanouts": [-1, -1]}),
+    "ranks": (facts, FACTS, LATER | {"model__kind": "rgcn"}),
+    "queries": (facts, FACTS, QUERIES | {"task__decoder": "complex", "eval__ranking": "filtered"}),
+    "times": (dated, FACTS, {"sampling__time_column": "time", "sampling__strategy": "recent", "eval__negatives": 3}),
+    "two types": (shop, BUYS, {"task__decoder": "mlp", "eval__ranking": "destinations"}),
+    "classes": (payments, PAYS, {"task__kind": "edge", "task__edge_columns": ["amount", "tags"]}),
+    "numbers": (numbers, PAYS, {"task__kind": "edge_regression", "eval__exact": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ON_EDGES)
+def test_runs_on_edges_along_out_edges_are_those_on_the_turned_graph(comm, mpi_tmp_path, case):
+    """Of the same pairs: losses, metrics and weights. There, what steps leave out are the reverses of the pairs."""
+    make, relation, changes = ON_EDGES[case]
+    src, rel, dst = files.split_relation(relation)
+    pairs, back = (files.relation_name(*ends) for ends in ((src, "pairs", dst), (dst, rel, src)))
+    none = [0] * len(changes.get("sampling__fanouts", FANOUTS))
+    unfollowed = {files.relation_name(dst, "pairs", src): none}
+    ways = {
+        "out": {"task__relation": relation, "task__reverse": "none", "sampling__relation_fanouts": unfollowed},
+        "in": {"task__relation": pairs, "task__reverse": back, "sampling__relation_fanouts": {pairs: none}},
+    }
+    weights = []
+    for way, settings in ways.items():
+        folder = mpi_tmp_path / way
+        parts = make_static_parts(comm, with_pairs(make, relation, way == "in"), folder, out_edges=True)
+        config = link_config(**changes, **settings, sampling__direction=way)
+        trainer = open_graph_trainer(comm, parts, folder, config)
+        trainer.start()
+        trainer.run()
+        weights.append(trainer.flat.parameter.detach())
+    torch.testing.assert_close(*weights, rtol=1e-9, atol=1e-12)
+    if comm.rank == 0:
+        assert_same_records(mpi_tmp_path / "out", mpi_tmp_path / "in")
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("case", ON_EDGES)
+def test_runs_on_edges_along_out_edges_give_one_answer(comm, mpi_tmp_path, case):
+    make, relation, changes = ON_EDGES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
+    config = link_config(**changes, task__relation=relation, sampling__direction="out")
+    run_both(comm, parts, mpi_tmp_path, config)
+
+
+@pytest.mark.parametrize("case", ["sampled", "numbers"])
+def test_a_stopped_run_on_edges_along_out_edges_resumes_exactly(comm, mpi_tmp_path, case):
+    make, _, changes = ON_EDGES[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
+    resume_both(comm, parts, mpi_tmp_path, link_config(**changes, sampling__direction="out"))
+
+
 def test_out_edges_must_be_stored(comm, mpi_tmp_path):
     parts = make_static_parts(comm, plain, mpi_tmp_path)
     with pytest.raises(DistributedError, match="no out-edges are stored; partition again with --out_edges"):
         open_graph_session(comm, parts, static_config(sampling__direction="out"))
     with pytest.raises(DistributedError, match="direction must be one of in, out, got 'up'"):
         open_directed(comm, parts, "up")
-    with pytest.raises(ValueError, match=r"sampling.direction out is for task.kind node"):
-        static_config(sampling__direction="out", task__kind="link")
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -17,6 +17,7 @@ from test_graph_training import run_both
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.loop.session import split_metrics
+from hpcgnn.static.config import DIRECTIONS
 from hpcgnn.static.inference import infer
 
 FRIENDS, BUYS, SOLD = "node.meets.node", "user.buys.item", "item.sold_to.user"
@@ -51,36 +52,43 @@ def test_links_give_one_answer(comm, mpi_tmp_path, case):
     run_both(comm, parts, mpi_tmp_path, link_config(**changes))
 
 
-def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path):
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_exact_scores_are_those_of_all_neighbors(comm, mpi_tmp_path, direction):
     """In the graph of training edges."""
-    parts = make_static_parts(comm, shop, mpi_tmp_path)
-    shared = {"task__negatives": 5, "task__decoder": "mlp"}
+    parts = make_static_parts(comm, shop, mpi_tmp_path, out_edges=True)
+    shared = {"task__negatives": 5, "task__decoder": "mlp", "sampling__direction": direction}
     sampled = open_graph_session(comm, parts, link_config(**shared, sampling__fanouts=[-1, -1]))
     exact = open_graph_session(comm, parts, link_config(**shared, eval__exact=True, eval__nodes_per_pass=17))
+    whole = open_graph_session(comm, parts, link_config(**shared, train__full_graph=True))
     found = split_metrics(exact, "test", exact.scores("test"))
     assert found == pytest.approx(split_metrics(sampled, "test", sampled.scores("test")), rel=1e-9)
+    assert found == pytest.approx(split_metrics(whole, "test", whole.scores("test")), rel=1e-9)
     assert list(found) == ["ap", "auc", "mrr", "hits@1", "hits@3", "hits@10"]
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "ranking", "decoder"),
+    ("make", "name", "ranking", "decoder", "direction"),
     [
-        (facts, FACTS, "filtered", "distmult"),
-        (shop, BUYS, "destinations", "dot"),
-        (shop, BUYS, "destinations", "mlp"),
-        (shop, BUYS, "filtered", "mlp"),
+        (facts, FACTS, "filtered", "distmult", "in"),
+        (facts, FACTS, "filtered", "complex", "out"),
+        (shop, BUYS, "destinations", "dot", "in"),
+        (shop, BUYS, "destinations", "mlp", "in"),
+        (shop, BUYS, "destinations", "mlp", "out"),
+        (shop, BUYS, "filtered", "mlp", "in"),
     ],
 )  # fmt: skip
-def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, name, ranking, decoder):
+def test_ranks_among_all_nodes_are_those_of_counting(comm, mpi_tmp_path, make, name, ranking, decoder, direction):
     """Pair by pair, from embeddings of all nodes."""
-    parts = make_static_parts(comm, make, mpi_tmp_path)
-    config = link_config(eval__ranking=ranking, task__relation=name, task__decoder=decoder)
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
+    config = link_config(
+        eval__ranking=ranking, task__relation=name, task__decoder=decoder, sampling__direction=direction
+    )  # fmt: skip
     session = open_graph_session(comm, parts, config)
     found = split_metrics(session, "test", session.scores("test"))
     alone = open_graph_session(MPI.COMM_SELF, parts, config)
     rows, book = torch.empty(infer(alone).shape, dtype=torch.float64), alone.partition.book
     rows[torch.from_numpy(alone.partition.flat_row)] = infer(alone)
-    kind = alone.partition.relations[alone.partition.relation_of(name)]
+    kind = alone.goal.learned
     source, target = (rows[book.type_base()[t] : book.type_base()[t + 1]] for t in (kind.src_type, kind.dst_type))
     edges = relation_rows(parts, name)
     types = edges.get("rel", np.zeros(len(edges["src"]), int))
@@ -165,9 +173,10 @@ def rows_to_hide(there: dict, back: dict, seeds: np.ndarray, typed: bool = False
     return copies, reverses
 
 
-def pairs_of(columns: dict, rows: np.ndarray) -> Counter:
-    """How often each (src, dst) occurs among rows."""
-    return Counter(zip(columns["src"][rows].tolist(), columns["dst"][rows].tolist(), strict=True))
+def pairs_of(columns: dict, rows: np.ndarray, turned: bool = False) -> Counter:
+    """How often each (src, dst) occurs among rows; turned: each (dst, src)."""
+    ends = (columns[name][rows].tolist() for name in (("dst", "src") if turned else ("src", "dst")))
+    return Counter(zip(*ends, strict=True))
 
 
 def block_pairs(session, plan, relation: int) -> list[tuple[Counter, set[int]]]:
@@ -228,12 +237,14 @@ def drawn(mode: str) -> dict:
 
 
 @pytest.mark.parametrize("mode", ["full", "uniform", "replace", "labor"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", VISIBLE)
-def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, case, mode):
+def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, case, direction, mode):
     """Blocks of all neighbors hold exactly the training edges without these; sampled ones nothing else."""
     make, task, reverse, changes = VISIBLE[case]
-    parts, typed = make_static_parts(comm, make, mpi_tmp_path), "task__decoder" in changes
-    session = open_graph_session(comm, parts, link_config(task__relation=task, **drawn(mode), **changes))
+    parts, typed = make_static_parts(comm, make, mpi_tmp_path, out_edges=True), "task__decoder" in changes
+    config = link_config(task__relation=task, sampling__direction=direction, **drawn(mode), **changes)
+    session = open_graph_session(comm, parts, config)
     numbers = {name: session.partition.relation_of(name) for name in (task, reverse) if name}
     columns = {name: relation_rows(parts, name) for name in numbers}
     split = columns[task]["split"]
@@ -255,18 +266,18 @@ def test_a_step_sees_no_seed_no_copy_and_no_reverse_of_one(comm, mpi_tmp_path, c
                         hidden[reverse] = np.union1d(hidden[reverse], reverses)
                 for relation, number in numbers.items():
                     rows = np.setdiff1d(np.arange(len(columns[relation]["src"])), hidden[relation])
-                    check_blocks(block_pairs(session, plan, number), pairs_of(columns[relation], rows), mode)
+                    visible = pairs_of(columns[relation], rows, direction == "out")
+                    check_blocks(block_pairs(session, plan, number), visible, mode)
 
 
 @pytest.mark.parametrize("decoder", ["dot", "distmult"])
-@pytest.mark.parametrize("mode", ["full", "uniform"])
-def test_typed_messages_follow_the_edges_of_their_type(comm, mpi_tmp_path, mode, decoder):
+@pytest.mark.parametrize(("direction", "mode"), [("in", "full"), ("in", "uniform"), ("out", "full")])
+def test_typed_messages_follow_the_edges_of_their_type(comm, mpi_tmp_path, direction, mode, decoder):
     """Both ways; seeds and their copies, of other types where the decoder tells no types apart, are in neither."""
-    parts = make_static_parts(comm, facts, mpi_tmp_path)
+    parts = make_static_parts(comm, facts, mpi_tmp_path, out_edges=True)
     changes = {"task__message_edges": "both", "task__reverse": "none", "task__decoder": decoder}
-    session = open_graph_session(comm, parts, link_config(**drawn(mode), **changes))
+    session = open_graph_session(comm, parts, link_config(sampling__direction=direction, **drawn(mode), **changes))
     columns, types = relation_rows(parts, FACTS), 4
-    turned = {"src": columns["dst"], "dst": columns["src"]}
     assert [kind.num_edges for kind in session.partition.relations] == 2 * [
         int(((columns["rel"] == kind) & (columns["split"] == 0)).sum()) for kind in range(types)
     ]
@@ -279,7 +290,7 @@ def test_typed_messages_follow_the_edges_of_their_type(comm, mpi_tmp_path, mode,
                     visible = np.setdiff1d(visible, rows_to_hide(columns, columns, seeds, decoder == "distmult")[0])
                 for number in range(2 * types):
                     rows = visible[columns["rel"][visible] == number % types]
-                    pairs = pairs_of(columns if number < types else turned, rows)
+                    pairs = pairs_of(columns, rows, (number < types) == (direction == "out"))
                     check_blocks(block_pairs(session, plan, number), pairs, mode)
 
 

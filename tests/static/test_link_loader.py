@@ -17,7 +17,7 @@ from test_graph_loader import FANOUTS, open_graph, union
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from hpcgnn.comm.world import DistributedError
-from hpcgnn.static.config import GraphModelConfig
+from hpcgnn.static.config import DIRECTIONS, GraphModelConfig
 from hpcgnn.static.link_loader import LinkNeighborLoader
 from hpcgnn.static.model.models import GraphSizes, make_model
 
@@ -33,8 +33,8 @@ def chosen_edges(graph, relation: str) -> tuple[str, np.ndarray]:
 
 def ends_of(graph, batch) -> tuple[int, int]:
     """Node types of a batch's seeds."""
-    kind = graph.partition.relations[batch.relation]
-    return kind.src_type, kind.dst_type
+    src, _, dst = graph.relations[batch.relation].split(".")
+    return graph.types.index(src), graph.types.index(dst)
 
 
 def describe(graph, batches: list) -> set:
@@ -73,13 +73,13 @@ def test_places_among_the_edges_that_were_given(comm, mpi_tmp_path, kind):
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 @pytest.mark.parametrize("given", ["train", "val", "rows"])
-@pytest.mark.parametrize("case", GRAPHS)
-def test_batches_of_all_ranks_are_those_of_one(comm, mpi_tmp_path, case, given, negatives):
+@pytest.mark.parametrize(("case", "direction"), [("friends", "in"), ("shop", "in"), ("shop", "out")])
+def test_batches_of_all_ranks_are_those_of_one(comm, mpi_tmp_path, case, direction, given, negatives):
     """In two epochs, with plans ahead and without, by the owners and in shared memory."""
     make, relation, _ = GRAPHS[case]
-    parts, found = make_static_parts(comm, make, mpi_tmp_path), []
+    parts, found = make_static_parts(comm, make, mpi_tmp_path, out_edges=True), []
     for who, prefetch, topology in ((comm, 0, "sharded"), (comm, 2, "replicated"), (MPI.COMM_SELF, 0, "auto")):
-        graph = open_graph(who, parts)
+        graph = open_directed(who, parts, direction)
         edges = chosen_edges(graph, relation) if given == "rows" else given
         loader = LinkNeighborLoader(
             graph, edges, FANOUTS, 16, prefetch=prefetch, topology=topology, seed=3, **negatives
@@ -94,13 +94,16 @@ def test_batches_of_all_ranks_are_those_of_one(comm, mpi_tmp_path, case, given, 
 
 @pytest.mark.parametrize("exclude", [True, False])
 @pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", GRAPHS)
-def test_seeds_their_copies_and_their_reverses_carry_no_messages(comm, mpi_tmp_path, case, shuffle, exclude):
+def test_seeds_their_copies_and_their_reverses_carry_no_messages(
+    comm, mpi_tmp_path, case, direction, shuffle, exclude
+):  # fmt: skip
     """Of edges of one's choice; blocks of all neighbors hold all others."""
     make, relation, reverse = GRAPHS[case]
-    parts = make_static_parts(comm, make, mpi_tmp_path)
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
     there, back = relation_rows(parts, relation), relation_rows(parts, reverse)
-    graph = open_graph(comm, parts)
+    graph, end = open_directed(comm, parts, direction), "dst" if direction == "in" else "src"
     loader = LinkNeighborLoader(
         graph, chosen_edges(graph, relation), [-1, -1], 8, shuffle=shuffle, exclude_seeds=exclude, with_edge_ids=True
     )
@@ -109,27 +112,30 @@ def test_seeds_their_copies_and_their_reverses_carry_no_messages(comm, mpi_tmp_p
         copies, reverses = rows_to_hide(there, back, seeds if exclude else seeds[:0])
         gone = {relation: copies}
         gone[reverse] = np.union1d(gone.get(reverse, seeds[:0]), reverses)
+        for column, kind, places in zip(("src", "dst"), ends_of(graph, batch), (batch.src, batch.dst), strict=True):
+            assert np.array_equal(batch.n_id[kind][places], there[column][batch.row.numpy()])
         for block in batch.batch.blocks:
             for adjacency in block.relations:
                 name = graph.relations[adjacency.relation]
                 known = relation_rows(parts, name)
                 nodes = batch.n_id[adjacency.dst_type][: len(adjacency.indptr) - 1].numpy()
-                expected = np.setdiff1d(np.flatnonzero(np.isin(known["dst"], nodes)), gone.get(name, seeds[:0]))
+                expected = np.setdiff1d(np.flatnonzero(np.isin(known[end], nodes)), gone.get(name, seeds[:0]))
                 assert np.array_equal(np.sort(adjacency.edge.numpy()), expected)
 
 
-def test_messages_follow_training_edges_alone(comm, mpi_tmp_path):
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_messages_follow_training_edges_alone(comm, mpi_tmp_path, direction):
     """For seeds of any split; degrees are those of the graph of these edges."""
-    parts = make_static_parts(comm, friends, mpi_tmp_path)
-    known, graph = relation_rows(parts, FRIENDS), open_graph(comm, parts)
+    parts, end = make_static_parts(comm, friends, mpi_tmp_path, out_edges=True), "dst" if direction == "in" else "src"
+    known, graph = relation_rows(parts, FRIENDS), open_directed(comm, parts, direction)
     train = np.flatnonzero(known["split"] == 0)
-    degree = np.bincount(known["dst"][train], minlength=60)
+    degree = np.bincount(known[end][train], minlength=60)
     for split in ("val", "test"):
         for batch in LinkNeighborLoader(graph, (FRIENDS, split), [-1], 32, with_edge_ids=True):
             assert set(known["split"][batch.row.numpy()]) <= {("train", "val", "test").index(split)}
             (relation,) = batch.batch.blocks[0].relations
             nodes = batch.n_id[0][: len(relation.indptr) - 1].numpy()
-            assert np.array_equal(np.sort(relation.edge), train[np.isin(known["dst"][train], nodes)])
+            assert np.array_equal(np.sort(relation.edge), train[np.isin(known[end][train], nodes)])
             assert np.array_equal(batch.batch.degree[0], degree[batch.n_id[0]])
 
 
@@ -163,16 +169,23 @@ def test_negatives_are_spread_over_both_types(comm, mpi_tmp_path):
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", GRAPHS)
-def test_data(comm, mpi_tmp_path, case, negatives):
-    """As PyTorch Geometric has it."""
+def test_data(comm, mpi_tmp_path, case, direction, negatives):
+    """As PyTorch Geometric has it; edges keep their direction, whichever way they are followed."""
     make, relation, _ = GRAPHS[case]
-    graph = open_graph(comm, make_static_parts(comm, make, mpi_tmp_path))
-    plainly, data = (LinkNeighborLoader(graph, "train", FANOUTS, 16, as_data=kind, **negatives) for kind in ("", "pyg"))
-    name = tuple(relation.split("."))
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
+    graph, known, name = open_directed(comm, parts, direction), relation_rows(parts, relation), relation.split(".")
+    plainly, data = (
+        LinkNeighborLoader(graph, "train", FANOUTS, 16, as_data=kind, with_edge_ids=True, **negatives)
+        for kind in ("", "pyg")
+    )
     for batch, found in zip(plainly, data, strict=True):
         assert found.validate()
-        edges, src, dst = (found, found, found) if case == "friends" else (found[name], found[name[0]], found[name[2]])
+        followed = found if case == "friends" else found[tuple(name)]
+        for kind, column, places in zip(ends_of(graph, batch), ("src", "dst"), followed.edge_index, strict=True):
+            assert np.array_equal(batch.n_id[kind][places], known[column][followed.e_id.numpy()])
+        edges, src, dst = [found] * 3 if case == "friends" else (followed, found[name[0]], found[name[2]])
         assert torch.equal(edges.input_id, batch.input_id)
         assert (edges.batch_size, found.num_seeds) == (len(batch.row), batch.batch_size)
         if negatives.get("neg_sampling") == "triplet":
@@ -184,9 +197,10 @@ def test_data(comm, mpi_tmp_path, case, negatives):
             assert torch.equal(edges.edge_label, batch.edge_label)
 
 
-def test_pairs_and_labels_of_ones_own(comm, mpi_tmp_path):
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_pairs_and_labels_of_ones_own(comm, mpi_tmp_path, direction):
     """Pairs that need not be edges, in their order, with their labels; on all ranks together once each."""
-    graph = open_graph(comm, make_static_parts(comm, shop, mpi_tmp_path))
+    graph = open_directed(comm, make_static_parts(comm, shop, mpi_tmp_path, out_edges=True), direction)
     rng = np.random.default_rng(3)
     pairs, label = np.stack([rng.integers(0, 40, 37), rng.integers(0, 30, 37)]), rng.standard_normal(37)
     (buyer, _, item), seen = (BUYS.split("."), [])
@@ -217,11 +231,12 @@ def test_pairs_that_differ_between_ranks_are_refused(comm, mpi_tmp_path):
         LinkNeighborLoader(graph, (BUYS, pairs), FANOUTS, 8)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("given", ["train", "mask"])
-def test_strict_negatives_are_no_edges(comm, mpi_tmp_path, given):
+def test_strict_negatives_are_no_edges(comm, mpi_tmp_path, given, direction):
     """Without it some are; with a split, edges are those of training."""
-    parts = make_static_parts(comm, shop, mpi_tmp_path)
-    graph = open_graph(comm, parts)
+    parts = make_static_parts(comm, shop, mpi_tmp_path, out_edges=True)
+    graph = open_directed(comm, parts, direction)
     edges = relation_rows(parts, BUYS)
     training = edges["split"] == 0 if given == "train" else np.ones(len(edges["split"]), bool)
     known = set(zip(edges["src"][training].tolist(), edges["dst"][training].tolist(), strict=True))
@@ -277,12 +292,6 @@ def test_loaders_of_splits_follow_the_same_edges(comm, mpi_tmp_path):
     LinkNeighborLoader(graph, (BUYS, "val"), FANOUTS, 8, topology="replicated")
     assert len(graph._replicas) == 2
     graph.close()
-
-
-def test_links_are_not_sampled_along_out_edges(comm, mpi_tmp_path):
-    graph = open_directed(comm, make_static_parts(comm, shop, mpi_tmp_path, out_edges=True), "out")
-    with pytest.raises(DistributedError, match="links are sampled along in-edges"):
-        LinkNeighborLoader(graph, "train", FANOUTS, 8)
 
 
 @pytest.mark.several_ranks

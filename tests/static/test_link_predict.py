@@ -31,6 +31,8 @@ CASES = {
     "typed": (facts, {"task__decoder": "distmult", "eval__exact": True}),
     "both directions count": (facts, {"task__decoder": "complex", "eval__exact": True}),
     "two node types": (shop, {"task__decoder": "mlp", "eval__exact": True, "task__relation": BUYS}),
+    "out-edges": (shop, {"task__decoder": "mlp", "eval__exact": True, "task__relation": BUYS,
+                         "sampling__direction": "out"}),
     "no layers": (facts, {"task__decoder": "distmult", "model__kind": "none", "model__layers": 0,
                           "sampling__fanouts": [], "eval__exact": True}),
 }  # fmt: skip
@@ -70,7 +72,7 @@ def pairs_of(parts, name: str, session, typed: bool):
 @pytest.mark.parametrize("case", CASES)
 def test_scores_are_those_of_evaluation_on_any_number_of_ranks(comm, mpi_tmp_path, case):
     make, changes = CASES[case]
-    parts = make_static_parts(comm, named(make), mpi_tmp_path)
+    parts = make_static_parts(comm, named(make), mpi_tmp_path, out_edges=True)
     config = link_config(**changes, eval__nodes_per_pass=7)
     name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)
     tables, collected = [], []
@@ -261,11 +263,11 @@ def test_the_command_answers(comm, mpi_tmp_path, what):
 
 @pytest.mark.parametrize("new_only", [False, True])
 @pytest.mark.parametrize("end", [DESTINATION, SOURCE])
-@pytest.mark.parametrize("case", ["typed", "both directions count", "two node types"])
+@pytest.mark.parametrize("case", ["typed", "both directions count", "two node types", "out-edges"])
 def test_the_best_are_those_of_all_scores(comm, mpi_tmp_path, case, end, new_only):
     """Of all nodes, each scored as a pair: sorted by score, known ones left out where asked."""
     make, changes = CASES[case]
-    parts = make_static_parts(comm, named(make), mpi_tmp_path)
+    parts = make_static_parts(comm, named(make), mpi_tmp_path, out_edges=True)
     ranking = {"eval__ranking": "filtered"} if new_only else {}
     session = open_graph_session(comm, parts, link_config(**changes, **ranking))
     name, typed = (BUYS, False) if make is shop else ("entity.fact.entity", True)

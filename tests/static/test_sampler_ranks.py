@@ -95,6 +95,7 @@ CASES = {
     "plain": (plain, {}),
     "links": (friends, {**LINK, "train__epochs": 2}),
     "typed links": (shop, {**LINK, "task__relation": "user.buys.item"}),
+    "links along out-edges": (shop, {**LINK, "task__relation": "user.buys.item", "sampling__direction": "out"}),
 }
 
 
@@ -102,7 +103,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_samplers_give_the_same_answer(comm, side, mpi_tmp_path, case):
     make, changes = CASES[case]
-    parts = make_static_parts(comm, make, mpi_tmp_path)
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
     check_answer(*side, parts, mpi_tmp_path, static_config(**changes))
 
 

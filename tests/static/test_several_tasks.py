@@ -200,11 +200,12 @@ def test_steps_are_those_of_dense_matrices(comm, mpi_tmp_path):
     assert set(first[0]) - set(first[1]), "two tasks on the same edges draw in the same order"
 
 
-@pytest.mark.parametrize("mode", ["full", "uniform"])
-def test_no_task_sees_what_another_holds_out(comm, mpi_tmp_path, mode):
+@pytest.mark.parametrize(("mode", "direction"), [("full", "in"), ("full", "out"), ("uniform", "in")])
+def test_no_task_sees_what_another_holds_out(comm, mpi_tmp_path, mode, direction):
     """In no split; and in a step of training a task sees neither its seeds nor their copies and reverses."""
-    parts = make_static_parts(comm, library, mpi_tmp_path)
-    session = open_graph_session(comm, parts, tasks_config(sampling__fanouts=[-1, -1] if mode == "full" else [2, 2]))
+    parts = make_static_parts(comm, library, mpi_tmp_path, out_edges=True)
+    fanouts = [-1, -1] if mode == "full" else [2, 2]
+    session = open_graph_session(comm, parts, tasks_config(sampling__fanouts=fanouts, sampling__direction=direction))
     edges = {name: relation_rows(parts, name) for name in (CITES, WRITES, WRITTEN)}
     held = {name: np.flatnonzero(edges[name]["split"] != 0) for name in (CITES, WRITES)}
     hidden = {
@@ -231,7 +232,8 @@ def test_no_task_sees_what_another_holds_out(comm, mpi_tmp_path, mode):
                     for relation, columns in edges.items():
                         rows = np.setdiff1d(np.arange(len(columns["src"])), away[relation])
                         number = session.partition.relation_of(relation)
-                        check_blocks(block_pairs(session, part, number), pairs_of(columns, rows), mode)
+                        visible = pairs_of(columns, rows, direction == "out")
+                        check_blocks(block_pairs(session, part, number), visible, mode)
         assert seen == {"", *MORE}
 
 

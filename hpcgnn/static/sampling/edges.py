@@ -40,7 +40,7 @@ def outward(partition: GraphPartition, channel: Channel) -> GraphPartition:
             columns = {name: _pull(route, column[order]) for name, column in zip(edges.columns, values, strict=True)}
         lists.append(replace(out, columns=columns))
         relations.append(Relation(relation.name, relation.dst_type, relation.src_type, relation.num_edges))
-    return replace(partition, relations=tuple(relations), edges=tuple(lists), out=())
+    return replace(partition, relations=tuple(relations), edges=tuple(lists), out=(), turned=True)
 
 
 def _pull(route: Route, column: np.ndarray) -> np.ndarray:

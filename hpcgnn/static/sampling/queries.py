@@ -23,7 +23,7 @@ from hpcgnn.static.sampling.seeds import (
     known_answers,
     make_pool,
     seed_columns,
-    to_sources,
+    to_owners,
 )
 from hpcgnn.task.known_edges import KnownAnswers
 
@@ -47,8 +47,10 @@ def query_pool(
     edges = [column[is_training] for column in edges]
     pieces = []
     for end in ends:
-        src, dst, row, rel = to_sources(partition, edges, channel) if end == DESTINATION else edges
+        src, dst, row, rel = edges
         query, answer = (src, dst) if end == DESTINATION else (dst, src)
+        if (end == DESTINATION) != partition.turned:  # the other end is this rank's node
+            query, answer, row, rel = to_owners(partition, [query, answer, row, rel], channel)
         size = np.ones_like(query)
         if several:
             chosen, size = _groups(query, rel, answer, row)
@@ -138,7 +140,7 @@ def make_queries(
 ) -> tuple[SeedPool, QueryAnswers]:  # fmt: skip
     """Collective. Make the training queries of a relation, as ``query_pool`` does, and the lookup of their answers.
     All ``ends`` have nodes of one type. power: task.answer_power."""
-    kind = partition.relations[relation]
+    kind = partition.relation_in_graph(relation)
     training = partition.edges[relation].columns["split"] == TRAIN
     known = {
         end: known_answers(partition, relation, end == SOURCE, training, channel) if several else None for end in ends

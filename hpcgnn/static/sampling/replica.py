@@ -222,5 +222,6 @@ def _whole(partition: GraphPartition, rows: MachineRows) -> GraphPartition:
     columns: tuple[dict, ...] = tuple({} for _ in partition.types)
     no_features = (None,) * num_types
     return GraphPartition(
-        book, partition.graph_hash, 0, partition.relations, rows.span(0, num_types), start, columns, no_features, (), ()
+        book, partition.graph_hash, 0, partition.relations, rows.span(0, num_types), start, columns, no_features, (),
+        (), turned=partition.turned,
     )  # fmt: skip

@@ -2,7 +2,9 @@
 
 Where edges are seeds, this also finds the edges that carry messages, and known edges. s seeds of this rank, S steps,
 R ranks; m in-edges of the relation at this rank, e edges of all ranks whose source this rank owns. An edge lies at the
-owner of its destination; its reverse, an edge between the same nodes the other way, at the owner of its source.
+owner of its destination; its reverse, an edge between the same nodes the other way, at the owner of its source. In a
+turned graph, sources and destinations change places in this, but the columns ``src`` and ``dst`` of seeds and answers
+are the graph's own.
 """
 
 from __future__ import annotations
@@ -216,13 +218,20 @@ def _count_repeated(split: np.ndarray, copies: _Groups) -> int:
 def seed_columns(partition: GraphPartition, relation: int) -> dict[str, np.ndarray]:
     """List the columns [m] int64 that seeds have of a relation's in-edges at this rank: global ids src and dst, row,
     and rel and TIME where the relation has them."""
-    kind, edges = partition.relations[relation], partition.edges[relation]
-    columns = {"src": edges.src, "dst": partition.global_ids(kind.dst_type)[edges.dst], "row": edges.row}
+    edges, ends = partition.edges[relation], _ends(partition, relation)
+    src, dst = reversed(ends) if partition.turned else ends
+    columns = {"src": src, "dst": dst, "row": edges.row}
     if "rel" in edges.columns:
         columns["rel"] = edges.columns["rel"].astype(np.int64)
     if SEED_TIME in edges.columns:
         columns[TIME] = edges.columns[SEED_TIME]
     return columns
+
+
+def _ends(partition: GraphPartition, relation: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the global ids [m] of both ends of the edges at this rank: of the neighbors, and of this rank's nodes."""
+    edges = partition.edges[relation]
+    return edges.src, partition.global_ids(partition.relations[relation].dst_type)[edges.dst]
 
 
 def edges_of_seeds(
@@ -245,12 +254,12 @@ def _find_groups(
     """Collective. Group a relation's in-edges by what they join, and find the reverses of its edges in the candidates.
     typed: edges of different types join different things."""
     columns = seed_columns(partition, relation)
-    keys = [columns["src"], columns["dst"], *([columns["rel"]] if typed and "rel" in columns else [])]
+    keys = [*_ends(partition, relation), *([columns["rel"]] if typed and "rel" in columns else [])]
     (number,) = _number_rows(keys)
     copies = _Groups(np.arange(len(split)), number, place[place >= 0], number[place >= 0])
     if not candidates:
         return copies, {}
-    moved = to_sources(partition, [*keys[:2], columns["row"], split, place, *keys[2:]], channel)
+    moved = to_owners(partition, [*keys[:2], columns["row"], split, place, *keys[2:]], channel)
     return copies, {candidate: _match(partition, candidate, moved, world) for candidate in candidates}
 
 
@@ -299,9 +308,9 @@ def _candidates(partition: GraphPartition, relation: int, reverse: str) -> list[
     return [number]
 
 
-def to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Channel) -> list[np.ndarray]:
-    """Collective. Send columns [m] of edges (source, destination, row id, ...) to the owners of their sources; returns
-    columns [e] in order of row id."""
+def to_owners(partition: GraphPartition, columns: list[np.ndarray], channel: Channel) -> list[np.ndarray]:
+    """Collective. Send columns [m] of edges (one end, the other end, row id, ...) to the owners of the first end;
+    returns columns [e] in order of row id."""
     owner, _ = partition.book.locate(columns[0])
     moved = exchange_columns(columns, owner, channel)
     order = np.argsort(moved[2], kind="stable")
@@ -309,13 +318,13 @@ def to_sources(partition: GraphPartition, columns: list[np.ndarray], channel: Ch
 
 
 def _match(partition: GraphPartition, candidate: int, moved: list[np.ndarray], world: World) -> _Reverses:
-    """Collective. Match edges [e], as ``to_sources`` returns them, with those of a relation that lead back. In order of
+    """Collective. Match edges [e], as ``to_owners`` returns them, with those of a relation that lead back. In order of
     row ids, the first edge between two nodes goes with the first one back, the second with the second; where more lead
     back, the further ones go with the last edge. moved: with a sixth column, only edges back of the same type match,
     where the relation has types."""
     src, dst, _, split, place, *rel = moved
-    kind, edges = partition.relations[candidate], partition.edges[candidate]
-    there, back = [src, dst], [partition.global_ids(kind.dst_type)[edges.dst], edges.src]
+    edges = partition.edges[candidate]
+    there, back = [src, dst], [*reversed(_ends(partition, candidate))]
     if rel and "rel" in edges.columns:
         there, back = [*there, rel[0]], [*back, edges.columns["rel"].astype(np.int64)]
     number, back_number = _number_rows(there, back)
@@ -389,9 +398,9 @@ def known_answers(
     """Collective. Index the selected edges of a relation: their destinations are the answers (with ``reverse`` their
     sources) to the other end and the column ``rel``. selected: mask [m] of the in-edges at this rank, or slice."""
     kind, edges = partition.relations[relation], partition.edges[relation]
-    src, dst = edges.src[selected], partition.global_ids(kind.dst_type)[edges.dst[selected]]
-    types = edges.columns["rel"][selected].astype(np.int64) if "rel" in edges.columns else np.zeros(len(src), np.int64)
-    if reverse:
-        src, dst, _, types = to_sources(partition, [src, dst, edges.row[selected], types], channel)
-        return KnownAnswers(partition.book.of_type(kind.src_type), partition.rank, dst, types, src)
-    return KnownAnswers(partition.book.of_type(kind.dst_type), partition.rank, src, types, dst)
+    query, answer = (end[selected] for end in _ends(partition, relation))
+    types = edges.columns["rel"][selected].astype(np.int64) if "rel" in edges.columns else np.zeros_like(query)
+    if reverse == partition.turned:  # answers are this rank's nodes
+        return KnownAnswers(partition.book.of_type(kind.dst_type), partition.rank, query, types, answer)
+    answer, query, _, types = to_owners(partition, [query, answer, edges.row[selected], types], channel)
+    return KnownAnswers(partition.book.of_type(kind.src_type), partition.rank, query, types, answer)

@@ -51,19 +51,19 @@ def flat(value) -> list:
     return [value]
 
 
-def run(comm, samplers: int, parts, loop, features=None, **options):
+def run(comm, samplers: int, parts, loop, features=None, direction="in", **options):
     """Collective. The loop's result at trainers."""
     config = CommConfig(device="cpu", threads=1, sampling_servers=samplers, **options)
-    return beside_servers(loop, parts, World(config, comm), features, torch.float64)
+    return beside_servers(loop, parts, World(config, comm), features, torch.float64, direction=direction)
 
 
-def check(comm, turn: int, parts, loop, **options) -> None:
+def check(comm, turn: int, parts, loop, direction="in", **options) -> None:
     """Collective. Trainers have the same batches with servers as without. The number of servers goes round."""
     samplers = 1 + turn % (comm.size - 1)
-    found = run(comm, samplers, parts, loop, **options)
+    found = run(comm, samplers, parts, loop, direction=direction, **options)
     part = comm.Split(comm.rank >= comm.size - samplers, comm.rank)
     if comm.rank < comm.size - samplers:
-        expected = run(part, 0, parts, loop)
+        expected = run(part, 0, parts, loop, direction=direction)
         assert len(found) == len(expected) > 0
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -129,11 +129,11 @@ def chosen_edges(graph, relation: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("make", [friends, shop])
+@pytest.mark.parametrize(("make", "direction"), [(friends, "in"), (shop, "in"), (shop, "out")])
 @pytest.mark.parametrize("options", [{}, {"topology": "replicated", "in_flight": 2, "prefetch": 2}], ids=["", "copies"])
-def test_batches_of_edges_are_the_same(comm, mpi_tmp_path, make, options):
+def test_batches_of_edges_are_the_same(comm, mpi_tmp_path, make, direction, options):
     """Steps of training leave out their seeds, copies and reverses, whichever way seeds are chosen."""
-    parts = make_static_parts(comm, make, mpi_tmp_path)
+    parts = make_static_parts(comm, make, mpi_tmp_path, out_edges=True)
     relation = "node.meets.node" if make is friends else "user.buys.item"
 
     def loop(graph):
@@ -146,7 +146,7 @@ def test_batches_of_edges_are_the_same(comm, mpi_tmp_path, make, options):
             found += batches(loader, loader)
         return found
 
-    check(comm, len(options) + (make is shop), parts, loop)
+    check(comm, len(options) + (make is shop), parts, loop, direction)
 
 
 @pytest.mark.parametrize("wire", ["", "float16"])
