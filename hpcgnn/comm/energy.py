@@ -94,7 +94,7 @@ def _cray_joules(path: Path) -> float:
 
 
 def _open_zone(zone: Path) -> Counter:
-    """Open a zone of RAPL. Raises KeyError for one that is not a package or its memory, or is a part of another."""
+    """Open a zone of RAPL. Raises KeyError for one that is neither a package nor memory, such as a package's cores."""
     part = ZONES[(zone / "name").read_text().strip().split("-")[0]]
     return Counter(part, partial(_microjoules, zone / "energy_uj"), _microjoules(zone / "max_energy_range_uj"))
 

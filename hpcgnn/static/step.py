@@ -417,20 +417,20 @@ class GraphQueryTask(GraphStepTask):
         found = []
 
         def add(factor: float, rows: torch.Tensor, place: torch.Tensor, count: torch.Tensor, is_complex: bool) -> None:
-            times = (count if task.penalty_counts else count.clamp(max=1)).to(rows.dtype)
-            total = (times * power_sums(rows[place], task.penalty, is_complex)).sum()
+            if not task.penalty_counts:
+                place = place.unique()
+                count = torch.ones_like(place)
+            total = (count.to(rows.dtype) * power_sums(rows[place], task.penalty, is_complex)).sum()
             found.append(factor / max(1, plan.batch_size) * total)
 
         if task.node_penalty:
             place, count = columns[USED].T
             add(task.node_penalty, weight, place.long(), count, getattr(decoder, "is_complex", False))
         if task.relation_penalty and self._world.rank == 0:
-            is_source, counts = columns[ALL_ENDS] == SOURCE, columns[ALL_SIZES].double() ** task.answer_power
+            is_source, count = columns[ALL_ENDS] == SOURCE, columns[ALL_SIZES].double() ** task.answer_power
             places = [decoder.place(columns[ALL_TYPES][is_source == end], end) for end in (True, False)]
-            unique, number = torch.cat(places).unique(return_inverse=True)
-            counts = torch.cat([counts[is_source], counts[~is_source]])
-            count = counts.new_zeros(len(unique)).index_add_(0, number, counts)
-            add(task.relation_penalty, decoder.relation.weight, unique, count, decoder.is_complex_relation)
+            count = torch.cat([count[is_source], count[~is_source]])
+            add(task.relation_penalty, decoder.relation.weight, torch.cat(places), count, decoder.is_complex_relation)
         return found
 
 
