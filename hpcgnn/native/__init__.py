@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from hpcgnn.native.random import Random, Stream, dropout_mask, random_integers
     from hpcgnn.native.relabel import Relabel, last_event, transpose_index, unique_relabel, unique_sorted
-    from hpcgnn.native.rows import GatherRows, gather_rows, scatter_rows, segment_sum_rows
+    from hpcgnn.native.rows import GatherRows, count_reaching, gather_rows, scatter_rows, segment_sum_rows
     from hpcgnn.native.sage import sage_layer
     from hpcgnn.native.sample import NO_LIMIT, decay_keep, sample_recent, sample_uniform, temporal_reply
     from hpcgnn.native.segment import EdgeLists, graph_attention, segment_max, segment_sum
@@ -44,7 +44,7 @@ EXPORTS = {
     "owner": ("gather_ranges", "locate", "locate_by_owner", "order_of_ranks", "unique_by_owner"),
     "random": ("Random", "Stream", "dropout_mask", "random_integers"),
     "relabel": ("Relabel", "last_event", "transpose_index", "unique_relabel", "unique_sorted"),
-    "rows": ("GatherRows", "gather_rows", "scatter_rows", "segment_sum_rows"),
+    "rows": ("GatherRows", "count_reaching", "gather_rows", "scatter_rows", "segment_sum_rows"),
     "sage": ("sage_layer",),
     "sample": ("NO_LIMIT", "decay_keep", "sample_recent", "sample_uniform", "temporal_reply"),
     "segment": ("EdgeLists", "graph_attention", "segment_max", "segment_sum"),

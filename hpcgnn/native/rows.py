@@ -1,4 +1,4 @@
-"""Rows of tables: gather, scatter, sums over segments."""
+"""Rows of tables: gather, scatter, sums over segments, counts."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def segment_sum_rows(rows: torch.Tensor, indptr: torch.Tensor, order: torch.Tens
     if out.numel():
         kernels, execution = compute_backend(rows)
         kernels.segment_sum_rows(rows.contiguous(), indptr, order, out, execution)
+    return out
+
+
+def count_reaching(scores: torch.Tensor, row: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """Count, for each threshold [n], how many of the scores [rows, c] in its row [n] (int64) are above it, and add how
+    many are at least as high: [n] int64. Thresholds have the dtype of the scores, float32 or float64."""
+    check_index("count_reaching", row, len(scores))
+    out = torch.zeros(len(row), dtype=torch.int64, device=scores.device)
+    if scores.shape[1] and len(row):
+        kernels, execution = compute_backend(scores)
+        kernels.count_reaching(scores.contiguous(), row, threshold, out, execution)
     return out
 
 

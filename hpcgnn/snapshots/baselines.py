@@ -20,7 +20,7 @@ from hpcgnn.comm.together import together
 from hpcgnn.graph.splits import SPLITS
 from hpcgnn.loop.own_metrics import own_functions
 from hpcgnn.loop.session import Session, split_metrics
-from hpcgnn.snapshots.goals import REGRESSION
+from hpcgnn.snapshots.goals import AVERAGES, REGRESSION, AveragePart
 from hpcgnn.snapshots.recurrency import Recurrency
 from hpcgnn.task.config import LINK
 
@@ -29,11 +29,11 @@ COLLINEAR = 1e-10  # singular values below this times the largest are rounding
 Rule = Callable[[int], Any]
 
 
-def _average(session: Session, of_lags: bool) -> Rule:
-    """Collective. Make the mean of the last known values of a node: of the newest one, or of all lags."""
+def _average(session: Session, part: AveragePart) -> Rule:
+    """Collective. Make the mean of the last known values of a node."""
     with together(session.world, "baseline"):
         session.goal.know("baseline.kind")
-    return partial(session.goal.recent, count=session.config.inputs.lags if of_lags else 1)
+    return partial(session.goal.recent, count=part.count(session.config.inputs.lags))
 
 
 class LinearRegression:
@@ -108,10 +108,10 @@ class SnapshotBaselinePart(Part):
 
 BASELINES = {
     "": SnapshotBaselinePart(None, "the model"),
-    "newest": SnapshotBaselinePart(partial(_average, of_lags=False), "newest known value of the node again"),
-    "moving_average": SnapshotBaselinePart(
-        partial(_average, of_lags=True), "mean of the last inputs.lags values of the node", of_lags=True
-    ),
+    **{
+        name: SnapshotBaselinePart(partial(_average, part=part), part.says, of_lags=part.of_lags)
+        for name, part in AVERAGES.items()
+    },
     "linear": SnapshotBaselinePart(
         partial(LinearRegression, by_node=False), "linear regression on the inputs of a node, the same for all nodes"
     ),

@@ -11,7 +11,7 @@ from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs, check_train_split
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.snapshots.baselines import BASELINES
-from hpcgnn.snapshots.goals import EDGE, EDGE_REGRESSION, GRAPH, NODE, NODES, REGRESSION
+from hpcgnn.snapshots.goals import AVERAGES, DIFFERENCES, EDGE, EDGE_REGRESSION, GRAPH, NODE, NODES, REGRESSION
 from hpcgnn.snapshots.graph import WEIGHT
 from hpcgnn.snapshots.link_goal import GOALS, RANKINGS
 from hpcgnn.snapshots.model import MODELS
@@ -20,6 +20,8 @@ from hpcgnn.snapshots.model.roland import UPDATES
 from hpcgnn.snapshots.plan import REFUSE
 from hpcgnn.task.config import LINK, TaskConfig
 from hpcgnn.task.losses import LOSSES
+
+OF_LAGS = " is of the last inputs.lags values: set inputs.lags above 0"
 
 
 @dataclass
@@ -79,7 +81,7 @@ class SnapshotInputConfig:
 
     Attributes:
         lags: Number of snapshots, up to the current one, whose target values are inputs.
-        unknown: Treatment of a missing target value among the lags, or where task.target_difference or a baseline needs
+        unknown: Treatment of a missing target value among the lags, or where task.difference_from or a baseline needs
             it. "refuse" the data, take the node's "last" known value (0 before the first), or "zero".
         degrees: Degrees of a node in the snapshot, in and out, as inputs: "none", "log" (log of 1 + degree) or
             "onehot".
@@ -270,10 +272,10 @@ class SnapshotTaskConfig(TaskConfig):
             in-degree.
         horizon: Number of snapshots from the last input to the target; 0: the same snapshot; 1: the next one.
         forecast_steps: Number of snapshots predicted at once, the first one task.horizon later; regression only.
-        target_difference: Let the model compute differences to the newest value of the target, in the input snapshot.
+        difference_from: Let the model compute differences to a forecast of the target, up to the input snapshot.
             Losses, metrics and predictions are of the values themselves. Regression only.
         standardize: Let the model compute standardized numbers: the target is their product with the standard deviation
-            of the training targets (with target_difference, of the differences) plus their mean. Both are of all nodes,
+            of the training targets (with difference_from, of the differences) plus their mean. Both are of all nodes,
             and are stored with the model. Regression only.
         undirected: Learn one direction of each edge, drawn for each pair and snapshot, on a graph that has every edge
             in both. Link prediction only.
@@ -290,7 +292,7 @@ class SnapshotTaskConfig(TaskConfig):
     target: str = "target"
     horizon: int = 1
     forecast_steps: int = 1
-    target_difference: bool = False
+    difference_from: Annotated[str, DIFFERENCES] = ""
     standardize: bool = False
     undirected: bool = False
     new_links: bool = False
@@ -305,14 +307,14 @@ class SnapshotTaskConfig(TaskConfig):
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
         if self.horizon < 0:
             raise ValueError(f"task.horizon must be at least 0, got {self.horizon}")
-        for name in ("target_difference", "standardize"):
+        for name in ("difference_from", "standardize"):
             if getattr(self, name) and self.kind != REGRESSION:
-                raise ValueError(f"task.{name} is for task.kind {REGRESSION}, not {self.kind}: leave it false")
+                raise ValueError(f"task.{name} is for task.kind {REGRESSION}, not {self.kind}: leave it out")
         if self.kind == LINK and LOSSES[self.loss].over_all:
             self._check_queries()
-        if self.target_difference and not self.horizon:
+        if self.difference_from and not self.horizon:
             raise ValueError(
-                "task.target_difference: with task.horizon 0 the newest value is the target; set task.horizon above 0"
+                "task.difference_from: with task.horizon 0 the newest value is the target; set task.horizon above 0"
             )
 
     def _check_queries(self) -> None:
@@ -431,8 +433,10 @@ class SnapshotConfig(Sections):
     def _check_known(self) -> None:
         """Raise ValueError for settings whose inputs would contain the target."""
         task, horizon, by_nodes = self.task, self.task.horizon, self.data.split_by == NODES
-        if self.inputs.unknown != REFUSE and not (self.inputs.lags or task.target_difference or self.baseline.kind):
+        if self.inputs.unknown != REFUSE and not (self.inputs.lags or task.difference_from or self.baseline.kind):
             raise ValueError(f"inputs.unknown {self.inputs.unknown} is for inputs.lags, which are 0")
+        if task.difference_from and AVERAGES[task.difference_from].of_lags and not self.inputs.lags:
+            raise ValueError(f"task.difference_from {task.difference_from}{OF_LAGS}")
         if self.inputs.lags and task.kind in (REGRESSION, NODE) and not horizon:
             raise ValueError("inputs.lags include the target of the predicted snapshot: set task.horizon above 0")
         if self.inputs.lags and by_nodes:
@@ -481,7 +485,7 @@ class SnapshotConfig(Sections):
         if not self.task.horizon:
             raise ValueError(f"{kind} forecasts: set task.horizon above 0")
         if part.of_lags and not self.inputs.lags:
-            raise ValueError(f"{kind} is of the last inputs.lags values: set inputs.lags above 0")
+            raise ValueError(f"{kind}{OF_LAGS}")
         if self.train.callbacks:
             raise ValueError(f"train.callbacks follow training, and {kind} trains nothing: leave out train.callbacks")
         if self.comm.time_groups > 1:

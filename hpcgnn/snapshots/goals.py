@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcgnn.choices import Part
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.together import together
@@ -40,11 +41,30 @@ from hpcgnn.task.losses import make_loss
 from hpcgnn.task.metrics import class_metric_names, regression_metric_names, regression_metrics
 from hpcgnn.task.moments import moments
 
-DIFFERENCE = "task.target_difference"
+DIFFERENCE = "task.difference_from"
 REGRESSION, NODE, EDGE, EDGE_REGRESSION = "regression", "node", "edge", "edge_regression"
 TIME, NODES, GRAPH = "time", "nodes", "graph"
 KEPT = "kept"
 NO_TARGETS = ("id", FEATURES, "split")  # columns of nodes that are none
+
+
+@dataclass(frozen=True)
+class AveragePart(Part):
+    """Means of the last values of a node. of_lags: of the last ``inputs.lags`` ones, which must be above 0; else of the
+    newest one."""
+
+    of_lags: bool = False
+
+    def count(self, lags: int) -> int:
+        """Return the number of values that are averaged."""
+        return lags if self.of_lags else 1
+
+
+AVERAGES = {
+    "newest": AveragePart(None, "newest known value of the node"),
+    "moving_average": AveragePart(None, "mean of the last inputs.lags values of the node", of_lags=True),
+}
+DIFFERENCES = {"": Part(None, "none"), **AVERAGES}
 
 
 class SnapshotGoal(Goal):
@@ -170,9 +190,10 @@ class RegressionGoal(LabelGoal):
         width = int(np.prod(series.shape[2:], dtype=np.int64))
         self._series, self._steps = series.reshape(*series.shape[:2], width), task.forecast_steps
         self._of_known = partial(known_values, partition, task.target, config.inputs.unknown)
-        self._differs = task.target_difference
+        self._differs = task.difference_from
         if self._differs:
             self.know(DIFFERENCE)
+            self._base = partial(self.recent, count=AVERAGES[self._differs].count(config.inputs.lags))
         _check_unseen(partition, task.target, self._first)
         if never_change(self._series, world):
             raise ValueError(f"task.target {task.target}{UNCHANGED}: {SEEN}")
@@ -223,7 +244,7 @@ class RegressionGoal(LabelGoal):
         def read() -> Iterator[np.ndarray]:
             for number in snapshots:
                 values = self._series[:, number + self._first :][:, : self._steps].reshape(-1, self.num_outputs)
-                yield values - self.recent(number).cpu().numpy() if self._differs else values
+                yield values - self._base(number).cpu().numpy() if self._differs else values
 
         return moments(read, self.num_outputs, self._world)
 
@@ -231,7 +252,7 @@ class RegressionGoal(LabelGoal):
         """Turn a model's outputs [n, C] at snapshot ``number`` into values of the target."""
         standard: Any = self._model.standard_target
         outputs = outputs if standard is None else standard.undone(outputs)
-        return self.recent(number) + outputs if self._differs else outputs
+        return self._base(number) + outputs if self._differs else outputs
 
     def score(self, outputs: torch.Tensor, targets: Targets, chain: HaloChain) -> LabelScores:
         return self.compare(self.forecast(outputs, targets.number), targets)
@@ -249,7 +270,7 @@ class RegressionGoal(LabelGoal):
         return self.scale * self.forecast(outputs, number)
 
     def describe(self) -> str:
-        learned = ", learned as differences to the newest value" if self._differs else ""
+        learned = f", learned as differences to the {AVERAGES[self._differs].says}" if self._differs else ""
         return f"{self.num_outputs} numbers of every node, {self._first} snapshots later{learned}"
 
 

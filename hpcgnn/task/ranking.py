@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.world import World
 from hpcgnn.task.known_edges import KnownAnswers
@@ -51,9 +52,7 @@ class Candidates:
             )
             relation, place = (torch.from_numpy(array).to(rows.device) for array in (keys[:, 1], part[first]))
             score = decoder.all_pairs(rows[place], embeddings, relation, self._reverse)
-            ranks[part] = self._count_better(
-                score.to(self._dtype).cpu().numpy(), keys, number.ravel(), answer[part], world
-            )
+            ranks[part] = self._count_better(score.to(self._dtype), keys, number.ravel(), answer[part], world)
         return ranks
 
     def best(
@@ -104,21 +103,22 @@ class Candidates:
         found["row_id"], found["node"] = row_id[place], place + self.known.first
         return _first_of_each(found, count)
 
-    def _count_better(self, score: np.ndarray, keys, number, answer, world: World) -> np.ndarray:
+    def _count_better(self, score: torch.Tensor, keys, number, answer, world: World) -> np.ndarray:
         """Collective. Rank answers [S] from scores [Q, c] of this rank's candidates for Q different pairs of a query
-        and an edge type, ``keys`` [Q, 2]; number [S]: which of these an answer belongs to."""
+        and an edge type, ``keys`` [Q, 2]; number [S]: which of these an answer belongs to. The scores of known answers
+        are overwritten."""
         place = answer - self.known.first
         here = np.flatnonzero((place >= 0) & (place < self.known.count))
-        own_score = np.full(len(answer), -np.inf, score.dtype)
-        own_score[here] = score[number[here], place[here]]
-        own_score = world.reduce_array(own_score, "max")
-        is_finite = np.isfinite(score).all(axis=1)  # nothing ranks above NaN, which would be a perfect rank
-        score[self.known.of(*keys.T)] = -np.inf
+        put = lambda array: torch.from_numpy(array).to(score.device)  # noqa: E731
+        own = (put(number[here]), put(place[here]))
+        own_score = torch.full((len(answer),), -math.inf, dtype=score.dtype)
+        own_score[torch.from_numpy(here)] = score[own].cpu()
+        threshold = world.reduce_array(own_score.numpy(), "max")
+        is_finite = torch.isfinite(score).all(dim=1).cpu().numpy()  # nothing ranks above NaN: a perfect rank
+        score[tuple(put(array) for array in self.known.of(*keys.T))] = -math.inf
         # How many candidates score higher, plus how many score at least as high, but for the answer itself.
-        counts = np.zeros(len(answer), np.int64)
-        for position, (row, threshold) in enumerate(zip(number, own_score, strict=True)):
-            counts[position] = np.count_nonzero(score[row] > threshold) + np.count_nonzero(score[row] >= threshold)
-        counts[here] -= score[number[here], place[here]] == own_score[here]
+        counts = native.count_reaching(score, put(number), put(threshold)).cpu().numpy()
+        counts[here] -= score[own].cpu().numpy() == threshold[here]
         counts, unusable = world.reduce_array(np.stack([counts, ~is_finite[number]]))
         return np.where(unusable > 0, math.nan, 1 + 0.5 * counts)
 

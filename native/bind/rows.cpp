@@ -1,4 +1,4 @@
-// Bindings of rows: gather, scatter, sums.
+// Bindings of rows: gather, scatter, sums, counts.
 #include "hpcgnn/rows.h"
 
 #include "bind/bindings.h"
@@ -14,6 +14,18 @@ template <typename Real> void bind_segment_sum(nb::module_ &module) {
                 "indptr [segments + 1], equal widths");
         segment_sum_rows<Real>(rows.data(), indptr.data(), order.data(), out.shape(0), out.shape(1), out.data(),
                                execution);
+      },
+      Release());
+}
+
+template <typename Real> void bind_count_reaching(nb::module_ &module) {
+  module.def(
+      "count_reaching",
+      [](Array<const Real, 2> scores, I64 row, Array<const Real, 1> threshold, Array<int64_t, 1> out,
+         int64_t execution) {
+        require(row.shape(0) == threshold.shape(0) && row.shape(0) == out.shape(0), "row, threshold and out [n]");
+        count_reaching<Real>(scores.data(), row.data(), threshold.data(), row.shape(0), scores.shape(1), out.data(),
+                             execution);
       },
       Release());
 }
@@ -38,6 +50,8 @@ HPCGNN_BINDING(rows) {
       Release());
   bind_segment_sum<float>(module);
   bind_segment_sum<double>(module);
+  bind_count_reaching<float>(module);
+  bind_count_reaching<double>(module);
 }
 
 } // namespace hpcgnn

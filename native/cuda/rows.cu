@@ -1,6 +1,7 @@
 // Gather, scatter and sums of rows on CUDA. Rows are copied in the widest words that their width and addresses allow;
 // sums are taken per target in the order of its index list: deterministic.
 #include "cuda/launch.h"
+#include "hpcgnn/base/atomics.h"
 #include "hpcgnn/rows.h"
 
 namespace hpcgnn {
@@ -61,6 +62,21 @@ __global__ void segment_sum_kernel(const Real *__restrict__ rows, const int64_t 
   }
 }
 
+template <typename Real>
+__global__ void count_kernel(const Real *scores, const int64_t *row, const Real *threshold, int64_t n, int64_t width,
+                             int64_t *out) {
+  const int64_t i = row_index();
+  if (i < n) {
+    const Real *own = scores + row[i] * width;
+    const Real limit = threshold[i];
+    int64_t count = 0;
+    for (int64_t column = threadIdx.x; column < width; column += blockDim.x) {
+      count += static_cast<int64_t>(own[column] > limit) + static_cast<int64_t>(own[column] >= limit);
+    }
+    atomic_add(out + i, count);
+  }
+}
+
 } // namespace
 
 void gather_rows(const uint8_t *table, const int64_t *index, int64_t n, int64_t row_bytes, uint8_t *out,
@@ -91,6 +107,15 @@ void segment_sum_rows(const Real *rows, const int64_t *indptr, const int64_t *or
               out);
 }
 
+template <typename Real>
+void count_reaching(const Real *scores, const int64_t *row, const Real *threshold, int64_t n, int64_t width,
+                    int64_t *out, Stream stream) {
+  launch_rows(count_kernel<Real>, n, width, kBlockThreads, stream, scores, row, threshold, n, width, out);
+}
+
+template void count_reaching<float>(const float *, const int64_t *, const float *, int64_t, int64_t, int64_t *, Stream);
+template void count_reaching<double>(const double *, const int64_t *, const double *, int64_t, int64_t, int64_t *,
+                                     Stream);
 template void segment_sum_rows<float>(const float *, const int64_t *, const int64_t *, int64_t, int64_t, float *,
                                       Stream);
 template void segment_sum_rows<double>(const double *, const int64_t *, const int64_t *, int64_t, int64_t, double *,

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.serial
 
 OPERATIONS = (
     "sample_recent sample_uniform decay_keep temporal_reply count_neighbors sample_neighbors random_integers "
-    "dropout_mask gather_rows scatter_rows segment_sum_rows segment_sum segment_max segment_max_backward edge_products "
+    "dropout_mask gather_rows scatter_rows segment_sum_rows count_reaching segment_sum segment_max "
+    "segment_max_backward edge_products "
     "edge_attention edge_attention_backward unique_relabel last_event transpose_index "
     "attention_forward attention_backward "
     "unique_relabel_scratch_bytes last_event_scratch_bytes transpose_index_scratch_bytes"
@@ -185,6 +186,18 @@ def test_gather_and_scatter_rows(device, size, tail, dtype):
         found = native.gather_rows(device.put(table), device.put(index))
         native.scatter_rows(there, device.put(index), found)
     device.assert_same([found, there], [rows, target])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 5, 300, 40_000])
+def test_count_reaching(device, width, dtype):
+    generator = torch.Generator().manual_seed(8)
+    scores = torch.randint(-3, 4, (9, width), generator=generator).to(dtype)
+    row, threshold = torch.randint(0, 9, (50,), generator=generator), torch.randint(-3, 4, (50,), generator=generator)
+    expected = native.count_reaching(scores, row, threshold.to(dtype))
+    with device:
+        found = native.count_reaching(device.put(scores), device.put(row), device.put(threshold.to(dtype)))
+    device.assert_same([found], [expected])
 
 
 def test_gather_rows_from_an_address_that_is_not_aligned(device):

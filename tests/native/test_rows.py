@@ -1,4 +1,4 @@
-"""Gather and scatter of rows against plain torch."""
+"""Gather and scatter of rows, and counts, against plain torch."""
 
 import numpy as np
 import pytest
@@ -39,6 +39,19 @@ def test_scatter_rows_takes_rows_of_the_table():
     with pytest.raises(ValueError, match="contiguous"):
         native.scatter_rows(table[:, :2], index, torch.ones(2, 2))
     assert not table.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [0, 1, 33, 40_000])
+def test_count_reaching(width, dtype):
+    """Above, and at least; NaN and -inf are neither above nor at least a number; several pieces of a row."""
+    scores = torch.randint(-3, 4, (7, width)).to(dtype)
+    scores[0, ::3], scores[1, ::2] = torch.nan, -torch.inf
+    row, threshold = torch.arange(20) % 7, torch.randint(-3, 4, (20,)).to(dtype)
+    threshold[3] = -torch.inf
+    expected = (scores[row] > threshold[:, None]).sum(1) + (scores[row] >= threshold[:, None]).sum(1)
+    assert torch.equal(native.count_reaching(scores, row, threshold), expected)
+    assert native.count_reaching(scores, row[:0], threshold[:0]).shape == (0,)
 
 
 def test_gather_rows_gradient():

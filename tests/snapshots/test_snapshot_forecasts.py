@@ -16,10 +16,11 @@ from hpcgnn.snapshots.predict import forecast_nodes
 NODES, SNAPSHOTS, SCALE = 24, 20, 70.0
 CHANGES = {"data__val_snapshots": 3, "data__test_snapshots": 4, "train__batch_size": 4, "inputs__unknown": "last"}
 VARIANTS = {
-    "difference": {"task__target_difference": True},
+    "difference": {"task__difference_from": "newest"},
+    "difference to a mean": {"task__difference_from": "moving_average", "inputs__lags": 3},
     "standardized": {"task__standardize": True, "inputs__standardize": True, "inputs__lags": 1},
     "both, two steps": {
-        "task__target_difference": True, "task__standardize": True, "inputs__standardize": True,
+        "task__difference_from": "newest", "task__standardize": True, "inputs__standardize": True,
         "task__forecast_steps": 2, "inputs__lags": 3, "task__loss": "mae",
     },
 }  # fmt: skip
@@ -65,7 +66,7 @@ def test_outputs_are_added_to_the_newest_value(comm, mpi_tmp_path, steps, is_sta
     """By hand: loss of the values themselves, and predictions in units of the source; missing values are left out."""
     graph, number = make_graph(), 6
     config = make_config(
-        **CHANGES, task__target_difference=True, task__forecast_steps=steps, task__standardize=is_standard
+        **CHANGES, task__difference_from="newest", task__forecast_steps=steps, task__standardize=is_standard
     )
     session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
     goal, rows, newest = session.goal, session.partition.flat_row, filled(graph)
@@ -130,11 +131,12 @@ def test_predictions_give_the_metrics_of_the_test(comm, mpi_tmp_path, variant):
     again.close()
 
 
-def test_no_difference_is_the_newest_value_again(comm, mpi_tmp_path):
+@pytest.mark.parametrize("rule", ["newest", "moving_average"])
+def test_no_difference_is_the_rule_again(comm, mpi_tmp_path, rule):
     """A model whose outputs are 0 has the metrics of the rule."""
-    config = make_config(**CHANGES, task__target_difference=True, task__forecast_steps=3)
+    config = make_config(**CHANGES, task__difference_from=rule, task__forecast_steps=3, inputs__lags=4)
     parts, found = write_parts(comm, mpi_tmp_path, make_graph()), []
-    for baseline in ("", "newest"):
+    for baseline in ("", rule):
         config.baseline.kind = baseline
         session = open_session(comm, parts, config)
         for parameter in session.model.output.parameters():
@@ -191,8 +193,8 @@ def test_rules_are_those_of_numpy(comm, mpi_tmp_path, kind, steps):
     ("changes", "reason"),
     [
         (
-            {"task__target_difference": True},
-            "task.target_difference: target of the node in row .* leave task.target_d",
+            {"task__difference_from": "newest"},
+            "task.difference_from: target of the node in row .* leave task.difference_f",
         ),
         ({"baseline__kind": "newest"}, "baseline.kind: target of the node in row .*set inputs.unknown to last"),
         ({"inputs__lags": 0, "baseline__kind": "linear"}, "nodes have no inputs; set inputs.lags above 0"),
@@ -211,8 +213,9 @@ def test_missing_values_and_inputs_are_refused(comm, mpi_tmp_path, changes, reas
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task__target_difference": True, "task__horizon": 0}, "with task.horizon 0 the newest value is the target"),
-        ({"task__target_difference": True, "task__kind": "node"}, "target_difference is for task.kind regression"),
+        ({"task__difference_from": "newest", "task__horizon": 0}, "with task.horizon 0 the newest value is the target"),
+        ({"task__difference_from": "newest", "task__kind": "node"}, "difference_from is for task.kind regression"),
+        ({"task__difference_from": "moving_average"}, "moving_average is of the last inputs.lags values: set"),
         ({"task__standardize": True, "task__kind": "edge"}, "task.standardize is for task.kind regression, not edge"),
         ({"baseline__kind": "linear", "task__kind": "link"}, "forecasts numbers of nodes: use task.kind regression"),
         ({"baseline__kind": "moving_average"}, "moving_average is of the last inputs.lags values: set inputs.lags"),

@@ -30,7 +30,8 @@ KINDS = {
         "eval__ranking": "filtered",
     },
     "standardized differences": {
-        "train__batch_size": 2, "task__target_difference": True, "task__standardize": True, "inputs__standardize": True,
+        "train__batch_size": 2, "task__difference_from": "newest", "task__standardize": True,
+        "inputs__standardize": True,
     },
     "accumulated": {"train__batch_size": 1, "train__accumulate_steps": 3},
 }  # fmt: skip

@@ -14,5 +14,9 @@ void scatter_rows(uint8_t *table, const int64_t *index, const uint8_t *rows, int
 template <typename Real>
 void segment_sum_rows(const Real *rows, const int64_t *indptr, const int64_t *order, int64_t segments, int64_t width,
                       Real *out, Execution execution);
+// Adds to out[i] how many of scores[row[i]] are above threshold[i], and how many are at least as high.
+template <typename Real>
+void count_reaching(const Real *scores, const int64_t *row, const Real *threshold, int64_t n, int64_t width,
+                    int64_t *out, Execution execution);
 
 } // namespace hpcgnn

@@ -1,5 +1,6 @@
-// Relaxed atomic operations under one name on the device and on the host. Minimum and maximum commute, and a key is
-// claimed once, so what the tables built from them hold does not depend on the order in which threads arrive.
+// Relaxed atomic operations under one name on the device and on the host. Minimum, maximum and integer sums commute,
+// and a key is claimed once, so what the tables built from them hold does not depend on the order in which threads
+// arrive.
 #pragma once
 
 #include "hpcgnn/base/platform.h"
@@ -37,6 +38,14 @@ HPCGNN_HD void atomic_lower(uint32_t *target, uint32_t value) {
   while (value < current &&
          !__atomic_compare_exchange_n(target, &current, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
+#endif
+}
+
+HPCGNN_HD void atomic_add(int64_t *target, int64_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicAdd(reinterpret_cast<unsigned long long *>(target), static_cast<unsigned long long>(value));
+#else
+  __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
 #endif
 }
 
