@@ -34,9 +34,11 @@ class RelationalLayer(nn.Module):
         total, degree = frame.sum_types(relation)
         for out, exchanges in enumerate(ahead):
             total = total + frame.propagate(SUM, rows, exchanges, bool(out))
-        around = total / degree.clamp(min=1) @ self.around
-        loop = torch.where(degree > 0, rows @ self.loop, rows @ self.alone)
-        return functional.leaky_relu(around + loop, SLOPE)
+        flat, total = rows.flatten(0, 1), (total / degree.clamp(min=1)).flatten(0, 1)
+        place = degree.expand(*rows.shape[:2], 1).flatten().nonzero()[:, 0]  # few nodes have edges in a snapshot
+        linked = total.index_select(0, place) @ self.around + flat.index_select(0, place) @ self.loop
+        out = (flat @ self.alone).index_copy(0, place, linked)
+        return functional.leaky_relu(out, SLOPE).view_as(rows)
 
 
 class REGCN(SequenceModel):
