@@ -86,6 +86,11 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return _product(_round(left), _round(right)).to(left.dtype) if _kind else left @ right
 
 
+def rounded(factor: torch.Tensor) -> torch.Tensor:
+    """Round a factor of several ``product`` calls once, as chosen."""
+    return _round(factor) if _kind else factor
+
+
 def add_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Add left [n, i] @ right [i, o] to out [n, o], without a gradient; returns out."""
     return out.add_(product(left, right)) if _kind else out.addmm_(left, right)

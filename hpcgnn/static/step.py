@@ -23,7 +23,7 @@ from hpcgnn.graph.columns import everything
 from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native.dispatch import on_host
-from hpcgnn.native.products import add_product, product
+from hpcgnn.native.products import add_product, product, rounded
 from hpcgnn.native.random import MOST_RELATIONS, StepKey
 from hpcgnn.nn.decoders import score_at
 from hpcgnn.static.features import FEATURE, NodeRows
@@ -373,6 +373,9 @@ class GraphQueryTask(GraphStepTask):
         rows, pairs = channel.everyone(asked, shares), plan.columns[ANSWERS]
         gradient, of_candidates, loss = torch.zeros_like(rows), torch.zeros_like(candidate), rows.new_zeros(())
         most = max(1, (QUERY_SCORES if on_host(rows) else DEVICE_SCORES) // max(1, self._options.most))
+        if self._decoder.is_product:
+            # With fewer queries in a block than columns, the candidates' gradient would be read more often than scores.
+            most, candidate = max(most, rows.shape[1]), rounded(candidate)
         for first in range(0, len(rows), most):
             part = slice(first, first + most)
             bounds = torch.tensor([first, first + most], device=pairs.device)
@@ -395,6 +398,7 @@ class GraphQueryTask(GraphStepTask):
         if self._decoder.is_product:
             # Without autograd, which would make the gradient of candidates anew for every block.
             share, slope = self._sum(product(rows, candidate.T), answers)
+            slope = rounded(slope)
             add_product(of_candidates, slope.T, rows)
             return share, product(slope, candidate)
         rows, others = rows.detach().requires_grad_(), candidate.detach().requires_grad_()

@@ -32,8 +32,8 @@ class RelationalLayer(nn.Module):
         """Collective. Compute rows [n, k, D] from the rows of nodes [n, k, D] and of edge types [k, 2 T, D]."""
         ahead = [frame.start(rows, out) for out in (False, True)]  # both under way at once
         total, degree = frame.sum_types(relation)
-        for out, exchanges in enumerate(ahead):
-            total = total + frame.propagate(SUM, rows, exchanges, bool(out))
+        for is_out, exchanges in enumerate(ahead):
+            total = total + frame.propagate(SUM, rows, exchanges, bool(is_out))
         flat, total = rows.flatten(0, 1), (total / degree.clamp(min=1)).flatten(0, 1)
         place = degree.expand(*rows.shape[:2], 1).flatten().nonzero()[:, 0]  # few nodes have edges in a snapshot
         linked = total.index_select(0, place) @ self.around + flat.index_select(0, place) @ self.loop
