@@ -25,7 +25,7 @@ TOOLS = {
     "inspect": "show what a graph file or a partition set holds, and what ranks would exchange",
     "partition": "cut a graph file into parts, also under mpirun",
     "append": "add later events and new nodes to a temporal partition set",
-    "verify": "check a partition set, by itself or against its graph file",
+    "verify": "check a partition set, alone or against its graph file",
     "stage": "copy a partition set to a disk of each machine",
     "export": "write a graph file, or a part of one, for other programs",
     "export_metis": "write a graph as the text that METIS reads",
@@ -39,7 +39,7 @@ RUNS = {
     "export_model": "write the best weights of a run for plain PyTorch",
     "report": "write an HTML page about runs",
     "bench": "time epochs, sampling and kernels",
-    "info": "say what this installation can do, or what a run folder holds",
+    "info": "show what this installation can do, or what a run folder holds",
     "jobs": "write job scripts for Slurm, PBS and Flux into a folder",
 }
 COMMANDS = TOOLS | RUNS

@@ -189,7 +189,7 @@ class GraphEvalConfig:
         correct_alpha: Share of the neighbors' errors in a step of correct_and_smooth.
         smooth_alpha: Share of the neighbors' classes in a step of correct_and_smooth.
         smooth_steps: Number of steps in which errors, and then classes, are sent.
-        smooth_relations: Relations (src.rel.dst) along which they are sent; empty: all.
+        smooth_relations: Relations (src.rel.dst) along which errors and classes are sent; empty: all.
     """
 
     batch_size: int = 0
