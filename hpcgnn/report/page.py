@@ -150,7 +150,7 @@ def _timeline(runs: list[RunRecords]) -> str:
     chart = svg.time_axis(rows, "starts and epochs over time")
     if not chart:
         return ""
-    legend = "A diamond is a start, on so many ranks (point at it); a dot is the end of an epoch."
+    legend = "A diamond is a start or a resume: point at it for the number of ranks. A dot is the end of an epoch."
     return f'<h2>Starts and resumes</h2><p>{legend}</p><div class="card narrow">{chart}</div>'
 
 
