@@ -259,7 +259,7 @@ def unmet(quality: dict, target: float) -> list[str]:
             advice = f"among these {even_ranks} parts it can be even, among fewer ranks not"
         lines.append(
             f"{uneven[0]}{others(uneven)}: a single node weighs that much of the mean, or there are too few units for "
-            f"so many; {advice}"
+            f"this number of parts; {advice}"
         )
     return lines
 

@@ -64,9 +64,9 @@ class TrainConfig:
         eval_every: Number of epochs between two validations; the last epoch is always validated.
         monitor: Validation metric that decides which epoch is best, such as ap, mrr, auc or mse; the lowest value of an
             error is best. Empty: the first metric of the task.
-        metrics: Functions of your own that compute further metrics of validation and test, such as
+        metrics: Custom functions that compute further metrics of validation and test, such as
             package.module.function. The last word names the metric; a larger value is better.
-        callbacks: Classes of your own, such as package.module.Class, whose methods are called during training (see
+        callbacks: Custom classes, such as package.module.Class, whose methods are called during training (see
             hpcgnn.Callback).
         early_stopping_patience: Early stopping: number of validations without improvement after which training ends; 0:
             no early stopping.

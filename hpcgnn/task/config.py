@@ -36,7 +36,7 @@ class TaskConfig:
         offset: Number that distances are subtracted from, so that scores may be above 0, which loss binary needs (the
             gamma of RotatE). Decoders transe and rotate only.
         loss: Loss that training minimizes; empty: the first one in the list that fits task.kind.
-        loss_path: Function of your own that computes the loss, such as package.module.function. It returns the sum over
+        loss_path: Custom function that computes the loss, such as package.module.function. It returns the sum over
             the rows that it gets. Loss custom only, which this key implies.
         margin: Margin between the score of a pair and the scores of its negatives. With loss ccl, the cosine above
             which a negative counts, below 1. Losses margin and ccl only.

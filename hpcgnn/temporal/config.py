@@ -38,7 +38,7 @@ class TemporalSamplingConfig:
         fanouts: Number of neighbors to sample for a node: one number for all layers, or one for each layer, the
             neighbors of the roots first. They are of all relations together.
         relation_fanouts: Fanouts of single relations by name (src.rel.dst or rel), or of edge types; 0: the relation is
-            not followed. If set, each relation is sampled by itself, and relations without a name here have fanouts.
+            not followed. If set, each relation is sampled separately, and relations without a name here have fanouts.
         strategy: Sampling of neighbors: the most "recent" ones, "uniform" without replacement, or "window": uniform
             among the events of the last ``window_length`` units of time.
         window_length: Length of a time window, in the data's unit of time; strategy window only.
