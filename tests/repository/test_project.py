@@ -83,11 +83,18 @@ def test_changelog_begins_with_what_is_not_released():
     assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
+def anchors(name: str) -> set[str]:
+    """Name the sections of a page as links do."""
+    titles = re.findall(r"^#+ (.*)$", read(name), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page):
     prose = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose)
-    missing = [link for link in links if "://" not in link and not (REPOSITORY / link).exists()]
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", prose) if "://" not in link[0]]
+    missing = [link for link in links if not (REPOSITORY / link[0]).exists()]
+    missing += [link for link in links if link[1] and link[1] not in anchors(link[0])]
     assert missing == []
 
 
