@@ -30,8 +30,8 @@ AREAS = {
 HEAD = """# All messages
 
 Every error that the program raises itself, from the source, by area; … stands for what differs from case to case.
-Messages name what is wrong and what helps; [troubleshooting](troubleshooting.md) has more to say about those that are
-met most. Commands print them after `error:` and exit with code 2, or 1 where the system refused (a full disk, a missing
+Messages name what is wrong and what helps; [troubleshooting](troubleshooting.md) explains the most frequent ones.
+Commands print them after `error:` and exit with code 2, or 1 where the system refused (a full disk, a missing
 permission).
 """
 
