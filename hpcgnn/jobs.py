@@ -66,7 +66,7 @@ def environment() -> str:
     """Write lines of shell that lead to the Python in use, its virtual environment and its PYTHONPATH."""
     lines = [
         "# shellcheck shell=bash disable=SC1091,SC2034",
-        "# The environment of the jobs: the one that `hpcgnn jobs` was run in. Add what a job needs besides, such as",
+        "# The environment of the jobs: the one that `hpcgnn jobs` was run in. Add what a job also needs, such as",
         "# `module load`.",
     ]
     programs = Path(sys.executable).parent

@@ -14,7 +14,7 @@
 # and exit code 0: Open MPI's mpirun ends with 0 as well when it has lost a machine.
 #
 # In a job array every element trains with its index as seed, into a folder of its own. HPCGNN_RUN names that folder
-# where it should not have the job's id: a later job with the same name goes on with the run. So does one with the same
+# where it should not have the job's id: a later job with the same name resumes the run. So does one with the same
 # `--output.dir` among its arguments, which names the whole folder.
 #
 # With HPCGNN_IMAGE every rank runs in a container of that image, which jobs/container/hpcgnn.def makes. Nothing but the

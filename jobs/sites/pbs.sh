@@ -4,7 +4,7 @@
 #   qsub -l select=2:ncpus=2:mpiprocs=2 -l walltime=01:00:00 -- /bin/bash "$PWD/jobs/train_tgn.slurm" --data.path parts/
 #
 # Before the walltime ends the run leaves with a checkpoint. PBS lets no user put a job back into the queue: chain jobs
-# of one HPCGNN_RUN; each goes on where the one before left:
+# of one HPCGNN_RUN; each resumes the run where the one before left it:
 #
 #   first=$(qsub -v HPCGNN_RUN=wiki ...); qsub -v HPCGNN_RUN=wiki -W depend=afterany:"$first" ...
 #
