@@ -21,6 +21,8 @@ class ToolParser(argparse.ArgumentParser):
     """The command line of a tool, ``name``. In names of options hyphens mean the same as underscores."""
 
     def __init__(self, name: str = "", **options: Any):
+        if "description" in options:
+            options["description"] = options["description"].replace("``", "")  # the marks of code
         super().__init__(**({"prog": f"hpcgnn {name}"} if name else {}) | options)
 
     def parse_known_args(self, args=None, namespace=None):

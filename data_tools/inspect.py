@@ -1,4 +1,4 @@
-"""Say what is in a file or folder of hpcgnn: a graph file, a partition set, its book, one of its parts.
+"""Show what is in a file or folder of hpcgnn: a graph file, a partition set, its book, one of its parts.
 
     hpcgnn inspect wikipedia.h5
     hpcgnn inspect parts/ --json
@@ -160,7 +160,7 @@ FOLDERS = {"book.h5": (describe_set, render_set)}
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    parser = ToolParser("inspect", description="Say what is in a file or folder of hpcgnn.")
+    parser = ToolParser("inspect", description="Show what is in a file or folder of hpcgnn.")
     parser.add_argument(
         "paths", nargs="+", type=pathlib.Path, metavar="PATH", help="graph file, partition set, book (book.h5) or part"
     )

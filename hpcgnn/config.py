@@ -87,6 +87,8 @@ def parser(program: str, description: str, kind: str = DEFAULT_KIND) -> jsonargp
     add_help_all(result, "show all keys of runs on this kind of graph", lambda: page(help_document(result, kind), True))
     result.format_help = lambda *_: page(help_document(result, kind), False) + "\n"  # type: ignore[method-assign]
     result.add_argument("--config", action="config", help="YAML file with any of the keys below")
+    printing = next(action for action in result._actions if "--print_config" in action.option_strings)
+    printing.help = "print all keys with their values, in the form of a run file, and exit"
     # Only for --help: `parse` takes it from the command line before the parser sees it.
     result.add_argument(
         "--recipe", default=argparse.SUPPRESS, metavar="NAME",
@@ -122,7 +124,7 @@ def help_document(result: jsonargparse.ArgumentParser, kind: str) -> dict[str, A
         default = "" if action.default in (None, "", False, [], argparse.SUPPRESS) else f"default {action.default}"
         note = "; ".join(filter(None, (choices, default)))
         options.append([", ".join(names) + f" ({note})" * bool(note), action.help or ""])
-    says = re.sub(r"^``[^`]*``: ", "", (result.description or "").strip())
+    says = re.sub(r"^``[^`]*``: ", "", (result.description or "").strip()).replace("``", "")
     names = [key.name for key in everything]
     return {
         "program": result.prog, "kind": kind, "says": says[:1].upper() + says[1:], "options": options,

@@ -63,7 +63,7 @@ def make_parser() -> jsonargparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = command_parser("hpcgnn evaluate", __doc__)
     protocols = [word for kind in KINDS.values() for word in kind.protocols]
-    baselines = [word for kind in KINDS.values() for word in kind.baselines]
+    baselines = dict.fromkeys(word for kind in KINDS.values() for word in kind.baselines)
     text = "evaluation protocol or kind of negatives; short form: --eval; empty: the run's"
     parser.add_argument("--eval.protocol", choices=("", *protocols), default="", help=text)
     text = (

@@ -114,6 +114,7 @@ def make_parser() -> jsonargparse.ArgumentParser:
         "runs",
         type=str,
         nargs="*",
+        default=[],  # else the help calls them required
         help="folders of runs or of sweeps to describe; default: describe this installation",
     )
     return parser

@@ -126,10 +126,11 @@ def shown(value: Any) -> str:
 
 
 def entry(key: Key) -> Entry:
-    """Write the section of a key, its line and its text, for the help."""
+    """Write the section of a key, its line and its text, for the help: without the marks of code."""
     default = f"; default {shown(key.default)}" if key.default not in ("", None, [], {}) else ""
     told = "; ".join(f"{name}: {says}" for name, says in key.choices.items() if name and says)
-    return key.section, f"--{key.name} ({key.words}{default})", key.text + (f" {told}." if told else "")
+    text = key.text + (f" {told}." if told else "")
+    return key.section, f"--{key.name} ({key.words}{default})", text.replace("``", "")
 
 
 def usual(kind: str) -> list[Key]:
