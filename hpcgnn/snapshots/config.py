@@ -281,7 +281,7 @@ class SnapshotTaskConfig(TaskConfig):
             in both. Link prediction only.
         new_links: Leave out edges that the last input snapshot already has; link prediction only.
         negatives: Number of training negatives drawn for each edge; link prediction only.
-        negative_ends: Ends of an edge that negatives replace: the "destination", or "both" ends at once. Link
+        negative_ends: Ends of an edge that negatives replace: the "destination", or "pair", both at once. Link
             prediction only.
         strict: Avoid negatives that are edges of the snapshot or self-loops; link prediction only.
     """
@@ -297,7 +297,7 @@ class SnapshotTaskConfig(TaskConfig):
     undirected: bool = False
     new_links: bool = False
     negatives: int = 1
-    negative_ends: Literal["destination", "both"] = "destination"
+    negative_ends: Literal["destination", "pair"] = "destination"
     strict: bool = False
 
     def __post_init__(self):

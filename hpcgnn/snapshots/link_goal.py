@@ -39,7 +39,7 @@ from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_k
 from hpcgnn.task.ranking import Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
-BOTH = "both"
+PAIR = "pair"  # of task.negative_ends
 FILTERED, RAW = "filtered", "raw"
 DECODER_SITE = 1 << 10  # of dropout: the sites of a model's layers are below
 QUERY_SCORES = 1 << 22  # scores of queries with the nodes of a rank at once, in training
@@ -294,7 +294,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.last = partition.num_snapshots - 1 - horizon
         self.num_edge_types = _count_types(partition, task.decoder, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
-        drawn = task.negative_ends == BOTH, task.strict, config.train.seed
+        drawn = task.negative_ends == PAIR, task.strict, config.train.seed
         self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind)
         self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
 

@@ -127,7 +127,7 @@ CASES = {
     "labels": ("temporal", labeled_events, classes, {"task__kind": "edge"}),
     "numbers": ("temporal", numbered_events, numbers, {"task__kind": "edge_regression"}),
     "series": ("snapshots", None, numbers, {"model__hidden": 8, "train__batch_size": 4}),
-    "links": ("snapshots", None, pairs, {"task__kind": "link", "task__negative_ends": "both", "model__hidden": 8}),
+    "links": ("snapshots", None, pairs, {"task__kind": "link", "task__negative_ends": "pair", "model__hidden": 8}),
 }
 
 

@@ -15,8 +15,8 @@ from hpcgnn.task.levels import ap_auc
 LINK = {"task__kind": "link", "train__batch_size": 3, "inputs__degrees": "log"}
 VARIANTS = {
     "drawn": {"task__negatives": 3, "eval__negatives": 4, "task__loss": "softmax"},
-    "both ends": {"task__negative_ends": "both", "task__strict": True, "task__decoder": "mlp", "task__negatives": 2},
-    "both ends by degree": {"task__negative_ends": "both", "task__negative_kind": "degree", "task__negatives": 3},
+    "both ends": {"task__negative_ends": "pair", "task__strict": True, "task__decoder": "mlp", "task__negatives": 2},
+    "both ends by degree": {"task__negative_ends": "pair", "task__negative_kind": "degree", "task__negatives": 3},
     "undirected": {"task__undirected": True, "task__new_links": True, "task__strict": True, "task__loss": "margin"},
     "windows": {
         "sampling__window_size": 2,
@@ -26,7 +26,7 @@ VARIANTS = {
     },
     "all pairs": {"eval__ranking": "all", "task__decoder": "mlp", "sampling__prefetch": 2},
     "answers": {"eval__ranking": "filtered", "task__decoder": "complex", "task__strict": True},
-    "answers, both drawn": {"eval__ranking": "filtered", "task__decoder": "distmult", "task__negative_ends": "both"},
+    "answers, both drawn": {"eval__ranking": "filtered", "task__decoder": "distmult", "task__negative_ends": "pair"},
     "answers of an mlp": {"eval__ranking": "filtered", "task__decoder": "mlp"},
 }
 
@@ -53,7 +53,7 @@ def test_any_number_of_ranks_gives_one_answer(comm, mpi_tmp_path, variant):
     assert 0 < metrics["mrr"] < 1
 
 
-@pytest.mark.parametrize("ends", ["destination", "both"])
+@pytest.mark.parametrize("ends", ["destination", "pair"])
 def test_the_kernel_learns_as_the_decoder_in_plain_torch(comm, mpi_tmp_path, monkeypatch, ends):
     parts = write_parts(comm, mpi_tmp_path, random_graph(4, 40, 12, 15))
     config = links(task__decoder="mlp", task__negatives=5, task__negative_ends=ends)
@@ -96,7 +96,7 @@ def pairs_of(session, split, epoch, number):
 def test_negatives_are_strict_and_keyed(comm, mpi_tmp_path, both):
     graph = random_graph(7, 12, 6, 50, weighted=False)
     parts = write_parts(comm, mpi_tmp_path, graph)
-    config = links(task__strict=True, task__negatives=5, task__negative_ends="both" if both else "destination")
+    config = links(task__strict=True, task__negatives=5, task__negative_ends="pair" if both else "destination")
     session = open_session(comm, parts, config)
     drawn = {key: pairs_of(session, *key) for key in [("train", 0, 2), ("train", 1, 2), ("val", 0, 2), ("val", 1, 2)]}
     session.close()
@@ -118,7 +118,7 @@ def test_no_drawn_pair_is_the_edge_that_it_is_drawn_for(comm, mpi_tmp_path, both
     """Of four nodes; the other pairs are equally likely, and a draw that was another node is the same as ever."""
     graph = random_graph(7, 4, 6, 6, weighted=False)
     parts = write_parts(comm, mpi_tmp_path, graph, 4)
-    ends = "both" if both else "destination"
+    ends = "pair" if both else "destination"
     session = open_session(comm, parts, links(task__negatives=400, task__negative_ends=ends))
     source, destination, negative_source, negative = pairs_of(session, "train", 0, 2)
     session.close()

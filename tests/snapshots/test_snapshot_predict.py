@@ -286,7 +286,7 @@ def test_best_edge_types_are_those_of_all_scores(comm, mpi_tmp_path):
 
 
 LINKS = {
-    "links": {"task__decoder": "mlp"}, "types of links": {"task__decoder": "distmult", "task__negative_ends": "both"},
+    "links": {"task__decoder": "mlp"}, "types of links": {"task__decoder": "distmult", "task__negative_ends": "pair"},
 }  # fmt: skip
 
 
