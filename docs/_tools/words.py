@@ -1,5 +1,5 @@
-"""Counts of the guide's English: `python docs/_tools/words.py [FILE.md ...]`, by default of all pages; `--show` prints
-each sentence and cell that is too long, and each idiom, with file and line.
+"""Counts of the guide's English: `python docs/_tools/words.py [FILE.md ...]`, by default of all pages, and of pages,
+pictures, examples and keys; `--show` prints each sentence and cell that is too long, and each idiom, with file and line.
 
 A sentence ends at ``.``, ``?`` or ``!`` before white space, and at the end of a list entry, a heading or a cell of a
 table. Code in backticks counts as one word; blocks of code are left out."""
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import sys
 from collections import Counter
@@ -154,6 +155,7 @@ class Count:
     """Counts over some pieces."""
 
     words: int
+    prose_words: int
     sentences: int
     long: int
     long_cells: int
@@ -165,11 +167,17 @@ class Count:
         prose = [piece for piece in found if not piece.cell]
         return cls(
             sum(piece.words for piece in found),
+            sum(piece.words for piece in prose),
             len(prose),
             sum(piece.words > LONG_SENTENCE for piece in prose),
             sum(piece.cell and piece.words > LONG_CELL for piece in found),
             Counter(name for piece in found for name in idioms(piece)),
         )
+
+    @property
+    def words_a_sentence(self) -> float:
+        """Mean length of the sentences."""
+        return self.prose_words / max(self.sentences, 1)
 
     @property
     def long_share(self) -> float:
@@ -198,6 +206,19 @@ def show(piece: Piece) -> None:
         print(f"{place}: {word}")
 
 
+def totals() -> dict[str, int]:
+    """Count pages, pictures, files of examples, and the keys of run files, which all have a row of options.md."""
+    help_file = ROOT / "hpcgnn" / "train_help.json"
+    documents = json.loads(help_file.read_text()).values() if help_file.exists() else ()
+    entries = {(line.split()[0], bool(text.strip())) for document in documents for _, line, text in document["keys"]}
+    return {
+        "pages": len(pages()),
+        "pictures": sum(path.suffix in (".png", ".svg") for path in (ROOT / "docs" / "assets").glob("*")),
+        "examples": sum(path.suffix in (".py", ".sh") for path in (ROOT / "examples").rglob("*")),
+        "keys": len({name for name, _ in entries}), "keys without help": sum(not has_text for _, has_text in entries),
+    }  # fmt: skip
+
+
 def main() -> int:
     """Print the counts of the pages that the command line names, or of all."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -215,7 +236,10 @@ def main() -> int:
                 show(piece)
         if not is_measured(name):
             total += found
-    print(f"{'all but measurements':34}{Count.of(total).row()}")
+    count = Count.of(total)
+    print(f"{'all but measurements':34}{count.row()}")
+    if not options.files:
+        print(f"words a sentence {count.words_a_sentence:.1f}", *(f"{name} {n}" for name, n in totals().items()), sep=", ")
     return 0
 
 
