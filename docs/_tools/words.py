@@ -1,5 +1,5 @@
 """Counts of the guide's English: `python docs/_tools/words.py [FILE.md ...]`, by default of all pages, and of pages,
-pictures, examples and keys; `--show` prints each sentence and cell that is too long, and each idiom, with file and line.
+pictures, examples and keys; `--show` prints each sentence and cell that is too long, and each idiom, with its line.
 
 A sentence ends at ``.``, ``?`` or ``!`` before white space, and at the end of a list entry, a heading or a cell of a
 table. Code in backticks counts as one word; blocks of code are left out."""
@@ -239,7 +239,8 @@ def main() -> int:
     count = Count.of(total)
     print(f"{'all but measurements':34}{count.row()}")
     if not options.files:
-        print(f"words a sentence {count.words_a_sentence:.1f}", *(f"{name} {n}" for name, n in totals().items()), sep=", ")
+        numbers = [f"words a sentence {count.words_a_sentence:.1f}", *(f"{name} {n}" for name, n in totals().items())]
+        print(", ".join(numbers))
     return 0
 
 
