@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import mmap
 import socket
+import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ def device():
     """A pretended one."""
     pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     with pretended_device():
+        torch.cuda.set_device(DEVICE)
         yield DEVICE
 
 
@@ -120,6 +123,29 @@ def test_indices_are_looked_at_where_that_is_asked_for(monkeypatch):
         with pytest.raises(IndexError, match=name):
             call()
     assert native.gather_rows(rows, torch.tensor([3, -1])).tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.several_ranks
+def test_threads_begin_with_another_device(comm, device):
+    """As on machines with several GPUs: kernels are refused there."""
+    torch.cuda.set_device(device)
+    rows, index = torch.ones(2, 2, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    native.gather_rows(rows, index)
+    found = []
+
+    def use(context):
+        try:
+            with context:
+                found.append(len(native.gather_rows(rows, index)))
+        except ValueError as error:
+            found.append(str(error))
+
+    for context in (nullcontext(), torch.cuda.device(device)):
+        thread = threading.Thread(target=use, args=(context,))
+        thread.start()
+        thread.join()
+    refused = f"tensor on {device}, but this thread's device is 0"
+    assert found == [refused if comm.rank else 1, 1]
 
 
 @pytest.mark.serial

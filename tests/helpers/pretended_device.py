@@ -1,8 +1,9 @@
 """A device that is not there: tensors that were brought to "cuda" lie on the host and are told apart from the host's.
 
 What a GPU refuses is refused: operations of tensors of both sides, NumPy's view of a device's tensor, kernels of the
-device on the host's tensors. The CUDA build's kernels run on host threads (`dispatch.emulation`). Streams are not
-imitated: all work is done as it comes.
+device on the host's tensors, or in a thread whose current device is another one. The CUDA build's kernels run on host
+threads (`dispatch.emulation`). The device of a rank has the rank as its index, while every thread begins with device 0.
+Streams are not imitated: all work is done as it comes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import torch
+from mpi4py import MPI
 from torch.autograd.graph import _engine_run_backward
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -25,7 +27,7 @@ from hpcgnn.comm.world import World
 from hpcgnn.graph import columns as input_rows
 from hpcgnn.native import dispatch
 
-DEVICE = torch.device("cuda", 0)
+DEVICE = torch.device("cuda", MPI.COMM_WORLD.rank)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides
 NEW_ZEROS = torch.ops.aten.new_zeros
 INDEXED = ("aten::index", "aten::index_put", "aten::index_put_")  # take indices of the host as well
@@ -191,7 +193,7 @@ def _to(tensor, *args, **kwargs):
 
 def _numpy(tensor, *args, **kwargs):
     if is_there(tensor):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        raise TypeError(f"can't convert {DEVICE} device type tensor to numpy")
     return torch._C.TensorBase.numpy(tensor, *args, **kwargs)
 
 
@@ -240,7 +242,34 @@ class _Kernels:
 def _backend(tensor):
     if not is_there(tensor):
         raise ValueError("no kernels for a tensor of the host")
+    if _current_device() != DEVICE.index:
+        raise ValueError(f"tensor on {DEVICE}, but this thread's device is {_current_device()}")
     return _Kernels(), 0
+
+
+def _current_device() -> int:
+    return getattr(_paused, "device", 0)
+
+
+def _set_device(device) -> None:
+    _paused.device = device.index if isinstance(device, torch.device) else int(device)
+
+
+def _bind_device(world: World) -> torch.device:
+    """World._bind_device."""
+    _set_device(DEVICE)
+    return DEVICE
+
+
+@contextmanager
+def _current(device) -> Iterator[None]:
+    """torch.cuda.device."""
+    before = _current_device()
+    _set_device(device)
+    try:
+        yield
+    finally:
+        _set_device(before)
 
 
 def _record_stream(tensor, stream):
@@ -254,7 +283,7 @@ class _Stream:
     cuda_stream = 0
 
     def __init__(self, device=None):
-        pass
+        self.device = DEVICE if device is None else torch.device(device)
 
     def synchronize(self):
         """Nothing to wait for."""
@@ -273,8 +302,8 @@ def pretended_device() -> Iterator[None]:
             begin(thread)
 
     stub = {
-        "Stream": _Stream, "current_stream": _Stream, "default_stream": _Stream, "current_device": lambda: 0,
-        "stream": nullcontext, "device": nullcontext, "set_device": lambda device: None,
+        "Stream": _Stream, "current_stream": _Stream, "default_stream": _Stream, "current_device": _current_device,
+        "stream": lambda stream: _current(stream.device), "device": _current, "set_device": _set_device,
         "mem_get_info": lambda device: (1 << 40, 1 << 40), "is_available": lambda: True, "device_count": lambda: 1,
         "get_device_properties": lambda device: SimpleNamespace(uuid="pretended", name="pretended"),
         "synchronize": lambda device=None: None, "max_memory_allocated": lambda device=None: 0,
@@ -286,9 +315,9 @@ def pretended_device() -> Iterator[None]:
             patch.setattr(torch.cuda.nvtx, name, lambda *_: None)
         patch.setattr(torch.Tensor, "record_stream", _record_stream)
         patch.setattr(input_rows, "seen_from", lambda device, table: table.to(device))
-        patch.setattr(World, "_bind_device", lambda _: DEVICE)
+        patch.setattr(World, "_bind_device", _bind_device)
         patch.setattr(dispatch, "backend", _backend)
         patch.setattr(threading.Thread, "run", run)
-        with _Operations(), _Calls():
+        with _Operations(), _Calls(), _current(_current_device()):
             yield
     _there.clear()
