@@ -339,7 +339,8 @@ class World(Group):
         count = torch.cuda.device_count() if device_kind != "cpu" and torch.cuda.is_available() else 0
         if device_kind == "cuda" and count == 0:
             raise ValueError(
-                "comm.device is cuda, but torch sees no GPU; use --comm.device=cpu or install a CUDA build of torch"
+                f"comm.device is cuda, but torch sees no GPU on {self.host}; use --comm.device=cpu or install a CUDA "
+                "build of torch"
             )
         if count == 0:
             return torch.device("cpu")

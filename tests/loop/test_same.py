@@ -7,6 +7,7 @@ import re
 import traceback
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,11 +129,29 @@ def test_a_rank_whose_gpu_is_broken_is_refused(comm, monkeypatch):
         World(CommConfig(watchdog_seconds=0), comm)
 
 
+@several
+@pytest.mark.parametrize("broken", [0, -1])
+def test_a_rank_that_sees_no_gpu_is_refused(comm, monkeypatch, broken):
+    """Whichever it is, by the default comm.device auto and where GPUs are asked for; all ranks have the message."""
+    broken %= comm.size
+    pretend_gpus(monkeypatch, 0 if comm.rank == broken else comm.size)
+    differing = place(comm, broken or 1)
+    own, first = ("cuda", "cpu") if broken == 0 else ("cpu", "cuda")
+    words = f"kind of device: {differing} has {own}, rank 0 on .* has {first}; see what nvidia-smi says there, or train"
+    with pytest.raises(DistributedError, match=words):
+        World(CommConfig(watchdog_seconds=0), comm)
+    words = rf"sees no GPU on {MPI.Get_processor_name()}; .*\[choose the device, rank {broken} of {comm.size}\]"
+    with pytest.raises(DistributedError, match=words):
+        World(CommConfig(device="cuda", watchdog_seconds=0), comm)
+
+
 def pretend_gpus(monkeypatch, count: int) -> None:
-    """So many GPUs that torch sees, and nothing else of them."""
+    """So many GPUs that torch sees, and little else of them."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    properties = lambda device: SimpleNamespace(uuid=str(device), name="pretended")  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
 
 
 @several
