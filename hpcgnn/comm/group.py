@@ -149,6 +149,10 @@ class Group:
         rank, (message, user_error) = next((r, v) for r, v in enumerate(verdicts) if v is not None)
         raise DistributedError(f"{message} [{stage}, rank {rank} of {job.size}]", user_error) from error
 
+    def explain(self, error: BaseException) -> str:
+        """Describe an error, besides ValueError and OSError, that the user's data may cause; empty: a defect."""
+        return ""
+
     def abort(self, code: int) -> None:
         """End all ranks of the job at once, on both sides of a job that was split."""
         sys.stderr.flush()

@@ -95,9 +95,11 @@ class Watchdog:
         return self
 
     def __exit__(self, kind, error: Any, trace) -> None:
-        """Add its stage to an error, for the message that ends the job, and stop watching."""
+        """Add its stage to an error, and its explanation if there is one, for the message that ends the job, and stop
+        watching."""
         if error is not None:
             error.stage = f"{self._state[0]}, step {self._state[1]}"
+            error.explained = self._world.explain(error)
         self.close()
 
     def _watch(self) -> None:

@@ -20,6 +20,7 @@ import torch
 
 from hpcgnn import __version__
 from hpcgnn.choices import check_choices
+from hpcgnn.comm.devices import DeviceRoom, gpu_of
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
 from hpcgnn.comm.memory import granted_cores
@@ -111,9 +112,9 @@ class World(Group):
     """The ranks of a run and their communicator: the object through which other rooms reach MPI. Collective to create.
     One of several ranks makes errors that nothing catches end the job (``AbortAtError``).
 
-    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks; unused_gpus:
-    the most GPUs of any machine that no rank uses. compares: whether ``check_same`` runs; False for commands that
-    report what each rank has.
+    ``split`` makes worlds of some of the ranks: ``group`` of ``num_groups``; job: the world of all ranks; room: the
+    memory of this rank's device; unused_gpus: the most GPUs of any machine that no rank uses. compares: whether
+    ``check_same`` runs; False for commands that report what each rank has.
     """
 
     job: World
@@ -130,6 +131,7 @@ class World(Group):
         if compares:
             self.check_same()
         self.unused_gpus = self._count_unused_gpus(machine)
+        self.room = DeviceRoom(self.device, self._count_sharers(machine))
         machine.Free()
         # Whether device memory goes straight to MPI: for all ranks alike, as both ends of a message must agree on it.
         self.gpu_direct = bool(self._comm.allreduce(self._samples or self._takes_device_memory(), MPI.LAND))
@@ -333,6 +335,16 @@ class World(Group):
         devices = machine.allgather((self.device.index, seen))
         used = {index for index, count in devices if count}
         return self._comm.allreduce(max(count for _, count in devices) - len(used), MPI.MAX)
+
+    def _count_sharers(self, machine: MPI.Comm) -> int:
+        """Collective. Count the ranks that share a GPU, or a slice of one, at most."""
+        gpus = machine.allgather(gpu_of(self.device))
+        return self._comm.allreduce(max(gpus.count(gpu) if gpu else 1 for gpu in gpus), MPI.MAX)
+
+    def explain(self, error: BaseException) -> str:
+        """Describe an error that a GPU's memory is full, with this rank; empty: it is another error."""
+        explained = self.room.explain(error)
+        return explained and f"rank {self.job.rank} of {self.job.size} on {self.host}: {explained}"
 
     def _bind_device(self) -> torch.device:
         device_kind = self.config.device

@@ -96,12 +96,15 @@ def leave(code: int) -> NoReturn:
 
 def abort(world: World | None, code: int, error: BaseException) -> int:
     """Print an error that nothing expects, which is being handled, and end all ranks; returns the code if there is no
-    other rank."""
+    other rank. One that a watchdog has explained is one line, others have their traceback."""
     place = f"rank {world.rank} of {world.size} on {world.host}" if world else "start-up"
     if stage := getattr(error, "stage", ""):
         place += f", {stage}"
     remedy = f"{error.remedy}\n" if hasattr(error, "remedy") else ""
-    print(f"hpcgnn: {place}:\n{traceback.format_exc()}{remedy}", file=sys.stderr, flush=True)
+    text = f"hpcgnn: {place}:\n{traceback.format_exc()}{remedy}"
+    if explained := getattr(error, "explained", ""):
+        text = f"error: {explained} [{getattr(error, 'stage', '')}]\n"
+    print(text, end="", file=sys.stderr, flush=True)
     if world is not None and world.size > 1:
         world.abort(code)
     return code

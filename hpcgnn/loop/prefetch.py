@@ -139,11 +139,6 @@ def other_device(device: torch.device) -> str:
     return f"comm.device is {device.type}, plans are made on CUDA devices"
 
 
-def leaves_room(size: int, device: torch.device) -> bool:
-    """Whether ``size`` bytes fit into half of the device's free memory."""
-    return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] // 2
-
-
 class PlanStream:
     """Makes plans on a stream of a CUDA device; on other devices they are made as they come."""
 

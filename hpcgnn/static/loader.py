@@ -229,7 +229,7 @@ def make_draw(
     if options.induced and replica is not None:
         return InducedSampler(hops, sampling, seed, replica.everything(threads, with_edges))
     with together(graph.world, "choose where neighbors are drawn"):
-        return choose_draw(hops, sampling, seed, graph.world.device)
+        return choose_draw(hops, sampling, seed, graph.world)
 
 
 def options_of(config: StaticConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hpcgnn import native
-from hpcgnn.loop.prefetch import PlanStream, leaves_room, other_device
+from hpcgnn.loop.prefetch import PlanStream, other_device
 from hpcgnn.native import AttentionPlan, Random, Stream
 from hpcgnn.native.dispatch import Uploads, upload
 from hpcgnn.temporal.batches import Batches
@@ -220,6 +220,7 @@ def choose_sampler(
     if hindrance and config.plan_on == "device":
         raise ValueError(f"sampling.plan_on device: {hindrance}; leave it auto")
     size = graph_bytes(partition, place.dtype.itemsize, max(1, len(config.relation_fanouts)))
-    if hindrance or (config.plan_on == "auto" and not leaves_room(size, place.device)):
+    if hindrance or (config.plan_on == "auto" and not place.room.takes(size)):
         return TemporalSampler
+    place.room.note("histories of events", size, "sampling.plan_on host")
     return partial(TemporalSampler, uploads=Uploads(place.device))

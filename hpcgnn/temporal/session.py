@@ -96,7 +96,7 @@ def open_session(
     # Planning has a channel of its own: a background thread uses it while steps move rows over the graph's.
     channels = world.channel(polite=ahead > 0, by_machine=True), graph.channel
     threads = 1 if ahead else world.threads
-    place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features)
+    place = Placement(*channels, world.device, dtype, own, hot, threads, graph.board, features, world.room)
     loaders = _make_loaders(config, graph, goal, model, place, (timers, plan_timers), values.get(CLOCK_SCALES))
     task = goal.task(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
@@ -213,8 +213,12 @@ def _make_memory(
         hot = hottest(settings.hot_ratio, graph.splits.degree(), partition, world, graph.channel)
         layout = None if hot is None else hot.layout(ids, world.device)
     num_rows = partition.num_nodes if layout is None else layout.num_rows
-    widths = model.state_width, model.mail_width
-    return NodeMemory(num_rows, *widths, dtype, world.device, model.mailbox_slots, layout), hot
+    widths, slots = (model.state_width, model.mail_width), model.mailbox_slots
+    row_bytes = (widths[0] + slots * widths[1]) * dtype.itemsize + (2 + slots) * 8
+    world.room.note("node memory", num_rows * row_bytes)
+    with together(world, "make the node memory"):
+        memory = NodeMemory(num_rows, *widths, dtype, world.device, slots, layout)
+    return memory, hot
 
 
 def _make_needs(

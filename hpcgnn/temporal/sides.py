@@ -15,6 +15,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.board import Board, BoardRoute
+from hpcgnn.comm.devices import DeviceRoom
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.route import Route
 from hpcgnn.native import Random
@@ -52,7 +53,8 @@ class Placement:
 
     own_channel: where every rank keeps the whole node memory, a channel of this rank alone, over which rows are read.
     hot: nodes whose rows every rank keeps behind its own rows. threads: of planning. board: on which the ranks of a
-    machine read each other's rows. features: of nodes.
+    machine read each other's rows. features: of nodes. room: the memory of the device, where the place of plans is
+    chosen.
     """
 
     plan_channel: Channel
@@ -64,6 +66,7 @@ class Placement:
     threads: int = 1
     board: Board | None = None
     features: NodeFeatures | None = None
+    room: DeviceRoom | Any = None
 
 
 class HostSide:

@@ -17,8 +17,9 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.world import World
 from hpcgnn.graph.partition import Relation
-from hpcgnn.loop.prefetch import leaves_room, other_device
+from hpcgnn.loop.prefetch import other_device
 from hpcgnn.native import Random, Stream
 from hpcgnn.static.config import FULL, GraphSamplingConfig
 from hpcgnn.static.model.blocks import Adjacency, Block, RelationEdges
@@ -318,14 +319,14 @@ def _places_among(nodes: np.ndarray, order: np.ndarray, source: np.ndarray) -> n
     return places
 
 
-def choose_draw(
-    neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, device: torch.device
-) -> BlockSampler:
+def choose_draw(neighbors: NeighborSampler, config: GraphSamplingConfig, seed: int, world: World) -> BlockSampler:
     """Choose the draw of static steps by ``sampling.plan_on``. Raises ValueError where the device cannot draw."""
     if config.plan_on != "host":
+        device, size = world.device, neighbors.device_bytes
         hindrance = other_device(device) or neighbors.needs_host
         if hindrance and config.plan_on == "device":
             raise ValueError(f"sampling.plan_on device: {hindrance}; leave it auto")
-        if not hindrance and (config.plan_on == "device" or leaves_room(neighbors.device_bytes, device)):
+        if not hindrance and (config.plan_on == "device" or world.room.takes(size)):
+            world.room.note("edges", size, "sampling.plan_on host")
             return BlockSampler(neighbors.on(device), config, seed)
     return BlockSampler(neighbors, config, seed)
