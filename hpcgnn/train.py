@@ -190,9 +190,8 @@ def _describe_start(session: Session) -> list[str]:
     if config.baseline_name:
         return [data, f"baseline: {config.baseline_name}; no model is trained"]
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
-    unused = session.world.unused_gpus
-    warning = [f"warning: {unused} GPUs of a machine are not used: start a rank for each GPU"] if unused else []
-    return [data, *warning, f"model: {config.model_name}, {parameters:,} parameters"]
+    warnings = session.world.describe_sharing()
+    return [data, *warnings, f"model: {config.model_name}, {parameters:,} parameters"]
 
 
 def _train(session: Session, folder: Path, log: RunLog, stop: StopRequest, resume: bool) -> int:

@@ -1,12 +1,18 @@
-"""The memory of a rank's GPU: what is free in it, and what to say where it is full."""
+"""GPUs of ranks: which one a rank takes, who shares it, what is free in its memory, and what to say where it is full.
+
+G GPUs of a machine, which all its ranks see.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
+PCI = Path("/sys/bus/pci/devices")
 WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ ?\w+)")  # in the message of torch
 GIB = 1 << 30
 SMALLER = "a smaller train.batch_size (or eval.batch_size, eval.nodes_per_pass), or more GPUs"
@@ -61,6 +67,45 @@ class DeviceRoom:
 def gpu_of(device: torch.device) -> str:
     """Return the UUID of a GPU; empty for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def is_slice(device: torch.device) -> bool:
+    """Whether a device is a slice of a GPU (MIG), which shares the GPU with other slices. NCCL refuses two slices of
+    one GPU."""
+    return device.type == "cuda" and bool(re.search(r"\bMIG\b", torch.cuda.get_device_properties(device).name))
+
+
+def choose_gpus(cores: Sequence[set[int]], near: Sequence[set[int]]) -> list[int]:
+    """Choose a GPU for each rank of a machine: the first free one near its cores, else the first free one. Where there
+    are more ranks than GPUs, they take them in turn. cores: of each rank, in the order of local ranks; near [G]: cores
+    near each GPU, empty where that is unknown."""
+    if len(cores) > len(near):
+        return [rank % len(near) for rank in range(len(cores))]
+    free = list(range(len(near)))
+    chosen = []
+    for own in cores:
+        chosen.append(min(free, key=lambda gpu, own=own: not own & near[gpu]))  # type: ignore[misc]
+        free.remove(chosen[-1])
+    return chosen
+
+
+def cores_near(index: int) -> set[int]:
+    """Read which cores are near a GPU, as Linux knows of its PCI slot; an empty set where it is unknown."""
+    properties = torch.cuda.get_device_properties(index)
+    numbers = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+    if None in numbers:  # an older torch
+        return set()
+    domain, bus, slot = numbers
+    try:
+        return _listed((PCI / f"{domain:04x}:{bus:02x}:{slot:02x}.0" / "local_cpulist").read_text())
+    except (OSError, ValueError):
+        return set()
+
+
+def _listed(text: str) -> set[int]:
+    """Read a list of cores such as 0-15,64-79."""
+    ranges = (piece.partition("-") for piece in text.strip().split(",") if piece)
+    return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
 
 
 def _gib(size: float) -> str:

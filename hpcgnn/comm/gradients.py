@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hpcgnn.comm.devices import gpu_of, is_slice
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -132,8 +133,8 @@ def _choose(world: World) -> str:
     """Collective. Choose the configured backend; "auto" is NCCL when every rank has a GPU of its own, else MPI."""
     # Host and device of this rank's GPU: ranks may each see one device, or all of them.
     gpu = None
-    if world.device.type == "cuda":
-        gpu = world.host, str(torch.cuda.get_device_properties(world.device).uuid)
+    if world.device.type == "cuda" and not is_slice(world.device):
+        gpu = world.host, gpu_of(world.device)
     gpus = world.allgather(gpu)
     own_gpus = None not in gpus and len(set(gpus)) == world.size
     backend, error = "mpi", None
@@ -150,7 +151,10 @@ def _backend(world: World, own_gpus: bool) -> str:
     if backend == "auto":
         return "nccl" if own_gpus and torch.distributed.is_nccl_available() else "mpi"
     if backend == "nccl" and not own_gpus:
-        raise ValueError("comm.gradients is nccl, which needs a GPU of its own for every rank; use mpi or gloo")
+        raise ValueError(
+            "comm.gradients is nccl, which needs for every rank a GPU of its own, and no slice of one (MIG); use mpi "
+            "or auto"
+        )
     if backend == "gloo" and world.device.type == "cuda":
         raise ValueError("comm.gradients is gloo, which is for CPU ranks; use nccl or mpi with GPUs")
     return backend

@@ -20,7 +20,7 @@ import torch
 
 from hpcgnn import __version__
 from hpcgnn.choices import check_choices
-from hpcgnn.comm.devices import DeviceRoom, gpu_of
+from hpcgnn.comm.devices import DeviceRoom, choose_gpus, cores_near, gpu_of, is_slice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
 from hpcgnn.comm.memory import granted_cores
@@ -125,7 +125,7 @@ class World(Group):
         self.group, self.num_groups = 0, 1
         machine = self._comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)
         self.local_rank, self.local_size = machine.rank, machine.size
-        cores = _cores(machine)
+        self._cores_by_rank, cores = _cores(machine)
         self.threads = self.config.threads or min(cores, wanted_threads() or cores)
         self.device = self._agree_device()
         if compares:
@@ -341,6 +341,18 @@ class World(Group):
         gpus = machine.allgather(gpu_of(self.device))
         return self._comm.allreduce(max(gpus.count(gpu) if gpu else 1 for gpu in gpus), MPI.MAX)
 
+    def describe_sharing(self) -> list[str]:
+        """Return the warnings of the log where GPUs are not used, or not by one rank each."""
+        warnings = []
+        if self.unused_gpus:
+            warnings.append(f"warning: {self.unused_gpus} GPUs of a machine are not used: start a rank for each GPU")
+        if self.room.ranks > 1:
+            remedy = "start one rank for each GPU, and let each rank see all GPUs of its machine"
+            if is_slice(self.device):
+                remedy = "name another slice for each rank by CUDA_VISIBLE_DEVICES"
+            warnings.append(f"warning: {self.room.ranks} ranks share a GPU: {remedy}")
+        return warnings
+
     def explain(self, error: BaseException) -> str:
         """Describe an error that a GPU's memory is full, with this rank; empty: it is another error."""
         explained = self.room.explain(error)
@@ -361,22 +373,23 @@ class World(Group):
                 f"torch {torch.__version__} is too old for GPUs: install torch {CUDA_TORCH} or later, or use "
                 "--comm.device=cpu"
             )
-        device = torch.device("cuda", self.local_rank % count)
+        near = [cores_near(gpu) for gpu in range(count)]
+        device = torch.device("cuda", choose_gpus(self._cores_by_rank, near)[self.local_rank])
         torch.cuda.set_device(device)
         return device
 
 
-def _cores(machine: MPI.Comm) -> int:
-    """Collective. Count the cores of this rank: those it is bound to when the launcher bound the ranks apart, else its
-    share of the cores that all ranks of the machine may use; in a control group with a quota at most its share of that.
-    """
+def _cores(machine: MPI.Comm) -> tuple[list[set[int]], int]:
+    """Collective. Return the cores that each rank of the machine may use, and the number of cores of this rank: those
+    it is bound to when the launcher bound the ranks apart, else its share of the cores that all ranks of the machine
+    may use; in a control group with a quota at most its share of that."""
     own_cores, (quota, group) = os.sched_getaffinity(0), granted_cores()
     others = machine.allgather((sorted(own_cores), group))
-    cores_by_rank = [cores for cores, _ in others]
+    cores_by_rank = [set(cores) for cores, _ in others]
     union = set().union(*cores_by_rank)
     is_bound_apart = sum(map(len, cores_by_rank)) == len(union)
     cores = len(own_cores) if is_bound_apart and machine.size > 1 else len(union) // machine.size
-    return max(1, int(min(cores, quota / [name for _, name in others].count(group))))
+    return cores_by_rank, max(1, int(min(cores, quota / [name for _, name in others].count(group))))
 
 
 def wanted_threads() -> int:

@@ -281,11 +281,11 @@ def test_plans_are_made_ahead_where_that_pays(comm, monkeypatch, in_flight):
 
 @pytest.mark.parametrize(
     ("keys", "message"),
-    [({"gradients": "nccl"}, "needs a GPU of its own for every rank; use mpi or gloo"),
+    [({"gradients": "nccl"}, "needs for every rank a GPU of its own, and no slice of one"),
      ({"gradients": "gloo", "device": "cuda"}, "comm.gradients is gloo, which is for CPU ranks; use nccl or mpi")],
 )  # fmt: skip
 def test_libraries_that_cannot_sum_gradients_are_refused(comm, monkeypatch, keys, message):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one", name="GPU"))
     one = World(CommConfig(device="cpu", threads=1), comm)
     one.config = CommConfig(**keys)
     one.device = torch.device(keys.get("device", "cpu"), 0)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from hpcgnn.comm import devices
-from hpcgnn.comm.devices import DeviceRoom
+from hpcgnn.comm import devices, gradients
+from hpcgnn.comm import world as worlds
+from hpcgnn.comm.devices import DeviceRoom, choose_gpus, cores_near
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -103,3 +104,69 @@ def test_a_step_that_finds_no_memory_ends_with_a_line(gpus, capsys):
     assert line.endswith(" [train, step 3]")
 
 
+# ------------------------------------------------------------------------------------------------ which GPU is taken
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("cores", "near", "chosen"), [
+    ([{0}, {1}, {2}, {3}], [{3}, {2}, {1}, {0}], [3, 2, 1, 0]),  # as on machines whose cards are in reverse order
+    ([{0, 1}, {2, 3}], [{0, 1}, {0, 1}, {2, 3}, {2, 3}], [0, 2]),
+    ([{0, 1}, {0, 1}], [{0, 1}, {0, 1}], [0, 1]),  # ranks that are not bound
+    ([{0}, {1}, {2}], [set(), set(), set()], [0, 1, 2]),  # where nothing is known
+    ([{0}, {0}], [{0}, {1}], [0, 1]),
+    ([{0}, {1}, {2}], [{2}, {1}], [0, 1, 0]),  # more ranks than GPUs
+    ([{3}], [{3}], [0]),
+])  # fmt: skip
+def test_gpus_near_the_cores_of_a_rank_are_taken(cores, near, chosen):
+    assert choose_gpus(cores, near) == chosen
+
+
+@pytest.mark.serial
+def test_linux_knows_which_cores_are_near(monkeypatch, tmp_path):
+    slot = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: slot if index == 0 else SimpleNamespace())
+    monkeypatch.setattr(devices, "PCI", tmp_path)
+    assert cores_near(0) == set()  # no such file
+    (tmp_path / "0000:c1:00.0").mkdir()
+    (tmp_path / "0000:c1:00.0" / "local_cpulist").write_text("0-3,64,66-67\n")
+    assert cores_near(0) == {0, 1, 2, 3, 64, 66, 67}
+    assert cores_near(1) == set()  # an older torch, which does not know the slot
+
+
+def test_a_rank_takes_the_gpu_near_its_cores(comm, gpus, monkeypatch):
+    gpus(comm.size)
+    monkeypatch.setattr(worlds.os, "sched_getaffinity", lambda process: {comm.rank})
+    monkeypatch.setattr(worlds, "cores_near", lambda gpu: {comm.size - 1 - gpu})
+    assert World(CONFIG, comm).device.index == comm.size - 1 - comm.rank
+
+
+# ------------------------------------------------------------------------------------------------- GPUs that are shared
+
+
+def test_ranks_that_share_gpus_are_warned_of(comm, gpus):
+    gpus(2)
+    world = World(CONFIG, comm)
+    assert world.room.ranks == -(-comm.size // 2)
+    said = "\n".join(world.describe_sharing())
+    assert (f"warning: {world.room.ranks} ranks share a GPU: start one rank for each GPU" in said) == (comm.size > 2)
+    assert ("1 GPUs of a machine are not used" in said) == (comm.size == 1)
+    assert World(CommConfig(device="cpu", threads=1), comm).describe_sharing() == []
+
+
+def test_slices_of_a_gpu_are_no_gpus_of_ranks(comm, gpus, monkeypatch):
+    """NCCL refuses two of one GPU: gradients go by MPI. Each process sees one slice at most."""
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    gpus(1, [f"MIG-{comm.rank}"], "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    world = World(CONFIG, comm)
+    assert (world.room.ranks, world.describe_sharing()) == (1, [])
+    assert gradients._choose(world) == "mpi"
+    gpus(1, ["MIG-0"], "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    world = World(CONFIG, comm)
+    warning = f"warning: {comm.size} ranks share a GPU: name another slice for each rank by CUDA_VISIBLE_DEVICES"
+    assert world.describe_sharing() == [warning] * (comm.size > 1)
+    gpus(1, [f"GPU-{comm.rank}"])
+    assert gradients._choose(World(CONFIG, comm)) == "nccl"
+    world = World(CommConfig(threads=1, watchdog_seconds=0, gradients="nccl"), comm)
+    gpus(1, [f"MIG-{comm.rank}"], "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    with pytest.raises(DistributedError, match=r"a GPU of its own, and no slice of one \(MIG\); use mpi or auto"):
+        gradients._choose(world)

@@ -31,15 +31,15 @@ def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
     """There it is more likely a forgotten key than a wish."""
     for name in BATCH_JOBS:
         monkeypatch.delenv(name, raising=False)
-    world = SimpleNamespace(unused_gpus=0)
+    world = SimpleNamespace(describe_sharing=list)
     session = SimpleNamespace(config=TemporalConfig(), model=torch.nn.Linear(2, 3), world=world)
     lines = train._describe_start(session)
     assert lines[0] == "data: built-in synthetic events: no data.path was given"
     assert lines[1].endswith(", 9 parameters")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert train._describe_start(session) == [f"warning: {lines[0]}", lines[1]]
-    world.unused_gpus = 3
     warning = "warning: 3 GPUs of a machine are not used: start a rank for each GPU"
+    world.describe_sharing = lambda: [warning]
     assert train._describe_start(session) == [f"warning: {lines[0]}", warning, lines[1]]
 
 
