@@ -15,6 +15,13 @@ LAUNCHER_SIZES = (
 )  # fmt: skip
 LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID",
                   "FLUX_TASK_RANK", "SLURM_PROCID")  # fmt: skip
+# Number of this process among those on its machine, in the same order.
+LAUNCHER_LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+    "JSM_NAMESPACE_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID",
+)  # fmt: skip
+# With which an MPI library takes the memory of GPUs: Cray MPICH, MVAPICH2.
+CUDA_AWARE = {"CRAY": "MPICH_GPU_SUPPORT_ENABLED", "MVAPICH": "MV2_USE_CUDA"}
 # Of torchrun and its likes, which start no MPI job. The size alone may be left over in a shell.
 TORCH_SIZE, TORCH_TASK = "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK")
 # Processes between a rank and the terminal that forward what the rank prints: of Open MPI, MPICH and Intel MPI.
@@ -37,6 +44,14 @@ def launched_tasks() -> tuple[str, int]:
 def launched_rank() -> int:
     """Return this process's number among the tasks, 0 without a launcher."""
     return _number(next((name for name in LAUNCHER_RANKS if name in os.environ), ""))
+
+
+def local_rank_for_gpu() -> int | None:
+    """Return this process's number on its machine, by which it takes a GPU before MPI starts; None where that is not
+    needed, as MPI takes no memory of GPUs, or where the launcher does not say the number."""
+    variable = next((name for name in LAUNCHER_LOCAL_RANKS if name in os.environ), "")
+    is_aware = any(os.environ.get(name) == "1" for name in CUDA_AWARE.values())
+    return _number(variable) if variable and is_aware else None
 
 
 def environment_without_launcher() -> dict[str, str]:

@@ -23,6 +23,7 @@ from hpcgnn.choices import check_choices
 from hpcgnn.comm.devices import DeviceRoom, choose_gpus, cores_near, gpu_of, is_slice
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.group import FORWARD_SECONDS, MAX_BYTES, DistributedError, Group, mpi_library
+from hpcgnn.comm.launch import CUDA_AWARE, local_rank_for_gpu
 from hpcgnn.comm.memory import granted_cores
 from hpcgnn.comm.mpi import MPI
 from hpcgnn.comm.same import same_everywhere
@@ -373,8 +374,11 @@ class World(Group):
                 f"torch {torch.__version__} is too old for GPUs: install torch {CUDA_TORCH} or later, or use "
                 "--comm.device=cpu"
             )
-        near = [cores_near(gpu) for gpu in range(count)]
-        device = torch.device("cuda", choose_gpus(self._cores_by_rank, near)[self.local_rank])
+        index = local_rank_for_gpu()  # that MPI started with, if it is not None
+        if index is None:
+            near = [cores_near(gpu) for gpu in range(count)]
+            index = choose_gpus(self._cores_by_rank, near)[self.local_rank]
+        device = torch.device("cuda", index % count)
         torch.cuda.set_device(device)
         return device
 
@@ -405,7 +409,7 @@ def wanted_threads() -> int:
 def mpi_is_cuda_aware() -> bool:
     """Ask the MPI library (Open MPI, Cray MPICH or MVAPICH) whether it takes device memory."""
     library = MPI.Get_library_version().upper()
-    for family, variable in (("CRAY", "MPICH_GPU_SUPPORT_ENABLED"), ("MVAPICH", "MV2_USE_CUDA")):
+    for family, variable in CUDA_AWARE.items():
         if family in library and os.environ.get(variable) == "1":  # a site sets it whatever library was loaded
             return True
     query = cuda_query()

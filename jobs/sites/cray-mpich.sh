@@ -13,4 +13,7 @@ export MPICH_OFI_NIC_POLICY=GPU
 # Without it, libfabric may stall when GPU memory that it has registered is freed.
 export FI_MR_CACHE_MONITOR=userfaultfd
 
-LAUNCH=(srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --cpu-bind=cores)
+# Every rank sees all GPUs of its machine (`sbatch --gpus-per-node=4 --ntasks-per-node=4`), and takes the one with its
+# local rank before MPI starts. A rank that is shown only its own GPU (--gpus-per-task=1) could not open the others'
+# memory: cuIpcOpenMemHandle fails.
+LAUNCH=(srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --cpu-bind=cores --gpu-bind=none)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,12 @@ from mpi4py import MPI
 from hpcgnn.comm import devices, gradients
 from hpcgnn.comm import world as worlds
 from hpcgnn.comm.devices import DeviceRoom, choose_gpus, cores_near
+from hpcgnn.comm.launch import (
+    CUDA_AWARE,
+    LAUNCHER_LOCAL_RANKS,
+    environment_without_launcher,
+    local_rank_for_gpu,
+)
 from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
@@ -36,6 +44,8 @@ def gpus(monkeypatch):
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, stub, value)
 
+    for name in (*CUDA_AWARE.values(), "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
     return pretend
 
 
@@ -138,6 +148,55 @@ def test_a_rank_takes_the_gpu_near_its_cores(comm, gpus, monkeypatch):
     monkeypatch.setattr(worlds.os, "sched_getaffinity", lambda process: {comm.rank})
     monkeypatch.setattr(worlds, "cores_near", lambda gpu: {comm.size - 1 - gpu})
     assert World(CONFIG, comm).device.index == comm.size - 1 - comm.rank
+
+
+def test_mpi_that_takes_device_memory_starts_with_the_gpu_of_the_local_rank(comm, gpus, monkeypatch):
+    """It stays that one, wherever the cores are."""
+    gpus(comm.size)
+    for name in LAUNCHER_LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_LOCALID", str(comm.size - 1 - comm.rank))
+    assert World(CONFIG, comm).device.index == comm.rank
+    monkeypatch.setenv("MPICH_GPU_SUPPORT_ENABLED", "1")
+    assert World(CONFIG, comm).device.index == comm.size - 1 - comm.rank
+
+
+EARLY = """
+import sys, torch
+found = []
+torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 4)
+torch.cuda.set_device = lambda device: found.append((device, "mpi4py.MPI" in sys.modules))
+import hpcgnn.comm.world
+print(found)
+"""
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("variables", "local_rank"), [
+    ({"MPICH_GPU_SUPPORT_ENABLED": "1", "SLURM_LOCALID": "2"}, 2),
+    ({"MPICH_GPU_SUPPORT_ENABLED": "1", "PALS_LOCAL_RANKID": "6", "SLURM_LOCALID": "0"}, 6),
+    ({"MV2_USE_CUDA": "1", "MV2_COMM_WORLD_LOCAL_RANK": "1"}, 1),
+    ({"MPICH_GPU_SUPPORT_ENABLED": "1"}, None),
+    ({"MPICH_GPU_SUPPORT_ENABLED": "0", "SLURM_LOCALID": "2"}, None),
+    ({"SLURM_LOCALID": "2"}, None),
+])  # fmt: skip
+def test_the_launcher_knows_the_local_rank(gpus, monkeypatch, variables, local_rank):
+    """A GPU is taken by it where the environment says that MPI takes device memory."""
+    for name in LAUNCHER_LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert local_rank_for_gpu() == local_rank
+
+
+@pytest.mark.serial
+def test_a_rank_has_its_gpu_before_mpi_starts():
+    variables = {"MPICH_GPU_SUPPORT_ENABLED": "1", "SLURM_LOCALID": "6"}
+    run = subprocess.run(
+        [sys.executable, "-c", EARLY], env=environment_without_launcher() | variables, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert run.stdout.strip() == "[(2, False)]", run.stderr
 
 
 # ------------------------------------------------------------------------------------------------- GPUs that are shared

@@ -107,6 +107,14 @@ def test_modules_may_read_what_nobody_has_set(environment):
     assert b"OF_THE_SITE: unbound variable" in run.stderr
 
 
+def test_ranks_see_all_gpus_of_a_cray(environment):
+    """One that is shown its own GPU alone cannot open the memory of the others."""
+    load = 'module() { :; }; load_site; echo "${LAUNCH[@]}"'
+    told = told_by_library(load, environment | {"HPCGNN_SITE": "cray-mpich"})
+    assert "--gpu-bind=none" in told.split()
+    assert "--gpus-per-task" not in told
+
+
 def test_ranks_run_in_containers_of_an_image(environment):
     told = told_by_library('load_site; echo "${LAUNCH[@]}"', environment | {"HPCGNN_IMAGE": "my images/hpcgnn.sif"})
     assert told.rstrip().endswith(" apptainer exec my images/hpcgnn.sif")
