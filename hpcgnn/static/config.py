@@ -45,6 +45,11 @@ AMONG_ALL = ("filtered", "destinations")  # rankings among all nodes
 WEIGHTED: Final = "weighted"  # the strategy that draws by a column
 SHARDED: Final = "sharded"
 AUTO: Final = "auto"
+DEVICE: Final = "device"
+PINNED: Final = "pinned"
+FILE: Final = "file"
+Storage = Literal["auto", "device", "pinned", "file"]
+STORAGES: tuple[Storage, ...] = (DEVICE, PINNED, FILE)  # of features, from the fastest one on
 RECENT: Final = "recent"
 Strategy = Literal["uniform", "replace", "weighted", "labor", "recent"]
 Topology = Literal["auto", "sharded", "replicated"]
@@ -689,7 +694,8 @@ class FeatureConfig:
 
     Attributes:
         storage: Place of the rows of a rank: the "device"; "pinned" memory of the host, which the device reads
-            directly; or the "file" of the part, read whenever rows are needed.
+            directly; or the "file" of the part, read whenever rows are needed. "auto": the first of these where the
+            rows of every rank take at most three quarters of its share of the free memory.
         device_ratio: Share of a rank's pinned rows that are also on the device: the nodes with most out-edges there.
             Storage pinned only.
         cache_ratio: Size of the feature cache of a rank, which holds copies of remote rows, as a share of the graph's
@@ -708,7 +714,7 @@ class FeatureConfig:
         own_ratio: Share of the features of the node in the mean over the hops; hop_rows mean only.
     """
 
-    storage: Literal["device", "pinned", "file"] = "device"
+    storage: Storage = AUTO
     device_ratio: float = 0.0
     cache_ratio: float = 0.0
     cache_policy: Literal["presample", "stored"] = "presample"
@@ -726,17 +732,27 @@ class FeatureConfig:
                 "features.hops must be at least 0 and features.own_ratio from 0 to 1, got "
                 f"{self.hops} and {self.own_ratio}"
             )
-        if self.hops and self.storage == "file":
+        if self.hops and self.storage == FILE:
             raise ValueError("features.storage file: propagated features lie in memory; use device or pinned")
         if self.own_ratio and (self.hop_rows != "mean" or not self.hops):
             raise ValueError("features.own_ratio needs features.hops and features.hop_rows mean")
-        if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != "pinned"):
+        if not 0 <= self.device_ratio <= 1 or (self.device_ratio and self.storage != PINNED):
             raise ValueError(
                 f"features.device_ratio must be from 0 to 1, and above 0 only with features.storage pinned; got "
                 f"{self.device_ratio} with {self.storage}"
             )
         if not 0 <= self.cache_ratio < math.inf:
             raise ValueError(f"features.cache_ratio must be at least 0, got {self.cache_ratio}")
+
+    @property
+    def is_off_device(self) -> bool:
+        """Whether rows are to lie elsewhere than in the memory of the device, whether or not it has room."""
+        return self.storage in (PINNED, FILE)
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether rows cannot stay in the part files: propagated ones are made when a run starts."""
+        return self.hops > 0
 
 
 @dataclass
@@ -854,6 +870,14 @@ class StaticConfig(Sections):
             _check_tasks(self, tasks)
         if self.baseline.kind:
             _check_baseline(self)
+
+    @property
+    def features_of_steps(self) -> FeatureConfig:
+        """The section ``features``, with storage "device" in place of "auto" where steps need features there."""
+        needs_device = self.train.full_graph or self.task.over_all or self.train.cuda_graphs
+        if needs_device and self.features.storage == AUTO:
+            return replace(self.features, storage=DEVICE)
+        return self.features
 
     @property
     def sends_messages(self) -> bool:
@@ -1047,7 +1071,7 @@ def _check_queries(config: StaticConfig) -> None:
     settings = {
         "train.train_metrics": config.train.train_metrics, "train.cuda_graphs": config.train.cuda_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
-        f"features.storage {config.features.storage}": config.features.storage != "device",
+        f"features.storage {config.features.storage}": config.features.is_off_device,
         "features.wire": config.features.wire, "task.more": config.task.further,
     }  # fmt: skip
     if used := _used(settings):
@@ -1062,7 +1086,7 @@ def _check_sampler_features(config: StaticConfig) -> None:
         "features.cache_ratio": config.features.cache_ratio > 0,
         "features.standardize": config.features.standardize,
         "features.hops": config.features.hops > 0,
-        "features.storage pinned": config.features.storage == "pinned",
+        "features.storage pinned": config.features.storage == PINNED,
     }
     if used := _used(settings):
         raise ValueError(
@@ -1109,7 +1133,7 @@ def _check_full_graph(config: StaticConfig) -> None:
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,
         "sampling.class_path": sampling.class_path,
-        f"features.storage {features.storage}": features.storage != "device",
+        f"features.storage {features.storage}": features.is_off_device,
         "features.cache_ratio": features.cache_ratio > 0,
         "features.wire": features.wire,
     }

@@ -8,6 +8,7 @@ a type at this rank, N at the ranks that it shares memory with, U wanted nodes, 
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,7 @@ import torch
 
 from hpcgnn import native
 from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.memory import free_bytes
 from hpcgnn.comm.route import MachineRoute, Route
 from hpcgnn.comm.shared import MachineColumns, MachineTable, Shape, has_neighbors, share_columns
 from hpcgnn.comm.together import together
@@ -41,11 +43,12 @@ from hpcgnn.graph.embeddings import EmbeddingStore
 from hpcgnn.graph.partition import GraphPartition
 from hpcgnn.native.dispatch import upload
 from hpcgnn.native.workspace import empty_like_rows
-from hpcgnn.static.config import WIRES, FeatureConfig
+from hpcgnn.static.config import AUTO, DEVICE, FILE, PINNED, STORAGES, WIRES, FeatureConfig, Storage
 from hpcgnn.static.model.blocks import IndexedRows
 from hpcgnn.static.presample import InputIds, presample
 
 FEATURE = "feature"  # the table of input rows
+MOST_OF_FREE = 0.75  # share of free memory that features take, where it is for them to choose
 Stored = tuple[StoredColumn | None, ...]  # features by type
 
 
@@ -296,8 +299,8 @@ class NodeRows:
 
 class NodeTables:
     """The rows of nodes, by node type in ``rows``; ``keep_copies`` makes them anew, with a feature cache. Collective to
-    create. predicted_hits: share of the needed far rows that the cache should have; lacks_room: a machine's memory has
-    no room for rows that its ranks share."""
+    create. predicted_hits: share of the needed far rows that the cache should have; storage: where features lie, the
+    same on all ranks; lacks_room: a machine's memory has no room for rows that its ranks share."""
 
     def __init__(
         self, partition: GraphPartition, config: FeatureConfig, world: World, channel: Channel, dtype: torch.dtype,
@@ -309,11 +312,15 @@ class NodeTables:
         self._shared: list[MachineColumns] = []
         self.lacks_room = False
         self._near: list[dict[str, MachineTable]] = [{} for _ in partition.types]
-        self._shares = shares and config.storage == "device" and not world.any(world.device.type != "cpu")
         stored = partition.features if loads_features else (None,) * len(partition.types)
-        places = self._share(_shapes(partition, stored, dtype))
+        shapes = _shapes(partition, stored, dtype)
+        self.storage = _choose_storage(config, shapes, world)
+        self._shares = shares and self.storage == DEVICE and not world.any(world.device.type != "cpu")
+        places = self._share(shapes)
+        if self.storage == DEVICE:
+            world.room.note("features", _feature_bytes(shapes), f"features.storage {PINNED}" if shares else "")
         with together(world, "read the features"):
-            self._tables = _make_tables(partition, stored, config, dtype, world, places)
+            self._tables = _make_tables(partition, stored, replace(config, storage=self.storage), dtype, world, places)
         self._publish()
         self.predicted_hits = 0.0
         self._learned: Collection[int] = ()
@@ -459,6 +466,29 @@ def _shapes(partition: GraphPartition, stored: Stored, dtype: torch.dtype) -> li
     return shapes
 
 
+def _feature_bytes(shapes: list[dict[str, Shape]]) -> int:
+    """Count the bytes of this rank's rows of features."""
+    tables = [of_type[FEATURE] for of_type in shapes if FEATURE in of_type]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in tables)
+
+
+def _choose_storage(config: FeatureConfig, shapes: list[dict[str, Shape]], world: World) -> Storage:
+    """Collective. Choose where features lie (``features.storage``), alike on all ranks. shapes: of this rank's
+    tables."""
+    if config.storage != AUTO:
+        return config.storage
+    size, ranks = _feature_bytes(shapes), world.ranks_on_machine()
+    # All look before any of them reads: that of each is an equal share.
+    free: dict[Storage, int] = {PINNED: free_bytes() // ranks, DEVICE: world.room.free()}
+    if world.device.type == "cpu":
+        free[DEVICE] = free.pop(PINNED)  # which are one memory there
+    fitting = [place for place in STORAGES if place in free and size <= MOST_OF_FREE * free[place]]
+    place = world.reduce_array(np.array([STORAGES.index(fitting[0] if fitting else FILE)]), "max")[0]
+    if STORAGES[place] == FILE and config.needs_memory:
+        return max(free, key=STORAGES.index)
+    return STORAGES[place]
+
+
 def _make_tables(
     partition: GraphPartition, stored: Stored, config: FeatureConfig, dtype: torch.dtype, world: World,
     places: list[dict[str, torch.Tensor]],
@@ -475,9 +505,9 @@ def _make_tables(
             options = (features, dtype, config.normalize, world.device)
             base = partition.book.type_base()[kind]
             _check_range(features, dtype, config, partition.types[kind], partition.flat_row[nodes] - base)
-            if config.storage == "pinned":
+            if config.storage == PINNED:
                 of_type[FEATURE] = load_pinned(*options, hot_rows(partition, kind, world.rank, config.device_ratio))
-            elif config.storage == "file":
+            elif config.storage == FILE:
                 of_type[FEATURE] = FileTable(*options)
             else:
                 of_type[FEATURE] = load_table(*options, place.get(FEATURE))

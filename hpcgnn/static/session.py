@@ -90,7 +90,7 @@ def open_session(
         goal.correct_by_labels(config.eval, partition, world, channel)
     schema = trained or make_schema(config, partition, goal, needs)
     edge_widths = _edge_widths(config, partition)
-    partition, tables = with_propagated(partition, config.features, channel, dtype)
+    partition, tables = with_propagated(partition, config.features_of_steps, channel, dtype)
     if config.train.full_graph:
         exact, whole = True, build_full_graph(partition, channel, world.device, message_columns(config), dtype)
     if (whole is not None and not config.baseline.kind) or not (samplers is None or exact):
@@ -207,7 +207,7 @@ def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedL
         reason = "CUDA graphs do not work with custom model classes"
     elif _learned_types(config, partition):
         reason = "CUDA graphs do not work with learnable node embeddings"
-    elif config.features.storage != "device":
+    elif config.features.is_off_device:
         reason = "features.storage is not device"
     elif any(features is not None and features.encoding for features in partition.features):
         reason = "features are stored narrow (--feature_dtype)"
@@ -438,7 +438,7 @@ def _describe_samples(session: Session) -> list[str]:
         "device": ", read in place by all ranks of a machine" if tables.is_shared else "",
         "pinned": ", features in pinned memory of the host",
         "file": ", features in the part files",
-    }[session.config.features.storage]
+    }[tables.storage]
     lines.append(f"node rows and feature cache: {held:.1f} MiB at most on a rank{where}")
     if tables.lacks_room:
         lines.append("too little shared memory on a machine (free memory, /dev/shm): its ranks send rows to each other")

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.serial
         (static.GraphModelConfig, {"bases": -1}, "model.bases and model.feed_forward must be at least 0"),
         (static.GraphDataConfig, {"synthetic_nodes": 99}, "data.synthetic_nodes must be at least 100, got 99"),
         (static.GraphTaskConfig, {"classes": 1}, "task.classes must be 0 (from the data) or at least 2, got 1"),
-        (static.FeatureConfig, {"device_ratio": 0.5}, "above 0 only with features.storage pinned; got 0.5 with device"),
+        (static.FeatureConfig, {"device_ratio": 0.5}, "above 0 only with features.storage pinned; got 0.5 with auto"),
         (static.FeatureConfig, {"device_ratio": 2, "storage": "pinned"}, "must be from 0 to 1"),
         (static.StaticConfig, {
             "comm": CommConfig(sampling_servers=1), "sampling": static.GraphSamplingConfig(edge_columns=["weight"])},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from itertools import product
 
 import h5py
@@ -11,6 +12,7 @@ import pytest
 import torch
 from mpi4py import MPI
 from places import HELPERS
+from pretended_device import pretended_device
 from static_runs import (
     APART,
     make_static_parts,
@@ -26,6 +28,7 @@ from static_runs import (
 from test_edge_features import featured
 
 from hpcgnn import native
+from hpcgnn.comm.devices import DeviceRoom
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.graph import files
 from hpcgnn.graph.columns import (
@@ -41,7 +44,7 @@ from hpcgnn.graph.columns import (
     load,
     seen_from,
 )
-from hpcgnn.static import presample
+from hpcgnn.static import features, presample
 from hpcgnn.static.features import hot_rows
 from hpcgnn.static.inference import infer
 from hpcgnn.static.plan import NODE_COLUMNS, GraphSampler
@@ -157,6 +160,61 @@ def test_rows_in_files_give_the_answer_of_rows_in_memory(comm, mpi_tmp_path, cas
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-12)
+
+
+@contextmanager
+def with_free(on_device: int, on_host: int):
+    """A pretended GPU with so many free bytes, on a host with so many for each rank."""
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    with pretended_device(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeviceRoom, "free", lambda room: on_device)
+        patch.setattr(features, "free_bytes", lambda: on_host * MPI.COMM_WORLD.size)
+        yield
+
+
+def storage_and_losses(comm, folder, parts, config) -> tuple[str, torch.Tensor]:
+    trainer = open_graph_trainer(comm, parts, folder, config)
+    trainer.start_epoch(0)
+    with trainer.session.plans("train", 0) as plans:
+        losses = torch.tensor([trainer.train_step(plan)[0] for plan in plans])
+    storage = trainer.session.graph.tables.storage
+    described = "\n".join(trainer.session.describe())
+    assert {"pinned": "in pinned memory", "file": "in the part files"}.get(storage, "") in described
+    trainer.session.close()
+    return storage, losses
+
+
+PLENTY = 1 << 40
+
+
+@pytest.mark.parametrize(("short", "others", "storage"), [
+    ((PLENTY, 0), (PLENTY, 0), "device"), ((100, PLENTY), (PLENTY, PLENTY), "pinned"),
+    ((100, 100), (PLENTY, PLENTY), "file"), ((100, 100), (100, PLENTY), "file"),
+])  # fmt: skip
+def test_features_lie_where_there_is_room_on_all_ranks(comm, mpi_tmp_path, short, others, storage):
+    """Although one rank alone is short of memory; with the answer of a rank that is not."""
+    parts, config = make_static_parts(comm, plain, mpi_tmp_path), static_config()
+    with with_free(*(short if comm.rank == comm.size - 1 else others)):
+        chosen, losses = storage_and_losses(comm, mpi_tmp_path, parts, config)
+    assert chosen == storage
+    told = static_config(features__storage="device", comm__device="cpu")
+    _, expected = storage_and_losses(comm, mpi_tmp_path, parts, told)
+    torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("free", "changes", "storage"), [
+    (3200, {}, "device"), (3000, {}, "file"),
+    (100, {"features__hops": 2, "model__kind": "mlp", "sampling__fanouts": [0, 0]}, "device"),
+    (100, {"train__full_graph": True, "model__kind": "gcn"}, "device"),
+    (100, {"features__storage": "device"}, "device"),
+])  # fmt: skip
+def test_features_of_cpus_lie_in_memory_or_in_files(monkeypatch, tmp_path, free, changes, storage):
+    """Three quarters of what is free are for 50 x 6 numbers of 8 bytes. Steps over the whole graph, and propagated
+    features, need them in memory."""
+    monkeypatch.setattr(features, "free_bytes", lambda: free)
+    parts = make_static_parts(MPI.COMM_SELF, lambda path: plain(path, 50, 200), tmp_path)
+    session = open_graph_session(MPI.COMM_SELF, parts, static_config(**changes))
+    assert session.graph.tables.storage == storage
 
 
 NARROW = {

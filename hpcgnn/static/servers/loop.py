@@ -85,7 +85,7 @@ def _check(world: World, features: FeatureConfig) -> None:
         raise ValueError("comm.sampling_servers: MPI allows no calls from several threads, which servers need: leave 0")
     used = [
         name for name, is_used in (
-            ("cache_ratio", features.cache_ratio > 0), (f"storage {features.storage}", features.storage != "device")
+            ("cache_ratio", features.cache_ratio > 0), (f"storage {features.storage}", features.is_off_device)
         ) if is_used
     ]  # fmt: skip
     if world.config.server_features and used:
