@@ -133,7 +133,17 @@ class Uploads:
         """Return the array on the device, in its own type or another one. It must not change any more."""
         key = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str, dtype
         if key not in self._kept:
-            # PyTorch warns of arrays that are not to be written, such as those that ranks share.
-            source = array if array.flags.writeable or self._device.type == "cpu" else array.copy()
-            self._kept[key] = array, torch.from_numpy(source).to(self._device, dtype)
+            is_shared = self._device.type != "cpu" and not array.flags.writeable
+            copied = self._in_slabs(array, dtype) if is_shared else torch.from_numpy(array).to(self._device, dtype)
+            self._kept[key] = array, copied
         return self._kept[key][1]
+
+    def _in_slabs(self, array: np.ndarray, dtype: torch.dtype | None) -> torch.Tensor:
+        """Copy an array that is not to be written, such as one that ranks share: PyTorch warns of such arrays, and a
+        copy of all of it on the host would be one for each rank."""
+        rows = array.reshape(-1)
+        found = torch.empty(rows.shape, dtype=dtype or torch.from_numpy(rows[:0].copy()).dtype, device=self._device)
+        step = max(1, SLAB_BYTES // rows.itemsize)
+        for first in range(0, len(rows), step):
+            found[first : first + step] = torch.from_numpy(rows[first : first + step].copy())
+        return found.view(array.shape)

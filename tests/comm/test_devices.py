@@ -23,6 +23,8 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.watchdog import Watchdog
 from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop import launch
+from hpcgnn.native import dispatch
+from hpcgnn.native.dispatch import Uploads
 
 GPU, GIB = torch.device("cuda", 0), 1 << 30
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139 GiB")
@@ -112,6 +114,24 @@ def test_a_step_that_finds_no_memory_ends_with_a_line(gpus, capsys):
     assert line.startswith("error: rank 0 of 1 on ")
     assert ": out of memory on cuda:0 (NVIDIA H200): 20.00 GiB wanted" in line
     assert line.endswith(" [train, step 3]")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (300, 3), (2, 5, 100)])
+def test_arrays_that_ranks_share_are_not_copied_whole(monkeypatch, shape):
+    """On the host: every rank would hold a copy of the one that they share."""
+    monkeypatch.setattr(dispatch, "SLAB_BYTES", 256)
+    array = torch.rand(shape).numpy()
+    array.flags.writeable = False
+    slabs = []
+    make = torch.from_numpy
+    monkeypatch.setattr(torch, "from_numpy", lambda rows: (slabs.append(rows), make(rows))[1])
+    upload = Uploads(torch.device("cpu"))
+    found, wide = upload._in_slabs(array, None), upload._in_slabs(array, torch.float64)
+    assert (found.numpy() == array).all()
+    assert found.shape == wide.shape == shape
+    assert (found.dtype, wide.dtype) == (torch.float32, torch.float64)
+    assert max((rows.nbytes for rows in slabs), default=0) <= 256
 
 
 # ------------------------------------------------------------------------------------------------ which GPU is taken
