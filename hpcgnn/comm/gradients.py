@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import secrets
 import socket
+import struct
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,6 +19,9 @@ from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
 
 FOREVER = 1e8  # seconds
+LOOPBACK, SIOCGIFADDR = "127.0.0.1", 0x8915  # Linux' request for the address of a network card
+CONNECT_SECONDS = 5.0
+STORE_PATIENCE = timedelta(minutes=5)  # torch's own
 
 
 class FlatParameters:
@@ -160,33 +167,50 @@ def _backend(world: World, own_gpus: bool) -> str:
     return backend
 
 
-def _own_address(world: World) -> str:
-    """Return a name of this machine that the other ranks can connect to."""
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError as error:
-        if world.local_size < world.job.size:
-            raise ValueError(
-                f"the name of this machine, {name}, has no address ({error}), so the ranks of other machines cannot "
-                "join: add it to /etc/hosts or the name service, or use --comm.gradients=mpi"
-            ) from error
-        return "127.0.0.1"
-    return name
+def _addresses(world: World) -> list[str]:
+    """List addresses of this machine at which the other ranks may reach it: that of its own ranks, those of its network
+    cards, and its name, which other machines may not know, or know as another address."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, card in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # of a card without an address
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", card.encode()))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return [LOOPBACK, *(address for address in found if address != LOOPBACK), world.host]
+
+
+def _reach(addresses: list[str], port: int, token: str, size: int) -> torch.distributed.TCPStore:
+    """Connect to the store of rank 0, which alone has ``token``: an address may lead to another machine. Raises
+    ValueError where none leads there."""
+    for address in addresses:
+        with contextlib.suppress(OSError, RuntimeError):
+            socket.create_connection((address, port), CONNECT_SECONDS).close()
+            store = torch.distributed.TCPStore(
+                address, port, size, is_master=False, timeout=timedelta(seconds=CONNECT_SECONDS)
+            )
+            if store.check([token]):
+                store.set_timeout(STORE_PATIENCE)
+                return store
+    raise ValueError(
+        f"{socket.gethostname()} cannot connect to port {port} of rank 0 at {' or '.join(addresses)}: let the machines "
+        "of the job connect to each other, or use --comm.gradients=mpi"
+    )
 
 
 def _join_process_group(comm: MPI.Comm, backend: str, world: World) -> None:
-    """Start torch.distributed by MPI: rank 0 opens a store on a free port and broadcasts its address."""
-    store, address = None, None
+    """Start torch.distributed by MPI: rank 0 opens a store on a free port and broadcasts its addresses."""
+    store: Any = None
+    offer: Any = None
     with together(world, "open a process group"):
         if comm.rank == 0:
-            host = _own_address(world)
             # Without waiting: the others learn the port from the broadcast below.
-            store = torch.distributed.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
-            address = (host, store.port)
-    host, port = comm.bcast(address)
-    if store is None:
-        store = torch.distributed.TCPStore(host, port, comm.size, is_master=False)
+            store = torch.distributed.TCPStore(LOOPBACK, 0, comm.size, is_master=True, wait_for_workers=False)
+            offer = _addresses(world), store.port, secrets.token_hex(8)
+            store.set(offer[-1], "")
+    addresses, port, token = comm.bcast(offer)
+    with together(world, "join a process group"):
+        if store is None:
+            store = _reach(addresses, port, token, comm.size)
     patience = timedelta(seconds=world.config.watchdog_seconds or FOREVER)  # the watchdog is to speak first
     torch.distributed.init_process_group(
         backend, store=store, rank=comm.rank, world_size=comm.size, timeout=patience + timedelta(minutes=5),

@@ -4,7 +4,6 @@ pinned memory, the group that NCCL needs, the self-check."""
 from __future__ import annotations
 
 import mmap
-import socket
 import threading
 from contextlib import nullcontext
 
@@ -97,16 +96,39 @@ def test_variables_of_other_libraries_say_nothing(monkeypatch, library, variable
     assert mpi_is_cuda_aware() == aware
 
 
-@pytest.mark.serial
-def test_a_group_where_the_name_of_the_machine_has_no_address(monkeypatch):
-    """Ranks of one machine need no name; those of several get the remedy."""
-    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
-    one = World(CommConfig(threads=1, gradients="gloo"), MPI.COMM_SELF)
+@pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
+def test_a_group_needs_no_name_of_a_machine(comm, monkeypatch, name):
+    """Other machines may not know it, or reach another machine by it: the addresses of network cards are tried."""
+    one = World(CommConfig(threads=1, gradients="gloo"), comm)
+    one.host = name
+    first, *cards, last = gradients._addresses(one)
+    assert (first, last, gradients.LOOPBACK in cards) == (gradients.LOOPBACK, name, False)
+    monkeypatch.setattr(gradients, "_addresses", lambda world: [last, *cards, first])
     gradients._join_process_group(one.mpi, "gloo", one)
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
     torch.distributed.destroy_process_group()
-    one.local_size = 0  # as where some ranks are elsewhere
-    with pytest.raises(DistributedError, match=r"no-such-host\.invalid, has no address .* --comm\.gradients=mpi"):
+    assert total == comm.size
+
+
+@pytest.mark.several_ranks
+def test_a_machine_that_cannot_be_reached_is_named(comm, monkeypatch):
+    monkeypatch.setattr(gradients, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(gradients, "_addresses", lambda world: ["no-such-host.invalid", "198.51.100.1"])  # of no machine
+    one = World(CommConfig(threads=1), comm)
+    words = r"cannot connect to port \d+ of rank 0 at no-such-host.invalid or 198.51.100.1: .* --comm.gradients=mpi"
+    with pytest.raises(DistributedError, match=words):
         gradients._join_process_group(one.mpi, "gloo", one)
+
+
+@pytest.mark.serial
+def test_a_store_of_another_job_is_left_alone():
+    """Two machines may have one address, such as that of their containers."""
+    other = torch.distributed.TCPStore(gradients.LOOPBACK, 0, 1, is_master=True, wait_for_workers=False)
+    with pytest.raises(ValueError, match="cannot connect to port"):
+        gradients._reach([gradients.LOOPBACK], other.port, "token", 1)
+    other.set("token", "")
+    assert gradients._reach([gradients.LOOPBACK], other.port, "token", 1).check(["token"])
 
 
 @pytest.mark.serial
