@@ -24,7 +24,7 @@ USUAL = (
 )  # fmt: skip
 # Keys, or beginnings of keys, that a resumed run may change: the answer up to there does not depend on them.
 RESUMABLE = ("train.epochs", "train.early_stopping_patience", "train.log_every", "train.log_seconds", "train.progress",
-             "train.loggers", "train.profile", "train.cuda_graphs", "train.checkpoint_every",
+             "train.loggers", "train.profile", "train.cuda_graphs", "train.debug", "train.checkpoint_every",
              "train.checkpoint_minutes", "train.leave_seconds", "sampling.prefetch", "sampling.in_flight",
              "sampling.topology", "sampling.routes", "output.keep", "comm.",
              "memory.placement", "memory.replicate_mib", "memory.hot_ratio", "data.check_hash", "data.path",

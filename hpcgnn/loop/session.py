@@ -23,6 +23,7 @@ from hpcgnn.loop.same_model import generator_states, refuse_draws
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.settings import TrainConfig
 from hpcgnn.loop.step_graphs import StepGraphs
+from hpcgnn.native.dispatch import check_indices
 from hpcgnn.native.products import choose_products
 from hpcgnn.nn.own_class import with_remedy
 from hpcgnn.task.goal import Collected
@@ -231,8 +232,9 @@ class Session:
 
 
 def prepare(config: TrainConfig, world: World) -> tuple[Timers, Timers, torch.dtype]:
-    """Collective. Choose the kind of matrix products of ``train.matmul``; returns the timers of a run's steps and of
-    their planning, and the dtype of its numbers."""
+    """Collective. Choose the kind of matrix products of ``train.matmul``, and whether indices are checked
+    (``train.debug``); returns the timers of a run's steps and of their planning, and the dtype of its numbers."""
+    check_indices(config.debug)
     mark = torch.cuda.nvtx.range if world.device.type == "cuda" else nullcontext
     with together(world, "choose how matrices are multiplied"):
         choose_products(config.matmul, world.device, config.dtype)

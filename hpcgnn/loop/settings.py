@@ -61,6 +61,8 @@ class TrainConfig:
             also on processors with units for it (AVX-512 BF16, AMX).
         cuda_graphs: Launch training steps as CUDA graphs, one for each shape; lengths are padded so that many steps
             share a shape. Needs one rank whose device makes the plans (``sampling.plan_on``). Not for snapshot graphs.
+        debug: Check the indices that kernels get, to find the cause of a wrong answer or of an illegal memory access on
+            a GPU. A wrong index ends the run with the name of the kernel. Slow, as each check waits for the GPU.
         eval_every: Number of epochs between two validations; the last epoch is always validated.
         monitor: Validation metric that decides which epoch is best, such as ap, mrr, auc or mse; the lowest value of an
             error is best. Empty: the first metric of the task.
@@ -106,6 +108,7 @@ class TrainConfig:
     precision: Literal["float32", "float64"] = "float32"
     matmul: Literal["float32", "tf32", "bf16"] = "float32"
     cuda_graphs: bool = False
+    debug: bool = False
     eval_every: int = 1
     monitor: str = ""
     metrics: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.native.dispatch import check_index, compute_backend, on_cuda
+from hpcgnn.native.dispatch import check_index, checks_indices, compute_backend, on_cuda
 from hpcgnn.native.encode import time_encode_reference
 
 
@@ -38,7 +38,11 @@ class CudaAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, node, phase, edge, frequency, plan: AttentionPlan):
-        check_index("temporal_attention", plan.slot, len(node))
+        if checks_indices():
+            is_valid = torch.arange(plan.slot.shape[1], device=node.device) < plan.count.unsqueeze(1)
+            check_index("temporal_attention", plan.slot[is_valid], len(node), least=0)
+            if edge.shape[1]:
+                check_index("temporal_attention, rows of edges", plan.edge_of[is_valid], len(edge), least=0)
         kernels, stream = compute_backend(query)
         query, node = query.detach().contiguous(), node.detach().contiguous()
         times = frequency.double(), phase.detach().double()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -14,9 +13,7 @@ import torch
 from hpcgnn.native.build import _native, features, hpcgnn_native
 
 SLAB_BYTES = 32 << 20
-CHECK_INDICES = "HPCGNN_CHECK_INDICES"  # environment variable; 1: indices are looked at before kernels get them
-_checks_indices = os.environ.get(CHECK_INDICES) == "1"
-
+_checks_indices = False  # whether indices are looked at before kernels get them
 _emulated = None
 
 
@@ -74,12 +71,31 @@ def compute_backend(tensor: torch.Tensor):
     return backend(tensor)
 
 
-def check_index(name: str, index: torch.Tensor, length: int) -> None:
-    """Raise IndexError for an index [n] of ``length`` rows or more, where HPCGNN_CHECK_INDICES is 1. A device finds it
-    at its next wait only, and does not name it; looking costs a wait for the device in each call."""
-    if _checks_indices and index.numel() and (largest := int(index.max())) >= length:
-        place = int(index.argmax())
-        raise IndexError(f"{name}: index {largest} at place {place} of {index.numel()}, where there are {length} rows")
+def check_indices(checks: bool) -> None:
+    """Choose whether ``check_index`` looks at indices, in this process (``train.debug``)."""
+    global _checks_indices
+    _checks_indices = checks
+
+
+def checks_indices() -> bool:
+    """Whether ``check_index`` looks at indices."""
+    return _checks_indices
+
+
+def check_index(name: str, index: torch.Tensor, length: int, least: int | None = None) -> None:
+    """Raise IndexError for an index [n] of ``length`` rows or more, or below ``least``, where ``check_indices`` asked
+    for it. A device finds it at its next wait only, or reads other memory, and does not name it; looking costs a wait
+    for the device in each call."""
+    if not _checks_indices or not index.numel():
+        return
+    for place, is_wrong in (
+        (int(index.argmax()), lambda value: value >= length),
+        (int(index.argmin()), lambda value: least is not None and value < least),
+    ):
+        value = int(index.reshape(-1)[place])
+        if is_wrong(value):
+            where = f"at place {place} of {index.numel()}, where there are {length} rows"
+            raise IndexError(f"{name}: index {value} {where}")
 
 
 def empty_like(like, shape, dtype: str):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.native.dispatch import empty_like, on_cuda, planning_backend
+from hpcgnn.native.dispatch import check_index, empty_like, on_cuda, planning_backend
 from hpcgnn.native.random import Random
 
 MODES = {"uniform": 0, "replace": 1, "labor": 2}
@@ -47,6 +47,8 @@ def sample_neighbors(
         fanout, fanouts = 1, torch.from_numpy(fanouts).to(nodes.device) if on_cuda(nodes) else fanouts  # 1: of no row
     else:
         fanout, fanouts = int(fanouts[0]), None
+    if on_cuda(nodes):
+        check_index("sample_neighbors", nodes, len(indptr) - 1, least=0)
     kernels, execution = planning_backend(nodes, threads)
     offsets = empty_like(nodes, len(nodes) + 1, "int64")
     offsets[0] = 0

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.native.build import _native
-from hpcgnn.native.dispatch import compute_backend, on_cuda
+from hpcgnn.native.dispatch import check_index, compute_backend, on_cuda
 
 DENSE_LIMIT = 1 << 26  # nodes up to which Relabel keeps a stamp for each
 
@@ -71,6 +71,7 @@ def transpose_index(index, targets: int, padded: bool = True, scratch: Scratch |
     count them. ``scratch`` is for CUDA tensors.
     """
     if on_cuda(index):
+        check_index("transpose_index", index, targets, least=-1)
         kernels, stream = compute_backend(index)
         starts = torch.empty(targets + 1, dtype=torch.int64, device=index.device)
         positions = torch.empty_like(index, dtype=torch.int64)

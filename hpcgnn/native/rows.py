@@ -36,7 +36,7 @@ def scatter_rows(table: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -
 def segment_sum_rows(rows: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     """Sum of rows[order[indptr[s]:indptr[s + 1]]] for every segment s, in that order (deterministic). [segments,
     width]."""
-    check_index("segment_sum_rows", order, len(rows))
+    check_index("segment_sum_rows", order, len(rows), least=0)
     out = torch.empty((indptr.shape[0] - 1, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     if out.numel():
         kernels, execution = compute_backend(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.native.dispatch import empty_like, on_cuda, planning_backend
+from hpcgnn.native.dispatch import check_index, empty_like, on_cuda, planning_backend
 from hpcgnn.native.random import Random
 
 NO_LIMIT = np.iinfo(np.int64).max
@@ -18,7 +18,7 @@ def sample_recent(graph, nodes, times, fanout: int, event_limit: int = NO_LIMIT,
     before that time either, None: no lower bound. Returns positions [N, fanout] int64, increasing, valid first, padded
     with -1, and count [N] int32.
     """
-    positions, count = _sample_buffers(nodes, fanout)
+    positions, count = _sample_buffers(graph, nodes, fanout)
     kernels, execution = planning_backend(nodes, threads)
     kernels.sample_recent(*graph, nodes, times, since, event_limit, positions, count, execution)
     return positions, count
@@ -29,7 +29,7 @@ def sample_uniform(
     threads=1,
 ):  # fmt: skip
     """Sample ``fanout`` entries of each history, uniformly; ``identity`` [N] int64 keys the draws of each root."""
-    positions, count = _sample_buffers(nodes, fanout)
+    positions, count = _sample_buffers(graph, nodes, fanout)
     kernels, execution = planning_backend(nodes, threads)
     key = random.native()
     roots = (nodes, times, since, identity)
@@ -57,6 +57,8 @@ def temporal_reply(other, time, feature, positions, times, threads: int = 1):
     other, time [m] int64, feature [m] int64 or None (then None comes back); times [N] of the roots. dt = the root's
     time - the entry's. Padding (-1) gives -1, 0 and -1.
     """
+    if on_cuda(positions):
+        check_index("temporal_reply", positions, len(other), least=-1)
     kernels, execution = planning_backend(positions, threads)
     reply = [empty_like(positions, positions.shape, "int64") for _ in range(2)]
     reply.append(None if feature is None else empty_like(positions, positions.shape, "int64"))
@@ -64,7 +66,9 @@ def temporal_reply(other, time, feature, positions, times, threads: int = 1):
     return tuple(reply)
 
 
-def _sample_buffers(nodes, fanout: int):
+def _sample_buffers(graph, nodes, fanout: int):
     if fanout < 1:
         raise ValueError(f"fanout must be at least 1, got {fanout}")
+    if on_cuda(nodes):
+        check_index("sampling of histories", nodes, len(graph[0]) - 1, least=0)
     return empty_like(nodes, (len(nodes), fanout), "int64"), empty_like(nodes, len(nodes), "int32")

@@ -87,7 +87,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def _sum(indptr, row, edge, rows, weight):
-    check_index("segment_sum", row, len(rows))
+    check_index("segment_sum", row, len(rows), least=0)
     out = empty_rows(rows, indptr.shape[0] - 1, rows.shape[1])
     kernels, execution = compute_backend(rows)
     kernels.segment_sum(indptr, row, edge, rows, weight, out, execution)
@@ -115,7 +115,7 @@ class _SegmentMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, lists):
         ctx.lists, rows = lists, rows.contiguous()
-        check_index("segment_max", lists.source, len(rows))
+        check_index("segment_max", lists.source, len(rows), least=0)
         out = rows.new_empty((len(lists), rows.shape[1]))
         ctx.winner = torch.empty_like(out, dtype=torch.int64)
         kernels, execution = compute_backend(rows)
@@ -143,7 +143,7 @@ class _GraphAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, source_score, target_score, edge_score, lists, slope):
         rows, source, target = rows.contiguous(), source_score.contiguous(), target_score.contiguous()
-        check_index("graph_attention", lists.source, len(source))
+        check_index("graph_attention", lists.source, len(source), least=0)
         index = lists.source  # of the scores at the source of an edge
         if edge_score is not None:  # an edge has a row of its own
             source = source.index_select(0, index).add_(edge_score)

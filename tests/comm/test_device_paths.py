@@ -131,20 +131,51 @@ def test_a_store_of_another_job_is_left_alone():
     assert gradients._reach([gradients.LOOPBACK], other.port, "token", 1).check(["token"])
 
 
+@pytest.fixture
+def debug():
+    """As with train.debug."""
+    dispatch.check_indices(True)
+    yield
+    dispatch.check_indices(False)
+
+
 @pytest.mark.serial
-def test_indices_are_looked_at_where_that_is_asked_for(monkeypatch):
-    rows, lists = torch.ones(4, 2), native.EdgeLists(torch.tensor([0, 2]), torch.tensor([1, 4]), 4)
-    monkeypatch.setattr(dispatch, "_checks_indices", True)
+def test_indices_are_looked_at_where_that_is_asked_for(debug):
+    rows = torch.ones(4, 2)
+    lists, below = (native.EdgeLists(torch.tensor([0, 2]), torch.tensor([1, source]), 4) for source in (4, -1))
     for call, name in (
         (lambda: native.gather_rows(rows, torch.tensor([0, 3, 9, -1])), "gather_rows: index 9 at place 2 of 4"),
         (lambda: native.scatter_rows(rows, torch.tensor([4]), rows[:1]), "scatter_rows: index 4 at place 0 of 1"),
         (lambda: native.segment_sum(rows, lists), "segment_sum: index 4 at place 1 of 2, where there are 4 rows"),
+        (lambda: native.segment_sum(rows, below), "segment_sum: index -1 at place 1 of 2, where there are 4 rows"),
         (lambda: native.segment_max(rows, lists), "segment_max: index 4"),
+        (lambda: native.segment_max(rows, below), "segment_max: index -1"),
         (lambda: native.graph_attention(rows, rows, rows[:1], lists), "graph_attention: index 4"),
+        (lambda: native.graph_attention(rows, rows, rows[:1], below), "graph_attention: index -1"),
     ):
         with pytest.raises(IndexError, match=name):
             call()
     assert native.gather_rows(rows, torch.tensor([3, -1])).tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.serial
+def test_indices_of_plans_on_a_device_are_looked_at(debug):
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    history, random = torch.tensor([0, 2, 3]), native.Random(0, native.Stream.NEIGHBOR)
+    graph = history, torch.arange(3), torch.arange(3)
+    with dispatch.emulation():
+        for wrong in (2, -1):
+            nodes, times = torch.tensor([0, wrong]), torch.tensor([5, 5])
+            for call, name in (
+                (lambda: native.sample_recent(graph, nodes, times, 2), "sampling of histories"),  # noqa: B023
+                (lambda: native.sample_neighbors(history, nodes, history, 1, random), "sample_neighbors"),  # noqa: B023
+            ):
+                with pytest.raises(IndexError, match=f"{name}: index {wrong} at place 1 of 2, where there are 2 rows"):
+                    call()
+        with pytest.raises(IndexError, match="temporal_reply: index 3 at place 1 of 2"):
+            native.temporal_reply(*graph, torch.tensor([[-1, 3]]), torch.tensor([5]))
+        with pytest.raises(IndexError, match="transpose_index: index -2 at place 0 of 2"):
+            native.transpose_index(torch.tensor([-2, -1], dtype=torch.int32), 2)
 
 
 @pytest.mark.several_ranks
