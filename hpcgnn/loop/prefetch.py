@@ -56,6 +56,7 @@ class Prefetcher(Generic[Plan]):
             plan, error = self._ready[number % len(self._make)].get()
             if error is not None:
                 raise error
+            keep_for_consumer(plan)
             with self._window:  # before the plan is used: the next one is made meanwhile
                 self._allowed += 1
                 self._window.notify_all()
@@ -149,12 +150,27 @@ class PlanStream:
             self._stream = torch.cuda.Stream(device)
 
     def run(self, make: Callable[[], Plan]) -> Plan:
-        """Call ``make`` and wait for what it makes, whose memory is kept for the work of the default stream."""
+        """Call ``make`` and wait for what it makes, whose memory is kept for the work of the calling thread's stream; a
+        planning thread's is the default one."""
         if self._stream is None:
             return make()
+        consumer = torch.cuda.current_stream(self._device)
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             plan = make()
             self._stream.synchronize()
         for tensor in tensors_of(plan):
-            tensor.record_stream(torch.cuda.default_stream(self._device))
+            tensor.record_stream(consumer)
         return plan
+
+
+def keep_for_consumer(plan: Any) -> None:
+    """Keep the memory of a plan for the work of this thread's stream too, where that is not the default one, as in a
+    user's own loop: otherwise a planning thread would get the memory while that stream still uses it."""
+    if not torch.cuda.is_initialized():
+        return
+    stream = torch.cuda.current_stream()
+    if stream == torch.cuda.default_stream():
+        return
+    for tensor in tensors_of(plan):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)

@@ -2,11 +2,12 @@
 
 import threading
 import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 
-from hpcgnn.loop.prefetch import Prefetcher, tensors_of
+from hpcgnn.loop.prefetch import PlanStream, Prefetcher, tensors_of
 
 pytestmark = pytest.mark.serial
 
@@ -78,3 +79,44 @@ def test_tensors_of_a_plan_are_in_no_lists():
     assert list(tensors_of((first, {"one": (second, 3)}))) == [first, second]
     with pytest.raises(TypeError, match="a plan with a list: use a tuple"):
         list(tensors_of((first, {"one": [second]})))
+
+
+class Stream:
+    """A stream of a device, by number."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def synchronize(self):
+        """All is done already."""
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("consumer", [0, 5])
+def test_plans_are_kept_for_the_stream_that_uses_them(monkeypatch, depth, consumer):
+    """That of the thread that iterates, which a program may have chosen: 0 is the default stream."""
+    streams, kept = threading.local(), []
+
+    @contextmanager
+    def within(stream):
+        before, streams.now = getattr(streams, "now", Stream(0)), stream
+        yield
+        streams.now = before
+
+    for name, value in {
+        "is_initialized": lambda: True, "current_stream": lambda device=None: getattr(streams, "now", Stream(0)),
+        "default_stream": lambda device=None: Stream(0), "Stream": lambda device: Stream(9), "stream": within,
+        "device": lambda device: nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: kept.append(stream.number))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
+    maker = PlanStream(torch.device("cuda", 0))
+    streams.now = Stream(consumer)
+    with Prefetcher(lambda index: maker.run(lambda: (torch.ones(1),)), 0, 4, depth) as plans:
+        for number, _ in enumerate(plans):
+            assert kept.count(consumer) >= number + 1
+    assert set(kept) <= {0, consumer}
