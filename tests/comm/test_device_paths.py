@@ -114,7 +114,7 @@ def test_a_group_needs_no_name_of_a_machine(comm, monkeypatch, name):
 @pytest.mark.several_ranks
 def test_a_machine_that_cannot_be_reached_is_named(comm, monkeypatch):
     monkeypatch.setattr(gradients, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(gradients, "_addresses", lambda world: ["no-such-host.invalid", "198.51.100.1"])  # of no machine
+    monkeypatch.setattr(gradients, "_addresses", lambda world: ["no-such-host.invalid", "198.51.100.1"])
     one = World(CommConfig(threads=1), comm)
     words = r"cannot connect to port \d+ of rank 0 at no-such-host.invalid or 198.51.100.1: .* --comm.gradients=mpi"
     with pytest.raises(DistributedError, match=words):
