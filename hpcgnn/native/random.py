@@ -29,6 +29,7 @@ class Stream(IntEnum):
     SHUFFLE = 8
     EMBEDDING = 9
     BOUNDARY = 10
+    WALK = 11
     EVAL_NEGATIVE = 65
     EVAL_SAMPLE = 66
     EVAL_DECAY = 69

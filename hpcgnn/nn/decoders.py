@@ -367,6 +367,31 @@ class ClockDecoder(nn.Module):
         return score if self.link is None else score + self.link(source, destination)
 
 
+class WalkDecoder(nn.Module):
+    """A network of two layers over the embeddings, if there are any, and what another one makes of the numbers of a
+    pair (Lu et al., Improving temporal link prediction via temporal walk matrix projection, TPNet, 2024)."""
+
+    def __init__(self, width: int, numbers: int, hidden: int):
+        """width: Z, 0 without embeddings; numbers: F of a pair; hidden: width of the layer over both."""
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(numbers, 4 * numbers), nn.Linear(4 * numbers, numbers)
+        self.pair = nn.Linear(numbers, hidden)
+        self.source = nn.Linear(width, hidden, bias=False) if width else None
+        self.destination = nn.Linear(width, hidden, bias=False) if width else None
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, source, destination, numbers) -> torch.Tensor:
+        """Score pairs. source [n, Z] or [k, n, Z], destination [k, n, Z], numbers [k, n, F]; returns logits [k, n]."""
+        rows = torch.relu(linear(numbers.flatten(0, -2), self.wide.weight, self.wide.bias))
+        for layer in (self.narrow, self.pair):
+            rows = linear(rows, layer.weight, layer.bias)
+        rows = rows.view(*numbers.shape[:-1], rows.shape[1])
+        for of_end, ends in ((self.source, source), (self.destination, destination)):
+            if of_end is not None:
+                rows = rows + linear(ends.flatten(0, -2), of_end.weight).view(*ends.shape[:-1], rows.shape[-1])
+        return linear(torch.relu(rows).flatten(0, -2), self.out.weight, self.out.bias).view(numbers.shape[:-1])
+
+
 @dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines, and the
@@ -389,7 +414,8 @@ class DecoderPart(Part):
     """A decoder. make: makes it from DecoderSizes; typed: has weights by edge type (RelationDecoder);
     reciprocal: always asks for sources through second rows of the edge types; options: the keys of the section that it
     reads. compares_neighbors: scores the common nodes of neighborhoods, too; reads_clocks: scores clocks and counts of
-    pairs, too. Both are for temporal graphs and have no ``all_pairs``. shares_negatives: its ``all_pairs`` has
+    pairs, too; reads_walks: scores numbers of random projections of walks, too. All three are for temporal graphs and
+    have no ``all_pairs``. shares_negatives: its ``all_pairs`` has
     gradients, so that the edges of a batch may have the same negatives. kernel: the class, and no subclass, that a
     native kernel computes."""
 
@@ -399,13 +425,19 @@ class DecoderPart(Part):
     options: tuple[str, ...] = ()
     compares_neighbors: bool = False
     reads_clocks: bool = False
+    reads_walks: bool = False
     shares_negatives: bool = True
     kernel: type[nn.Module] | None = None
 
     @property
     def needs_events(self) -> bool:
         """Whether it scores what temporal graphs alone have."""
-        return self.compares_neighbors or self.reads_clocks
+        return self.compares_neighbors or self.reads_numbers
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether it scores numbers of pairs, and so needs no embeddings."""
+        return self.reads_clocks or self.reads_walks
 
 
 DECODERS = {
@@ -449,6 +481,17 @@ DECODERS = {
         lambda sizes: ClockDecoder(sizes.width, sizes.clocks, sizes.hidden),
         "mlp, and times since the last events of the pair and of its nodes, and their numbers (temporal graphs only)",
         reads_clocks=True, shares_negatives=False,
+    ),
+    "walks": DecoderPart(
+        lambda sizes: WalkDecoder(sizes.width, sizes.clocks, sizes.hidden),
+        "two-layer network over both embeddings and products of random projections of walks (TPNet; temporal graphs "
+        "only)",
+        reads_walks=True, shares_negatives=False,
+    ),
+    "clocks_walks": DecoderPart(
+        lambda sizes: ClockDecoder(sizes.width, sizes.clocks, sizes.hidden),
+        "clocks, with the products of walks among the numbers of the pair (temporal graphs only)", reads_clocks=True,
+        reads_walks=True, shares_negatives=False,
     ),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,7 @@ class TemporalModelConfig:
             node_property only; the sections memory and sampling and the keys below keep their defaults.
         readout: Computation of a node's embedding from its memory and neighbors.
         layers: Number of attention layers; each layer reads the neighbors' state just before their event. Of readouts
-            dygformer and tcl the number of transformer blocks.
+            dygformer and tcl the number of transformer blocks, of tpnet the number of mixer blocks.
         time_dim: Width of the time encoding.
         hidden: Width of the node embeddings.
         heads: Number of attention heads, which must divide hidden, and channel_dim with readout dygformer.
@@ -239,8 +240,11 @@ class MemoryConfig:
     """Node memory and mailbox.
 
     Attributes:
-        dim: Width of a node's memory.
+        dim: Width of a node's memory; with updater walks of each of its projections.
         updater: Function that updates a node's memory from its mails.
+        walk_steps: Number of steps of the longest walks; updater walks only.
+        walk_scales: Time scales of walks, in the data's unit of time: a step loses the factor e in each. Each scale has
+            separate projections; updater walks only.
         aggregator: Aggregation of a node's messages of a batch to one mail: the "last" message, or the "mean" of all.
         mailbox_slots: Number of newest mails to keep for each node; with aggregator mean, of as many batches.
         deliver_to: Receivers of mails: the endpoints of the event ("self"), or also their sampled "neighbors".
@@ -257,6 +261,8 @@ class MemoryConfig:
 
     dim: int = 100
     updater: Annotated[str, UPDATERS] = "gru"
+    walk_steps: int = 3
+    walk_scales: list[float] = field(default_factory=lambda: [1e6])
     aggregator: Literal["last", "mean"] = "last"
     mailbox_slots: int = 1
     deliver_to: Literal["self", "neighbors"] = "self"
@@ -284,8 +290,29 @@ class MemoryConfig:
                 raise ValueError(
                     f"memory.{name} needs node memory, but memory.updater is {self.updater}: leave {name} 0"
                 )
+        self._check_walks()
         self._check_staleness()
         self._check_hot_nodes()
+
+    def _check_walks(self) -> None:
+        if not self.has_walks:
+            for name, unset in (("walk_steps", 3), ("walk_scales", [1e6])):
+                if getattr(self, name) != unset:
+                    walks = names_with(UPDATERS, "has_walks")
+                    raise ValueError(
+                        f"memory.{name} is for memory.updater {walks}, the updater is {self.updater}: leave it out"
+                    )
+            return
+        if self.walk_steps < 1:
+            raise ValueError(f"memory.walk_steps must be at least 1, got {self.walk_steps}")
+        if not self.walk_scales or not all(0 < scale < math.inf for scale in self.walk_scales):
+            raise ValueError(f"memory.walk_scales must be times above 0, in the data's unit, got {self.walk_scales}")
+        for name, default in (("aggregator", "last"), ("deliver_to", "self"), ("staleness", 0)):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"memory.{name} {getattr(self, name)} is about mails, and memory.updater {self.updater} has none: "
+                    f"use {default}"
+                )
 
     def _check_staleness(self) -> None:
         if self.staleness < 0:
@@ -320,9 +347,16 @@ class MemoryConfig:
         return UPDATERS[self.updater].make is not None
 
     @property
+    def has_walks(self) -> bool:
+        """Whether node memory is projections of walks, which no mail changes."""
+        return UPDATERS[self.updater].has_walks
+
+    @property
     def simple(self) -> bool:
         """Whether a node gets one mail a batch, of its last event, so that winners alone send mails."""
-        return self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self"
+        return (
+            self.aggregator == "last" and self.mailbox_slots == 1 and self.deliver_to == "self" and not self.has_walks
+        )
 
 
 @dataclass
@@ -551,16 +585,19 @@ class TemporalConfig(Sections):
                 f"train.callbacks follow training, and baseline.kind {self.baseline.kind} trains nothing: leave out "
                 "one of them (train.metrics work)"
             )
-        reads_clocks = DECODERS[self.task.decoder].reads_clocks
+        decoder = DECODERS[self.task.decoder]
         if not self.model.class_path:
-            _check_parts(self.model, self.memory, self.sampling, reads_clocks)
+            _check_parts(self.model, self.memory, self.sampling, decoder.reads_numbers)
+            _check_walks(self)
             if READOUTS[self.model.readout].of_pairs:
                 _check_pairs(self)
-        elif reads_clocks:
+        elif decoder.reads_numbers:
             raise ValueError(
                 f"task.decoder {self.task.decoder} does not go with model.class_path: custom models get no clocks of "
-                "pairs; use another decoder"
+                "pairs and no walks; use another decoder"
             )
+        elif self.memory.has_walks:
+            raise ValueError(f"memory.updater {self.memory.updater} does not go with model.class_path: use another")
         if self.train.parallel_epochs > 1 and self.memory.has_memory:
             _check_writes(self.model, self.memory, self.sampling)
 
@@ -618,18 +655,19 @@ class TemporalConfig(Sections):
 
 
 def _check_parts(
-    model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig, reads_clocks: bool
+    model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig, reads_numbers: bool
 ) -> None:  # fmt: skip
-    """Raise ValueError for parts of the model that do not go together. reads_clocks: the decoder has more than
+    """Raise ValueError for parts of the model that do not go together. reads_numbers: the decoder has more than
     embeddings, and needs none."""
     readout, updater = READOUTS[model.readout], memory.updater
-    if readout.shows_memory and not memory.has_memory and (readout.reads_last or not reads_clocks):
+    has_mails = memory.has_memory and not memory.has_walks
+    if readout.shows_memory and not has_mails and (readout.reads_last or not reads_numbers):
         raise ValueError(
             f"model.readout {model.readout} shows node memory, but memory.updater is {updater}: choose an updater, or "
             f"readout {names_with(READOUTS, 'shows_memory', False)}"
         )
     makes_mails = MESSAGES[model.message].make is not None or model.message_from != "memory"
-    if makes_mails and not memory.has_memory:
+    if makes_mails and not has_mails:
         raise ValueError(
             f"model.message and model.message_from make mails, but memory.updater is {updater}: choose an updater"
         )
@@ -651,6 +689,22 @@ def _check_parts(
     if sampling.num_windows > 1 and (memory.has_memory or not readout.combines_windows):
         readouts = names_with(READOUTS, "combines_windows")
         raise ValueError(f"sampling.num_windows > 1 needs model.readout {readouts} and memory.updater none")
+
+
+def _check_walks(config: TemporalConfig) -> None:
+    """Raise ValueError for projections of walks that nothing reads, and for readers without them."""
+    updater, decoder, readout = config.memory.updater, config.task.decoder, config.model.readout
+    by_decoder, by_readout = DECODERS[decoder].reads_walks, READOUTS[readout].reads_walks
+    if (by_decoder or by_readout) and not config.memory.has_walks:
+        reader = f"task.decoder {decoder}" if by_decoder else f"model.readout {readout}"
+        raise ValueError(
+            f"{reader} reads projections of walks, memory.updater is {updater}: use {names_with(UPDATERS, 'has_walks')}"
+        )
+    if config.memory.has_walks and not (by_decoder or by_readout):
+        raise ValueError(
+            f"memory.updater {updater} is for task.decoder {names_with(DECODERS, 'reads_walks')} or model.readout "
+            f"{names_with(READOUTS, 'reads_walks')}, which are {decoder} and {readout}: use one of them"
+        )
 
 
 def _check_pairs(config: TemporalConfig) -> None:

@@ -21,17 +21,19 @@ RECORD = np.dtype([("local", "u4"), ("order", "i4"), ("message", "i4"), ("event"
 class Mailing:
     """Kind of mails that a model reads. slots: number of newest mails that a node keeps; to_neighbors: neighbors of the
     endpoints get mails as well. mean: a node keeps the mean of a batch's mails, not the newest ones; from_memory: mails
-    hold the other endpoint's memory, not its embedding."""
+    hold the other endpoint's memory, not its embedding. sums: each event changes the memories of both endpoints, and
+    nobody keeps mails (projections of walks)."""
 
     slots: int = 1
     to_neighbors: bool = False
     mean: bool = False
     from_memory: bool = True
+    sums: bool = False
 
     @property
     def simple(self) -> bool:
-        """Whether a node keeps only its newest mail of a batch: one slot, no neighbors, no mean."""
-        return self.slots == 1 and not self.to_neighbors and not self.mean
+        """Whether a node keeps only its newest mail of a batch: one slot, no neighbors, no mean, no sums."""
+        return self.slots == 1 and not (self.to_neighbors or self.mean or self.sums)
 
 
 def plan_winners(
@@ -181,8 +183,9 @@ def _receive(record: np.ndarray, message: np.ndarray, mailing: Mailing) -> tuple
     local = record["local"][by].astype(np.int64)
     rows, indptr = np.unique(local, return_index=True)
     indptr = np.append(indptr, len(local)).astype(np.int64)
-    if mailing.mean:
-        return message[by], rows, np.zeros(len(rows), np.int64), record["time"][by][indptr[1:] - 1], indptr
+    if mailing.mean or mailing.sums:
+        time = record["time"][by]
+        return message[by], rows, np.zeros(len(rows), np.int64), time if mailing.sums else time[indptr[1:] - 1], indptr
     from_end = np.repeat(indptr[1:], np.diff(indptr)) - np.arange(len(local))
     keep = from_end <= mailing.slots
     by, local, from_end = by[keep], local[keep], from_end[keep]

@@ -109,7 +109,7 @@ class NodeMemory(NodeRowStore):
         slots: int = 1, layout: Layout | None = None,
     ):  # fmt: skip
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
-        self.slots, self.layout = slots, layout
+        self.slots, self.layout, self._fixed = slots, layout, 0
         self._waiting: deque[WaitingWrite] = deque()
         self.table = MemoryRows(
             zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
@@ -117,10 +117,17 @@ class NodeMemory(NodeRowStore):
             zeros(num_nodes, dtype=torch.int64),
         )  # fmt: skip
 
+    def fix(self, columns: torch.Tensor, channel: Channel) -> None:
+        """Collective. Let the states of this rank's nodes begin with ``columns`` [n, .], which no write changes and
+        ``reset`` keeps."""
+        columns, self._fixed = columns.to(self.table.state), columns.shape[1]
+        self.table.state[:, : self._fixed] = columns if self.layout is None else self.layout.spread(columns, channel)
+
     def reset(self) -> None:
         """Forget everything (start of an epoch)."""
         self.settle()
-        for tensor in self.table.tensors():
+        state, *others = self.table.tensors()
+        for tensor in (state[:, self._fixed :], *others):
             tensor.zero_()
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
@@ -188,6 +195,14 @@ class NodeMemory(NodeRowStore):
         updated = torch.where(newest != NEVER, newest, native.gather_rows(table.updated, rows))
         native.scatter_rows(table.state, rows, state)
         native.scatter_rows(table.updated, rows, updated)
+
+    def move(self, rows: torch.Tensor, state: torch.Tensor, time: torch.Tensor) -> None:
+        """Replace the states of unique rows [r], which keep no mails, as of times [r]."""
+        table = self.table
+        native.scatter_rows(table.state, rows, state)
+        native.scatter_rows(table.updated, rows, time)
+        native.scatter_rows(table.mailed, rows, time.unsqueeze(1))
+        table.delivered.index_add_(0, rows, torch.ones_like(rows))
 
     def append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
         """Put new mails [m, M] of times [m] into the rings of rows [m], grouped by row, oldest first, at most S per

@@ -117,8 +117,8 @@ class Delivery:
     As sender: node, other, other_root, event [w] as in WritePlan, one a message, grouped by receiving rank with
     send_counts [R]. As owner of the receivers, in order of (row, event): message [m] place among the received messages
     (receive_counts [R]), rows [m] local, number [m] place among its row's mails, time [m]. For the mean instead one
-    mail a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average. to_all: all ranks
-    keep the receivers, and get all messages.
+    mail a row: rows, time [u] and the segments (indptr [u + 1], message) of the messages to average; for sums rows [u],
+    the same segments, and time [m] of every message. to_all: all ranks keep the receivers, and get all messages.
     """
 
     node: torch.Tensor
@@ -157,7 +157,7 @@ class StepPlan:
     delivery: None without memory; hot: of the hot nodes, where there are any; delivery, hot_delivery: mails to the
     nodes that write and hot are of, None when only the winners get mails. final: no further plan of this step scores
     more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none; clocks [1 + k, b, F]: numbers
-    of the pairs of the events and of their negatives, for decoders that read them."""
+    of the pairs of the events and of their negatives, for decoders that read them, those that depend on no memory."""
 
     step: int
     epoch: int

@@ -550,7 +550,8 @@ def answer(session: Session, arguments: Namespace) -> None:
     embeddings = arguments.embeddings or not (arguments.pairs or learned or best)
     embeds_pairs = getattr(session.model, "embeds_pairs", False)  # a custom model has no such attributes
     if embeddings and (embeds_pairs or not getattr(session.model, "has_embedding", True)):
-        what = "embeds pairs of nodes" if embeds_pairs else "scores pairs by clocks alone"
+        read = task.decoder.replace("_", " and ")  # the names of what it reads
+        what = "embeds pairs of nodes" if embeds_pairs else f"scores pairs by {read} alone"
         remedy = "--pairs, or --top_k" if session.goal.draws_negatives else "--pairs"
         message = f"this model {what} and has no embeddings of nodes: give {remedy}"
         raise DistributedError(message, user_error=True)

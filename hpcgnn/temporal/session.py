@@ -35,6 +35,7 @@ from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.clocks import Clocks, num_clocks, time_scales
 from hpcgnn.temporal.model.forecaster import FORECASTERS
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
+from hpcgnn.temporal.model.walks import draw_projections
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
 from hpcgnn.temporal.properties import ForecastLoader, PropertyLoader
@@ -154,7 +155,7 @@ def _event_columns(config: TemporalConfig) -> list[str]:
     """List the columns of events that the run has a use for, besides ends and times."""
     task, model = config.task, config.model
     reads_features = not model.forecaster and (
-        config.memory.has_memory or model.num_hops > 0 or task.kind.startswith("edge")
+        (config.memory.has_memory and not config.memory.has_walks) or model.num_hops > 0 or task.kind.startswith("edge")
     )
     needs = {
         FEATURE: not config.baseline.kind and (reads_features or bool(model.class_path)),
@@ -218,6 +219,8 @@ def _make_memory(
     world.room.note("node memory", num_rows * row_bytes)
     with together(world, "make the node memory"):
         memory = NodeMemory(num_rows, *widths, dtype, world.device, slots, layout)
+    if getattr(model, "walks", None) is not None:
+        memory.fix(draw_projections(partition.flat_row, settings.dim, config.train.seed), graph.channel)
     return memory, hot
 
 
@@ -230,7 +233,7 @@ def _make_needs(
     if model.has_memory:
         mailing = Mailing(
             settings.mailbox_slots, settings.deliver_to == "neighbors", settings.aggregator == "mean",
-            model.config.message_from == "memory",
+            model.config.message_from == "memory", getattr(model, "walks", None) is not None,
         )  # fmt: skip
     needs = Needs(model.num_hops, mailing, model.needs_nearby)
     if scales is None:

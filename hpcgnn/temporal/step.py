@@ -71,6 +71,7 @@ class TemporalTask(StepTask):
         self.model, self.memory, self._seed, self._timers = model, memory, seed, timers
         self._channel, self._freeze, self._staleness = channel, freeze, staleness
         self._at_owner = update_at == "owner" and model.has_memory
+        self._walks: Any = getattr(model, "walks", None)  # a custom model has no such attribute
         if freeze:
             model.requires_grad_(False)
             for part in (model.decoder, getattr(model, "edge_type", None)):  # a custom model may have no edge types
@@ -83,7 +84,7 @@ class TemporalTask(StepTask):
         with self._timers("compute"):
             with torch.set_grad_enabled(not self._freeze):
                 embedding, parts = self._embed(plan, reading)
-            scores = self._score(plan, embedding)
+            scores = self._score(self._with_walks(plan, reading), embedding)
             loss = self._loss(scores, plan.batch_size)
             loss.backward()
         self._backward(plan, reading)
@@ -94,7 +95,8 @@ class TemporalTask(StepTask):
     def score(self, plan: StepPlan) -> StepScores:
         """Collective. Score only; memory stays unchanged."""
         self._set_mode(training=False)
-        return self._score(plan, self._embed(plan, self._read_all(plan))[0])
+        reading = self._read_all(plan)
+        return self._score(self._with_walks(plan, reading), self._embed(plan, reading)[0])
 
     @torch.no_grad()
     def embed(self, plan: StepPlan) -> torch.Tensor:
@@ -110,7 +112,7 @@ class TemporalTask(StepTask):
         reading = self._read_all(plan)
         with self._timers("compute"):
             embedding, parts = self._embed(plan, reading)
-            scores = self._score(plan, embedding)
+            scores = self._score(self._with_walks(plan, reading), embedding)
         self._write(plan, reading, parts)
         self.memory.settle()  # whatever the staleness: the next plan of evaluation reads this write
         return scores
@@ -120,6 +122,13 @@ class TemporalTask(StepTask):
         if (self.model.training, self.model.decoder.training) != (below, training):
             self.model.train(below)
             self.model.decoder.train(training)
+
+    def _with_walks(self, plan: StepPlan, reading: Reading) -> StepPlan:
+        """Add the numbers of walks to the numbers of pairs, for a decoder that reads them."""
+        if not getattr(self.model, "needs_walks", False):
+            return plan
+        numbers = self.model.numbers(reading.memory, plan.query, reading.last)
+        return replace(plan, clocks=numbers if plan.clocks is None else torch.cat([plan.clocks, numbers], 2))
 
     def _score(self, plan: StepPlan, embedding: torch.Tensor) -> StepScores:
         """Score the events from the embeddings [N, Z] of the roots."""
@@ -147,7 +156,7 @@ class TemporalTask(StepTask):
             times = (self.memory.newest(served_rows),) if self.model.needs_last else ()
             memory, *last = plan.route.pull_served(served.detach(), *times)
         # Autograd ends at the pulled rows: an exchange inside it would hang where a rank's loss does not reach them.
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._walks is None:
             memory.requires_grad_()
         return Reading(memory, served, last[0] if times else None)
 
@@ -176,7 +185,7 @@ class TemporalTask(StepTask):
     def _backward(self, plan: StepPlan, reading: Reading) -> None:
         """Send, in owner mode, gradients of the pulled rows to their owners, through the update. On every rank,
         always."""
-        if not self._at_owner or self._freeze:
+        if not self._at_owner or self._freeze or self._walks is not None:
             return
         gradient = reading.memory.grad if reading.memory.grad is not None else torch.zeros_like(reading.memory)
         with self._timers("exchange"):
@@ -242,14 +251,14 @@ class TemporalTask(StepTask):
         self, plan: StepPlan, write: WritePlan | Announcement, delivery: Delivery, reading: Reading,
         parts: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """Collective. Write the winners' states where they are kept, and send messages to all nodes that receive
-        one."""
+        """Collective. Write the winners' states where they are kept, and send messages to all nodes that receive one;
+        or let walks pass the events."""
         memory = reading.memory.detach()
+        if self._walks is not None:
+            self._pass_walks(plan, delivery, memory, reading.last)
+            return
         message = torch.cat([memory[delivery.node], self._mail_content(plan, delivery, memory, parts)], dim=1)
-        if delivery.to_all:
-            received = self._channel.everyone(message, delivery.receive_counts)
-        else:
-            received = self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
+        received = self._send(delivery, message)
         if delivery.indptr is None:
             mail = native.gather_rows(received, delivery.message)
         else:
@@ -257,6 +266,22 @@ class TemporalTask(StepTask):
             mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
         self.memory.write_state(write.rows, self._winners_states(write, reading))
         self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
+
+    def _send(self, delivery: Delivery, message: torch.Tensor) -> torch.Tensor:
+        """Collective. Send messages [w, .] to the ranks that keep their receivers, and return the received ones."""
+        if delivery.to_all:
+            return self._channel.everyone(message, delivery.receive_counts)
+        return self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
+
+    def _pass_walks(self, plan: StepPlan, delivery: Delivery, memory: torch.Tensor, last: Any) -> None:
+        """Collective. Add to the projections of both ends of each event those of its other end, as they were before the
+        step. memory [U, C D]: of the unique nodes, as of times last [U]."""
+        time = plan.query.time[delivery.event]
+        message = self._walks.sent(native.gather_rows(memory, delivery.other), last[delivery.other], time)
+        came = native.gather_rows(self._send(delivery, message), delivery.message)
+        rows, table = delivery.rows, self.memory.table
+        state, before = native.gather_rows(table.state, rows), self.memory.newest(rows)
+        self.memory.move(rows, *self._walks.moved(state, before, came, delivery.time, delivery.indptr))
 
     def _winners_states(self, write: WritePlan | Announcement, reading: Reading) -> torch.Tensor:
         """Collective. Bring the winners' new states [m, D] to where they are kept."""

@@ -26,6 +26,12 @@ CASES = {
     "pairs' neighbors": {"task__decoder": "pair"},
     "pairs' embeddings": {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4},
     "pairs' common neighbors": {"model__readout": "tncn", "model__common_hops": 2},
+    "pairs' walks": {
+        "memory__updater": "walks",
+        "memory__walk_scales": [2000.0],
+        "model__readout": "tpnet",
+        "task__decoder": "walks",
+    },
     "pairs' clocks": {"task__decoder": "clocks", "sampling__in_batch_neighbors": False},
 }
 

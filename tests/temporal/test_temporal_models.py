@@ -23,6 +23,7 @@ APAN = {
     "memory__updater": "transformer", "memory__mailbox_slots": 4, "memory__deliver_to": "neighbors",
     "model__readout": "identity",
 }  # fmt: skip
+WALKS = {"memory__updater": "walks", "memory__walk_scales": [2000.0], "task__decoder": "walks"}
 DYGFORMER = NONE | {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4}
 
 # name: (options of the graph, changes of the configuration)
@@ -109,6 +110,28 @@ CASES = {
             "memory__deliver_to": "neighbors",
             "memory__update_at": "user",
             "task__decoder": "pair",
+        },
+    ),
+    "walks alone": ({"ticks": 100}, WALKS | {"model__readout": "identity", "task__negatives": 3}),
+    "walks, attention and clocks": (
+        RICH,
+        WALKS
+        | {
+            "task__decoder": "clocks_walks",
+            "memory__walk_scales": [300.0, 9e3],
+            "memory__placement": "replicated",
+        },
+    ),
+    "tpnet": (RICH, WALKS | {"model__readout": "tpnet", "model__layers": 2, "task__negatives": 3}),
+    "tpnet, hot nodes": (
+        {},
+        WALKS
+        | {
+            "model__readout": "tpnet",
+            "memory__hot_ratio": 0.2,
+            "sampling__strategy": "uniform",
+            "eval__negative_kind": "historical",
+            "task__decoder": "mlp",
         },
     ),
     "mean of messages": (RICH, {"memory__aggregator": "mean"}),

@@ -30,6 +30,8 @@ from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.model.tcl import TclReadout
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
 from hpcgnn.temporal.model.tncn import TncnReadout
+from hpcgnn.temporal.model.tpnet import TpnetReadout
+from hpcgnn.temporal.model.walks import Walks
 from hpcgnn.temporal.plan import Query
 
 
@@ -37,7 +39,8 @@ from hpcgnn.temporal.plan import Query
 class TemporalSizes:
     """Sizes that data, sampler and task set: widths of node and edge features, neighbors per root, windows, and the
     decoder with its temperature. time_scale: root mean square of the times between consecutive events of a node;
-    edge_types: their number, 0 where all events are of one; clocks: numbers of a pair that the decoder reads."""
+    edge_types: their number, 0 where all events are of one; clocks: of a pair that the decoder reads. walks: the
+    projections that node memory is, None: it is something else."""
 
     node_width: int = 0
     edge_width: int = 0
@@ -48,6 +51,7 @@ class TemporalSizes:
     temperature: float = 1.0
     edge_types: int = 0
     clocks: int = 0
+    walks: Walks | None = None
 
 
 class TemporalAttentionLayer(nn.Module):
@@ -269,8 +273,9 @@ class ReadoutPart(Part):
     of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
     has_channels: cuts neighbors into patches with channels. sums_common: sums common neighbors over model.common_hops
     hops; the larger one of hops and layers is its number of levels. shows_memory: nothing is left of it without node
-    memory; reads_last: reads the times of last mails; combines_windows: works with sampling.num_windows above 1.
-    kernel: the class, and no subclass, that the native layers compute."""
+    memory; reads_last: reads the times of last mails; reads_walks: the rows of nodes end with projections of walks.
+    combines_windows: works with sampling.num_windows above 1. kernel: the class, and no subclass, that the native
+    layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False
@@ -280,6 +285,7 @@ class ReadoutPart(Part):
     sums_common: bool = False
     shows_memory: bool = False
     reads_last: bool = False
+    reads_walks: bool = False
     combines_windows: bool = False
     kernel: type[nn.Module] | None = None
 
@@ -311,6 +317,11 @@ READOUTS = {
         ),
         "attention, and sums over the common neighbors of both nodes of a pair (Zhang et al., TNCN, 2024)",
         sees_neighbors=True, layered=True, of_pairs=True, sums_common=True,
+    ),
+    "tpnet": ReadoutPart(
+        TpnetReadout, "MLP-Mixer over the recent neighbors of both nodes of a pair, with products of their random "
+        "projections of walks (Lu et al., TPNet, 2024)", sees_neighbors=True, layered=True, of_pairs=True,
+        reads_walks=True,
     ),
 }  # fmt: skip
 

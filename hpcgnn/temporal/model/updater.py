@@ -23,6 +23,7 @@ from hpcgnn.native.products import linear
 from hpcgnn.native.recurrent import RecurrentCall, recurrent_update
 from hpcgnn.temporal.memory import newest_mail
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
+from hpcgnn.temporal.model.walks import WalkUpdater
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +177,14 @@ class TransformerUpdater(nn.Module):
 @dataclass(frozen=True)
 class UpdaterPart(Part):
     """An updater of node memory. make: makes it from UpdaterSizes, None: the model has no memory. reads_mailbox: reads
-    several mails per node, others read one; has_heads: model.heads must divide memory.dim. kernel: the class, and no
-    subclass, whose cell the native kernel computes."""
+    several mails per node, others read one; has_heads: model.heads must divide memory.dim; has_walks: memory is
+    projections of walks, which events change without weights or mails. kernel: the class, and no subclass, whose cell
+    the native kernel computes."""
 
     make: Callable[[UpdaterSizes], nn.Module] | None
     reads_mailbox: bool = False
     has_heads: bool = False
+    has_walks: bool = False
     kernel: type[nn.Module] | None = None
 
 
@@ -191,6 +194,10 @@ UPDATERS = {
     "transformer": UpdaterPart(
         TransformerUpdater, "attention over the mails of the mailbox (Wang et al., APAN, 2021)", reads_mailbox=True,
         has_heads=True,
+    ),
+    "walks": UpdaterPart(
+        lambda sizes: WalkUpdater(), "random projections of temporal walks, without weights (Lu et al., TPNet, 2024)",
+        has_walks=True,
     ),
     "none": UpdaterPart(None, "no node memory"),
 }  # fmt: skip
