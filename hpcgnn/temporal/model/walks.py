@@ -116,19 +116,22 @@ class Walks:
         has projections 0."""
         projections, (a, b) = self.apart(rows), torch.tril_indices(self.count, self.count)
         own = (projections @ projections.transpose(1, 2))[:, a, b].contiguous()
-        ends, products = [], []
+        ends, factors, products = [], [], []
         for nodes in (one, other):
             factor = self.decay(since(last[nodes.clamp(min=0)], time.unsqueeze(1))).to(rows.dtype)
             of_node, of_pair = (
                 native.gather_rows(table, nodes.flatten()).view(*nodes.shape, table.shape[1]) for table in (rows, own)
             )
-            ends.append(self.apart(of_node) * factor.unsqueeze(3))
+            ends.append(self.apart(of_node))
+            factors.append(factor)
             products.append(of_pair * factor[..., a] * factor[..., b])
-        cross = torch.einsum("nicd,njed->nijce", *ends).flatten(3)
+        # Products are fewer than the numbers of projections: they get the factors.
+        cross = torch.einsum("nicd,njed->nijce", *ends)
+        cross = cross * factors[0][:, :, None, :, None] * factors[1][:, None, :, None, :]
         shape = cross.shape[:3]
         left, right = products[0].unsqueeze(2), products[1].unsqueeze(1)
-        x = torch.cat([left.expand(*shape, -1), right.expand(*shape, -1), cross], dim=3)
-        return torch.log1p(torch.relu(x))
+        x = torch.cat([left.expand(*shape, -1), right.expand(*shape, -1), cross.flatten(3)], dim=3)
+        return x.relu_().log1p_()
 
 
 def since(last: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
