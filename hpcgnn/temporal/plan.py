@@ -157,7 +157,7 @@ class StepPlan:
     delivery: None without memory; hot: of the hot nodes, where there are any; delivery, hot_delivery: mails to the
     nodes that write and hot are of, None when only the winners get mails. final: no further plan of this step scores
     more negatives; node_feature [U, .]: of the unique nodes, None where nodes have none; clocks [1 + k, b, F]: numbers
-    of the pairs of the events and of their negatives, for decoders that read them, those that depend on no memory."""
+    of the pairs of the events and of their negatives, for decoders that read them, without numbers of memory."""
 
     step: int
     epoch: int

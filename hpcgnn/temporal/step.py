@@ -274,8 +274,8 @@ class TemporalTask(StepTask):
         return self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
 
     def _pass_walks(self, plan: StepPlan, delivery: Delivery, memory: torch.Tensor, last: Any) -> None:
-        """Collective. Add to the projections of both ends of each event those of its other end, as they were before the
-        step. memory [U, C D]: of the unique nodes, as of times last [U]."""
+        """Collective. Add the projections of each end of an event, as they were before the step, to the projections of
+        its other end. memory [U, C D]: of the unique nodes, as of times last [U]."""
         time = plan.query.time[delivery.event]
         message = self._walks.sent(native.gather_rows(memory, delivery.other), last[delivery.other], time)
         came = native.gather_rows(self._send(delivery, message), delivery.message)

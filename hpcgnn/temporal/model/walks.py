@@ -5,7 +5,7 @@ A walk of l steps passes l events, each later than the one after it: the first s
 time t, each event of time s gives the walk a factor exp(-(t - s) / scale), and entry (u, w) of the walk matrix A_l is
 the sum over all walks of l steps from u to w. No node keeps a row of A_l; it keeps its product with one random matrix,
 whose row of w is P_0(w): P_l(u) = sum of A_l(u, w) P_0(w). An event (u, v, s) adds exp(-(t - s) / scale) P_{l-1}(v) to
-P_l(u), and the same with both ends exchanged. Inner products of projections are about those of the rows of A_l.
+P_l(u), and the same with both ends exchanged. Inner products of projections are near the products of rows of A_l.
 
 A node keeps C = 1 + K S projections of width D, for walks of up to K steps and S time scales: P_0, then P_1 to P_K of
 the first scale, and so on. They are as of the time of the node's last event, so that no number grows with time. n
