@@ -90,7 +90,7 @@ def choose_gpus(cores: Sequence[set[int]], near: Sequence[set[int]]) -> list[int
 
 
 def cores_near(index: int) -> set[int]:
-    """Read which cores are near a GPU, as Linux knows of its PCI slot; an empty set where it is unknown."""
+    """Read which cores are near a GPU, from Linux' files about its PCI slot; an empty set where it is unknown."""
     properties = torch.cuda.get_device_properties(index)
     numbers = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     if None in numbers:  # an older torch

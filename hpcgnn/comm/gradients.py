@@ -168,8 +168,8 @@ def _backend(world: World, own_gpus: bool) -> str:
 
 
 def _addresses(world: World) -> list[str]:
-    """List addresses of this machine at which the other ranks may reach it: that of its own ranks, those of its network
-    cards, and its name, which other machines may not know, or know as another address."""
+    """List addresses of this machine at which the other ranks may reach it: the loopback for its own ranks, the
+    addresses of its network cards, and its name, which may have no address, or another one, on other machines."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, card in socket.if_nameindex():

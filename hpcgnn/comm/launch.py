@@ -15,7 +15,7 @@ LAUNCHER_SIZES = (
 )  # fmt: skip
 LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID",
                   "FLUX_TASK_RANK", "SLURM_PROCID")  # fmt: skip
-# Number of this process among those on its machine, in the same order.
+# Number of this process among the tasks on its machine, in the same order.
 LAUNCHER_LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
     "JSM_NAMESPACE_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID",
@@ -48,7 +48,7 @@ def launched_rank() -> int:
 
 def local_rank_for_gpu() -> int | None:
     """Return this process's number on its machine, by which it takes a GPU before MPI starts; None where that is not
-    needed, as MPI takes no memory of GPUs, or where the launcher does not say the number."""
+    needed, as MPI takes no memory of GPUs, or where the launcher sets no such variable."""
     variable = next((name for name in LAUNCHER_LOCAL_RANKS if name in os.environ), "")
     is_aware = any(os.environ.get(name) == "1" for name in CUDA_AWARE.values())
     return _number(variable) if variable and is_aware else None

@@ -384,9 +384,9 @@ class World(Group):
 
 
 def _cores(machine: MPI.Comm) -> tuple[list[set[int]], int]:
-    """Collective. Return the cores that each rank of the machine may use, and the number of cores of this rank: those
-    it is bound to when the launcher bound the ranks apart, else its share of the cores that all ranks of the machine
-    may use; in a control group with a quota at most its share of that."""
+    """Collective. Return the cores that each rank of the machine may use, and the number of cores of this rank. That
+    is the number of cores that it is bound to, if the launcher bound the ranks apart, else its share of the cores that
+    all ranks of the machine may use; in a control group with a quota, it is at most its share of the quota."""
     own_cores, (quota, group) = os.sched_getaffinity(0), granted_cores()
     others = machine.allgather((sorted(own_cores), group))
     cores_by_rank = [set(cores) for cores, _ in others]

@@ -694,8 +694,8 @@ class FeatureConfig:
 
     Attributes:
         storage: Place of the rows of a rank: the "device"; "pinned" memory of the host, which the device reads
-            directly; or the "file" of the part, read whenever rows are needed. "auto": the first of these where the
-            rows of every rank take at most three quarters of its share of the free memory.
+            directly; or the "file" of the part, read whenever rows are needed. "auto": the first place, in this order,
+            where the rows of every rank take at most three quarters of its share of the free memory.
         device_ratio: Share of a rank's pinned rows that are also on the device: the nodes with most out-edges there.
             Storage pinned only.
         cache_ratio: Size of the feature cache of a rank, which holds copies of remote rows, as a share of the graph's
