@@ -137,6 +137,9 @@ class Problems:
                    lambda: native.scatter_rows(target, place, self.table))  # fmt: skip
         yield Case("segment_sum_rows", n * (8 + sectors(row)) + unique * (8 + row), 0,
                    lambda: native.segment_sum_rows(self.rows, indptr, order))  # fmt: skip
+        row_of, bound = torch.arange(unique, device=self.device), self.table[:, 0].contiguous()
+        yield Case("count_reaching", unique * (8 + row + 4 + 8), 0,
+                   lambda: native.count_reaching(self.table, row_of, bound))  # fmt: skip
 
     def lists(self) -> Iterator[Case]:
         """Make the cases of edge lists, forward: sums, maxima, attention."""

@@ -64,7 +64,7 @@ AVERAGES = {
     "newest": AveragePart(None, "newest known value of the node"),
     "moving_average": AveragePart(None, "mean of the last inputs.lags values of the node", of_lags=True),
 }
-DIFFERENCES = {"": Part(None, "none"), **AVERAGES}
+DIFFERENCES = {"": Part(None, "the target itself"), **AVERAGES}
 
 
 class SnapshotGoal(Goal):
