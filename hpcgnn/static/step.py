@@ -372,10 +372,11 @@ class GraphQueryTask(GraphStepTask):
         channel, shares = plan.fetches[0].route.channel, plan.columns[SHARES].cpu().numpy()
         rows, pairs = channel.everyone(asked, shares), plan.columns[ANSWERS]
         gradient, of_candidates, loss = torch.zeros_like(rows), torch.zeros_like(candidate), rows.new_zeros(())
-        most = max(1, (QUERY_SCORES if on_host(rows) else DEVICE_SCORES) // max(1, self._options.most))
+        candidates = max(1, self._options.most)
+        most = max(1, (QUERY_SCORES if on_host(rows) else DEVICE_SCORES) // candidates)
         if self._decoder.is_product:
-            # With fewer queries in a block than columns, the candidates' gradient would be read more often than scores.
-            most, candidate = max(most, rows.shape[1]), rounded(candidate)
+            # With fewer queries in a block than columns, the candidates' gradient is read more often than scores.
+            most, candidate = max(most, min(rows.shape[1], DEVICE_SCORES // candidates)), rounded(candidate)
         for first in range(0, len(rows), most):
             part = slice(first, first + most)
             bounds = torch.tensor([first, first + most], device=pairs.device)
