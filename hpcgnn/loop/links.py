@@ -27,7 +27,7 @@ from hpcgnn.loop.answer_file import AnswerColumns, answer_with, largest, logisti
 from hpcgnn.loop.question_file import Named, Questions, read_edges
 from hpcgnn.loop.session import Session
 from hpcgnn.task.known_edges import KnownAnswers
-from hpcgnn.task.ranking import Candidates
+from hpcgnn.task.ranking import AddToScores, Candidates
 
 ALL, TRAIN = "all", "train"  # known edges that answers leave out
 AT_ONCE = 1 << 14  # queries whose rows, and answers, all ranks hold at once
@@ -54,7 +54,7 @@ class LinkEnds:
     """The nodes that links are between, and their decoder. query, answer: the ends that are given and found, or source
     and destination; edge_types: number of edge types and their names, 1 without types. known: the edges to leave out of
     the answers, None for none. rank: finds the best answers of queries [Q], entries of ``ranking.BEST``, alike on all
-    ranks, in place of a decoder that takes more than two embeddings. score_of: changes the decoder's scores into the
+    ranks, in place of a decoder that takes more than two embeddings. add: changes the decoder's scores. score_of: changes the decoder's scores into the
     scores of the file."""
 
     book: Book
@@ -66,6 +66,7 @@ class LinkEnds:
     edge_types: tuple[int, list[str]] = (1, [])
     known: KnownAnswers | None = None
     rank: Callable[[np.ndarray, int], np.ndarray] | None = None
+    add: AddToScores | None = None
     score_of: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     @property
@@ -270,7 +271,8 @@ def _candidates(links: LinkEnds) -> Candidates:
     if known is None:
         nothing = np.empty(0, np.int64)
         known = KnownAnswers(ownership, links.world.rank, nothing, nothing, nothing)
-    return Candidates(known, int(np.diff(ownership.starts).max(initial=1)), reverse=links.query.column == "dst")
+    most = int(np.diff(ownership.starts).max(initial=1))
+    return Candidates(known, most, reverse=links.query.column == "dst", add=links.add)
 
 
 def refuse_no_file(path: str, column: str) -> None:

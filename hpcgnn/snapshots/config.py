@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from hpcgnn.choices import check_choices, names_with
+from hpcgnn.choices import check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.settings import OutputConfig, Sections, TrainConfig, check_parallel_epochs, check_train_split
 from hpcgnn.nn.decoders import DECODERS
@@ -284,6 +284,8 @@ class SnapshotTaskConfig(TaskConfig):
         negative_ends: Ends of an edge that negatives replace: the "destination", or "pair", both at once. Link
             prediction only.
         strict: Avoid negatives that are edges of the snapshot or self-loops; link prediction only.
+        recurrency: Add to the score of a pair learned numbers for how many snapshots ago it had an edge, and how
+            often, by edge type; link prediction only.
     """
 
     scores_all: ClassVar[bool] = True
@@ -299,6 +301,7 @@ class SnapshotTaskConfig(TaskConfig):
     negatives: int = 1
     negative_ends: Literal["destination", "pair"] = "destination"
     strict: bool = False
+    recurrency: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -307,6 +310,8 @@ class SnapshotTaskConfig(TaskConfig):
                 raise ValueError(f"task.{name} must be at least 1, got {getattr(self, name)}")
         if self.horizon < 0:
             raise ValueError(f"task.horizon must be at least 0, got {self.horizon}")
+        if self.recurrency and self.kind != LINK:
+            raise ValueError(f"task.recurrency is for task.kind {LINK}, not {self.kind}: leave it out")
         for name in ("difference_from", "standardize"):
             if getattr(self, name) and self.kind != REGRESSION:
                 raise ValueError(f"task.{name} is for task.kind {REGRESSION}, not {self.kind}: leave it out")
@@ -367,8 +372,7 @@ class SnapshotBaselineConfig:
     """A baseline in the place of the model: nothing is trained, validation and test are scored.
 
     Attributes:
-        kind: Rule to evaluate in place of the model; regression, and link prediction with eval.ranking filtered
-            or raw.
+        kind: Rule to evaluate in place of the model; for regression and link prediction.
         decay: Decay of the score of an earlier edge: 2 to the power of minus this times the snapshots since it.
             Baselines recurrency and recurrency_strict only.
         strict_weight: Weight of recurrency_strict in the sum of baseline recurrency; recurrency_relaxed has the weight
@@ -480,8 +484,6 @@ class SnapshotConfig(Sections):
         if self.task.kind != part.task:
             what = "forecasts numbers of nodes" if part.task == REGRESSION else "ranks the ends of links"
             raise ValueError(f"{kind} {what}: use task.kind {part.task}, or leave it empty")
-        if part.task == LINK and not RANKINGS[self.eval.ranking].of_ends:
-            raise ValueError(f"{kind} ranks all nodes: use eval.ranking {names_with(RANKINGS, 'of_ends')}")
         if not self.task.horizon:
             raise ValueError(f"{kind} forecasts: set task.horizon above 0")
         if part.of_lags and not self.inputs.lags:

@@ -29,6 +29,7 @@ from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal,
 from hpcgnn.snapshots.graph import TYPE, SnapshotPartition
 from hpcgnn.snapshots.model.frame import EvolvedOutputs
 from hpcgnn.snapshots.pairs import TRAIN, EndQueries, PairPlanner, TargetEdges, TargetPairs
+from hpcgnn.snapshots.recurrency import Added, History, LearnedRecurrency, RecurrencyAt
 from hpcgnn.task import metrics
 from hpcgnn.task.all_candidates import BlockAnswers
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
@@ -36,7 +37,7 @@ from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import LOSSES, make_loss
 from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_known, names_of
-from hpcgnn.task.ranking import Candidates
+from hpcgnn.task.ranking import AddToScores, Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
 PAIR = "pair"  # of task.negative_ends
@@ -99,11 +100,13 @@ def scorer_of(decoder: Any, outputs: torch.Tensor | EvolvedOutputs) -> tuple[Any
 
 class _LossOverAll(torch.autograd.Function):
     """Computes the loss of queries [Q, Z] of all ranks against this rank's nodes [n, Z], block by block, with its
-    gradients: no rank holds more scores than a block's with its nodes. Collective."""
+    gradients: no rank holds more scores than a block's with its nodes. added [x]: is added to the scores of the
+    answers that queries had before, None: nothing is. Collective."""
 
     @staticmethod
-    def forward(ctx, asked, candidate, queries: EndQueries, match, loss, total: int, reduce):
+    def forward(ctx, asked, candidate, added, queries: EndQueries, match, loss, total: int, reduce):
         gradients, value = (torch.zeros_like(asked), torch.zeros_like(candidate)), asked.new_zeros(())
+        of_added = None if added is None else torch.zeros_like(added)
         most = max(1, QUERY_SCORES // queries.most)
         for first in range(0, len(asked), most):
             part = slice(first, first + most)
@@ -114,23 +117,33 @@ class _LossOverAll(torch.autograd.Function):
             with torch.enable_grad():
                 sides = asked[part].detach().requires_grad_(), candidate.detach().requires_grad_()
                 score = match(*sides)
-            share, slope = loss(score.detach(), answers)
+            raised = score.detach()
+            if added is not None:
+                chosen, *places = queries.recurring_in(first, first + most)
+                raised[tuple(places)] += added[chosen]
+            share, slope = loss(raised, answers)
+            if of_added is not None:
+                of_added[chosen] = slope[tuple(places)]
             of_queries, of_candidates = torch.autograd.grad(score, sides, slope)
             gradients[0][part] = of_queries
             gradients[1].add_(of_candidates)
             value += share
-        ctx.save_for_backward(*gradients)
+        ctx.save_for_backward(*gradients, of_added)
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        of_queries, of_candidates = ctx.saved_tensors
-        return gradient * of_queries, gradient * of_candidates, None, None, None, None, None
+        of_queries, of_candidates, of_added = ctx.saved_tensors
+        of_added = None if of_added is None else gradient * of_added
+        return gradient * of_queries, gradient * of_candidates, of_added, None, None, None, None, None
 
 
-def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain, channel: Channel, world):
-    """Collective. Score edges and the negatives that were drawn for them, from outputs [n, Z]."""
+def score_drawn(
+    decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: HaloChain, channel: Channel, world,
+    add: Added | None = None,
+):  # fmt: skip
+    """Collective. Score edges and the negatives that were drawn for them, from outputs [n, Z]. add: adds to scores."""
     assert pairs.reach is not None
     assert pairs.negative is not None
     rows = pairs.reach.bring(outputs, chain, channel)
@@ -139,32 +152,43 @@ def score_drawn(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain: 
     if pairs.negative_source is not None:
         source = torch.cat([source.unsqueeze(0), pairs.negative_source])
     scores = score_at(decoder, (rows, rows), (source, destination), pairs.relation)
+    if add is not None:
+        assert pairs.seen is not None
+        scores = scores + add.to_facts(pairs.seen)
     positive, negative = scores.split((1, len(pairs.negative)))
     return LinkScores(positive.squeeze(0), negative, number=torch.full_like(pairs.source, pairs.number))
 
 
 def rank_answers(
     decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, add: AddToScores | None = None,
 ):  # fmt: skip
     """Collective. Rank both ends of every edge, other edges of the snapshot left out; from outputs [n, Z]. Scores are
-    compared in ``dtype``."""
+    compared in ``dtype``. add: changes the decoder's scores."""
     most, ranks, answers = int(world.reduce_array(np.array([len(outputs)]), "max")[0]), [], pairs.answers
     assert answers is not None
     types = answers.edges[:, 2]
     for asks, ((reached, place), known_edges) in enumerate(zip(answers.rows, answers.known, strict=True)):
         rows = reached.bring(outputs, HaloChain(), channel)[place]
-        candidates = Candidates(known_edges, most, reverse=asks == 1, dtype=dtype)
+        candidates = Candidates(known_edges, most, reverse=asks == 1, dtype=dtype, add=add)
         query, answer = answers.edges[:, asks], answers.edges[:, 1 - asks]
         ranks.append(candidates.ranks(decoder, outputs, rows, query, types, answer, world)[answers.own])
     return Ranked({"rank": np.concatenate(ranks)})
 
 
-def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World):
+def rank_all_pairs(
+    decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chain, channel: Channel, world: World,
+    add: Added | None = None,
+):  # fmt: skip
     """Collective. Rank edges among all pairs, from outputs [n, Z]; pairs: sources as global ids, destinations as local
-    rows."""
-    everyone = channel.everyone(outputs)  # in order of global id
-    score = score_matrix(decoder, everyone, outputs)
+    rows. add: adds to scores."""
+    if isinstance(decoder, RecurrencyAt):
+        score = decoder.matrix()
+    else:
+        score = score_matrix(decoder, channel.everyone(outputs), outputs)
+    if add is not None:
+        everyone = np.arange(score.shape[1])
+        add(score.T, everyone, np.zeros_like(everyone), False)
     positive = score[pairs.destination, pairs.source]
     if world.reduce_array(np.array([bool(torch.isfinite(score).all())], np.int64), "min")[0] == 0:
         # Raised when the split is measured, by all ranks together: other groups may be at another snapshot now.
@@ -178,7 +202,7 @@ def rank_all_pairs(decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, chai
 
 
 def score_matrix(decoder: Any, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-    """Score destinations [n, Z] with all sources [N, Z]: [n, N] float32."""
+    """Score destinations [n, Z] with all sources [N, Z], in order of global id: [n, N] float32."""
     score = torch.empty((len(destination), len(source)), device=source.device)
     most = max(1, SCORES // max(1, len(source)))
     for at in range(0, len(destination), most):
@@ -295,7 +319,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         self.num_edge_types = _count_types(partition, task.decoder, world) if task.is_typed else 0
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
         drawn = task.negative_ends == PAIR, task.strict, config.train.seed
-        self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind)
+        types = self.num_edge_types
+        self._history = History(partition, types, planning, world) if task.recurrency else None
+        self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind, self._history)
         self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
 
     def extend(self, model: nn.Module) -> nn.Module:
@@ -307,6 +333,9 @@ class SnapshotLinkGoal(SnapshotGoal):
         self._decoder = model.decoder = DECODERS[task.decoder].make(sizes)
         if evolves:
             del self._decoder.relation  # the model has the rows
+        if self._history is not None:
+            kinds = self._history.num_kinds // (1 if self._over_all else 2)
+            self._recurrency = model.recurrency = LearnedRecurrency(kinds, self._horizon)
         return model
 
     def want(self, split: str, epoch: int, number: int) -> TargetPairs:
@@ -320,7 +349,13 @@ class SnapshotLinkGoal(SnapshotGoal):
         if pairs.queries is not None:
             return self._score_queries(decoder, rows, pairs, pairs.queries, chain)
         row = self._ranking if pairs.negative is None else DRAWN
-        return row.make(decoder, rows, pairs, chain, self._channel, self._world)
+        add = None if self._history is None else self.adder(pairs.number)
+        return row.make(decoder, rows, pairs, chain, self._channel, self._world, add=add)
+
+    def adder(self, number: int) -> Added | None:
+        """Return what adds to a decoder's scores the learned ones of facts that were there up to a snapshot. None: there is
+        nothing to add."""
+        return None if self._history is None else Added(self._history, self._recurrency, number)
 
     def _score_queries(
         self, decoder: Any, outputs: torch.Tensor, pairs: TargetPairs, queries: EndQueries, chain: HaloChain
@@ -332,8 +367,10 @@ class SnapshotLinkGoal(SnapshotGoal):
         ends = ((pairs.source, False), (pairs.destination, True))
         asked = [decoder.ask(functional.embedding(at, rows), pairs.relation, reverse) for at, reverse in ends]
         everyone = self._ask_everyone(self._dropped(torch.cat(asked), pairs.number, queries), queries.counts, chain)
-        total = self._num_nodes
-        value = _LossOverAll.apply(everyone, outputs, queries, decoder.match, self.sum, total, self._reduce)
+        total, recurring, added = self._num_nodes, queries.recurring, None
+        if recurring is not None:
+            added = self._recurrency(recurring.seen, pairs.number)
+        value = _LossOverAll.apply(everyone, outputs, added, queries, decoder.match, self.sum, total, self._reduce)
         return QueryScores(value / len(ends))
 
     def _dropped(self, asked: torch.Tensor, number: int, queries: EndQueries) -> torch.Tensor:
@@ -358,11 +395,12 @@ class SnapshotLinkGoal(SnapshotGoal):
             return values
         return torch.from_numpy(self._world.reduce_array(values.cpu().numpy(), operation)).to(values.device)
 
-    def compare(self, rule: Any, pairs: TargetPairs) -> Ranked:
-        """Collective. Rank both ends of every edge by a rule, whose ``all_pairs`` reads the global ids [., 1] of
-        queries and returns float64."""
+    def compare(self, rule: RecurrencyAt, pairs: TargetPairs) -> Ranked | LinkScores:
+        """Collective. Score a target by a rule, which reads global ids [., 1] in place of embeddings and returns
+        float64."""
         ids = torch.from_numpy(self._global_ids).unsqueeze(1).to(self._world.device)
-        return rank_answers(rule, ids, pairs, None, self._channel, self._world, torch.float64)
+        exact = {"dtype": torch.float64} if self._ranking.of_ends else {}
+        return self._ranking.make(rule, ids, pairs, HaloChain(), self._channel, self._world, **exact)
 
     def loss(self, scores: LinkScores) -> torch.Tensor:
         return scores.loss(self.sum)

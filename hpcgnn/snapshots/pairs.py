@@ -23,6 +23,7 @@ from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import TYPE, SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
+from hpcgnn.snapshots.recurrency import History, Recurring, Seen
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.negatives import NEGATIVES, draw_negatives, list_ends
 
@@ -76,7 +77,8 @@ class EndQueries:
     """The queries of a target: of each edge, which destinations its source has, and, behind the ones of all edges of a
     rank, which sources its destination has. counts [R]: number of queries of every rank; query, place [x]: queries of
     all ranks whose answer is a node of this rank, in order of query, and its local row; most: number of nodes of the
-    rank that has most; identity [2 s]: keys of this rank's queries; epoch."""
+    rank that has most; identity [2 s]: keys of this rank's queries; epoch. recurring: the answers that queries of all
+    ranks had before, None where scores do not depend on them."""
 
     counts: np.ndarray
     query: torch.Tensor
@@ -84,6 +86,15 @@ class EndQueries:
     most: int
     identity: torch.Tensor
     epoch: int
+    recurring: Recurring | None = None
+
+    def recurring_in(self, first: int, end: int) -> tuple[slice, torch.Tensor, torch.Tensor]:
+        """Find the answers that the queries from ``first`` to ``end`` had before: which entries, the places of the
+        queries from ``first`` on, and local rows."""
+        assert self.recurring is not None
+        chosen = slice(*np.searchsorted(self.recurring.query, (first, end)).tolist())
+        query, answer = self.recurring.query[chosen] - first, self.recurring.answer[chosen]
+        return chosen, torch.from_numpy(query).to(self.place.device), torch.from_numpy(answer).to(self.place.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,8 @@ class TargetPairs:
 
     Where edges are ranked among all pairs of nodes, reach and negative are None, source [s] holds global ids and
     destination [s] local rows. answers: the edges, where their ends are ranked among all nodes. queries: where training
-    scores queries with all nodes; negative is then None."""
+    scores queries with all nodes; negative is then None. seen: what is known of the edges and their negatives
+    [1 + k, s] before, None where scores do not depend on it."""
 
     number: int
     reach: Reach | None
@@ -105,6 +117,7 @@ class TargetPairs:
     relation: torch.Tensor | None = None
     answers: Answers | None = None
     queries: EndQueries | None = None
+    seen: Seen | None = None
 
 
 class TargetEdges:
@@ -157,14 +170,16 @@ class PairPlanner:
     """Plans the pairs of a target: its edges, and negatives. Collective to create and to call, over ``channel``.
 
     both_ends: negatives are pairs of two drawn nodes, not of an edge's source and a drawn node. strict: no negative is
-    an edge of the same snapshot, or a node with itself; kind: of NEGATIVES, in training.
+    an edge of the same snapshot, or a node with itself; kind: of NEGATIVES, in training. history: queries come with
+    the answers that they had before.
     """
 
     def __init__(
         self, partition: SnapshotPartition, targets: TargetEdges, both_ends: bool, strict: bool, seed: int,
-        world: World, channel: Channel, kind: str,
+        world: World, channel: Channel, kind: str, history: History | None = None,
     ):  # fmt: skip
         self._partition, self._targets, self._world, self._kind = partition, targets, world, kind
+        self._history = history
         self._ends = (DESTINATION, SOURCE) if both_ends else (DESTINATION,)
         self._strict, self._seed, self._channel, self._device = strict, seed, channel, world.device
         self._ids = partition.global_ids
@@ -187,7 +202,16 @@ class PairPlanner:
         source, destination, negative, *others = places
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
-        return TargetPairs(number, to_nodes, source, destination, negative, negative_source, relation)
+        seen = None if self._history is None else self._seen(number, edges, *(ids.T for ids in drawn))
+        return TargetPairs(number, to_nodes, source, destination, negative, negative_source, relation, seen=seen)
+
+    def _seen(self, number: int, edges: SnapshotEdges, drawn: np.ndarray, sources: np.ndarray | None = None) -> Seen:
+        """Collective. Look up edges and their negatives: destinations ``drawn`` [k, s], and their sources, None: the
+        edges' own."""
+        assert self._history is not None
+        destination = np.concatenate([self._ids[edges.dst][None], drawn])
+        source = edges.src[None] if sources is None else np.concatenate([edges.src[None], sources])
+        return self._history.see(source, _types_of(edges), destination, number, self._channel)
 
     def all_pairs(self, split: str, epoch: int, number: int, count: int) -> TargetPairs:
         """Plan a target's edges, to rank them among all pairs of nodes."""
@@ -201,14 +225,20 @@ class PairPlanner:
         edges = self._targets.at(number)
         nodes = [edges.src, self._ids[edges.dst]]
         to_nodes, (source, destination) = reach(nodes, partition.book, channel, device)
-        answers = torch.from_numpy(np.concatenate(nodes[::-1]))
-        counts = channel.counts(np.full(channel.size, len(answers)))
-        place = channel.everyone(answers.unsqueeze(1), counts)[:, 0] - partition.first_id
+        types, asked = _types_of(edges), [np.concatenate(nodes[::-1])]
+        if self._history is not None:
+            asked += [np.concatenate(nodes), np.concatenate([self._history.kind(types, end) for end in (False, True)])]
+        counts = channel.counts(np.full(channel.size, len(asked[0])))
+        everyone = channel.everyone(torch.from_numpy(np.column_stack(asked)), counts)
+        place, recurring = everyone[:, 0] - partition.first_id, None
+        if self._history is not None:
+            recurring = self._history.find(*everyone[:, 1:].numpy().T, number)
         query = torch.nonzero((place >= 0) & (place < partition.num_nodes)).squeeze(1)
         most = int(np.diff(partition.book.of_type(0).starts).max(initial=1))
         identity = torch.from_numpy(np.concatenate([2 * edges.row, 2 * edges.row + 1])).to(device)
-        queries = EndQueries(counts, query.to(device), place[query].to(device), most, identity, epoch)
-        relation = torch.from_numpy(_types_of(edges)).to(device)
+        here = query.to(device), place[query].to(device)
+        queries = EndQueries(counts, *here, most, identity, epoch, recurring)
+        relation = torch.from_numpy(types).to(device)
         return TargetPairs(number, to_nodes, source, destination, None, relation=relation, queries=queries)
 
     def ends(self, split: str, epoch: int, number: int, count: int, filtered: bool = True) -> TargetPairs:

@@ -98,7 +98,8 @@ def links_of(session: Session, given: str = "src", known: str = "") -> LinkEnds:
         edges = partition.edges_at(number, (TYPE,) if session.goal.num_edge_types else ())
         edges = edges if given == "src" else reversed_edges(edges, partition, channel)
         left_out = answers_of(edges, partition)
-    return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types_of(session), left_out)
+    edge_types, add = edge_types_of(session), session.goal.adder(number) if session.config.task.kind == LINK else None
+    return LinkEnds(partition.book, query, answer, decoder, world, channel, edge_types, left_out, add=add)
 
 
 def edge_types_of(session: Session) -> tuple[int, list[str]]:
@@ -127,20 +128,34 @@ def score_pairs(
     """Collective. Answer each pair at the snapshot of the prediction: a score of a link, or, with ``every_type``, of
     each edge type [m, R], the class of an edge with its outputs, or its number."""
     model, classes, ends = session.model, session.schema.values[EDGE_CLASSES], links_of(session)
+    if ends.add is not None:
+        pairs.value["numbers"] = _added_to(ends, session, pairs, every_type)
 
     def columns_of(
-        source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, _: torch.Tensor
+        source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor
     ) -> dict[str, np.ndarray]:
+        added = 0.0 if ends.add is None else numbers.cpu().numpy()
         if every_type:
-            return links.score_edge_types(ends.decoder, source, destination, session.goal.num_edge_types)
+            found = links.score_edge_types(ends.decoder, source, destination, session.goal.num_edge_types)
+            return {"score": found["score"] + added}
         if session.config.task.kind == LINK:
-            return links.score_column(ends.decoder(source, destination, relation).cpu().numpy(), probabilities)
+            score = ends.decoder(source, destination, relation).cpu().numpy()
+            return links.score_column(score if ends.add is None else score + added[:, 0], probabilities)
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
         if session.config.task.kind == EDGE:
             return class_columns(output, classes, probabilities)
         return {"output": output[:, 0]}
 
     return links.score_pairs(ends, pairs, PAIRS, columns_of)
+
+
+def _added_to(ends: Any, session: Session, pairs: Questions, every_type: bool) -> np.ndarray:
+    """Collective. Compute what is added to the decoder's scores of pairs: [m, 1] or, for every edge type, [m, R]."""
+    source, destination = (pairs.node[name] for name in ("src", "dst"))
+    own, add = pairs.value.get("rel", np.zeros(len(source), np.int64)), ends.add
+    types = range(session.goal.num_edge_types) if every_type else [None]
+    columns = [own if number is None else np.full(len(source), number) for number in types]
+    return np.stack([add.to_pairs(source, kind, destination, ends.channel) for kind in columns], axis=1)
 
 
 def forecast(session: Session) -> Iterator[tuple[int, torch.Tensor]]:

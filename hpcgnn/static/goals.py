@@ -650,7 +650,7 @@ class LinkGoal(StaticGoal):
         assert make is not None
         found = {}
         for end in self.candidates:
-            by_role = ends[1 - end], ends[end], ownership[1 - end], ownership[end]
+            by_role = ends[1 - end], ends[end], edge_types(seeds.columns), ownership[1 - end], ownership[end]
             found[end] = make(TrainingPairs.of_edges(*by_role, self._world, graph.channel, dtype), config)
         return found
 

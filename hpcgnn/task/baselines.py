@@ -3,7 +3,7 @@ ranked in the place of a model, among the same candidates: a model must beat it.
 
 A query is the end of an edge that stays, an answer the end that is predicted; of user.likes.item, a user and an item. Q
 queries at once; c answers at this rank, I at all ranks; n pairs of this rank. Pairs are different, however often an
-edge is stored, and edge types are not told apart.
+edge is stored, and one rule alone tells edge types apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SCORES = 1 << 24  # most numbers of a dense table that is made for some queries 
 @dataclass(frozen=True, slots=True)
 class TrainingPairs:
     """The pairs that training edges join, each at the owner of its answer, in order of query, then answer: global ids
-    int64 [n]. queries, answers: ownership of both types of nodes; dtype: of scores."""
+    int64 [n]. queries, answers: ownership of both types of nodes; dtype: of scores. edge_type, typed_answer [f]: of the
+    different edges, where those of several types count apart, in order of edge type."""
 
     query: np.ndarray
     answer: np.ndarray
@@ -42,17 +43,21 @@ class TrainingPairs:
     world: World
     channel: Channel
     dtype: torch.dtype
+    edge_type: np.ndarray
+    typed_answer: np.ndarray
 
     @classmethod
     def of_edges(
-        cls, query: np.ndarray, answer: np.ndarray, queries: BlockOwnership, answers: BlockOwnership, world: World,
-        channel: Channel, dtype: torch.dtype,
+        cls, query: np.ndarray, answer: np.ndarray, edge_type: np.ndarray, queries: BlockOwnership,
+        answers: BlockOwnership, world: World, channel: Channel, dtype: torch.dtype,
     ) -> TrainingPairs:  # fmt: skip
         """Collective. Make the pairs of edges that any rank has."""
         owner, _ = answers.locate(answer)
-        pairs = np.unique(np.column_stack(exchange_columns([query, answer], owner, channel)), axis=0)
-        query, answer = np.ascontiguousarray(pairs.T)
-        return cls(query, answer, queries, answers, world, channel, dtype)
+        edges = np.column_stack(exchange_columns([edge_type, query, answer], owner, channel))
+        edges = np.unique(edges, axis=0)
+        query, answer = np.ascontiguousarray(np.unique(edges[:, 1:], axis=0).T)
+        typed = edges[:, 0].copy(), edges[:, 2].copy()
+        return cls(query, answer, queries, answers, world, channel, dtype, *typed)
 
     @property
     def first(self) -> int:
@@ -100,6 +105,19 @@ class Popularity(LinkBaseline):
 
     def scores(self, query: np.ndarray) -> torch.Tensor:
         return self._degree.repeat(len(query), 1)
+
+
+class PopularityByType(LinkBaseline):
+    """Scores an answer by its number of training edges of the query's edge type, whatever the query."""
+
+    def all_pairs(self, query: torch.Tensor, candidate, relation: Any = None, reverse: bool = False) -> torch.Tensor:
+        edge_type, answer = self.pairs.edge_type, self.pairs.typed_answer - self.pairs.first
+        types, place = torch.unique(relation, return_inverse=True)
+        score = torch.zeros((len(types), self.pairs.num_answers), dtype=self.pairs.dtype)
+        for row, kind in zip(score, types.tolist(), strict=True):
+            begin, end = np.searchsorted(edge_type, [kind, kind + 1])
+            row += torch.from_numpy(np.bincount(answer[begin:end], minlength=len(row)))
+        return score[place]
 
 
 class LinkPropagation(LinkBaseline):
@@ -308,6 +326,9 @@ class LinkBaselinePart(Part):
 LINK_BASELINES = {
     "": LinkBaselinePart(None, "the model"),
     "popularity": LinkBaselinePart(Popularity, "number of training edges of the answer"),
+    "popularity_by_type": LinkBaselinePart(
+        PopularityByType, "number of training edges of the answer that have the edge type of the query"
+    ),
     "item_cf": LinkBaselinePart(
         CosineNeighbors, "cosines of the answer with the answers that the query has in training (Sarwar et al., 2001)"
     ),

@@ -7,6 +7,7 @@ other end is the answer.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from hpcgnn.task.metrics import check_finite
 
 SCORES = 1 << 24  # of a rank at once
 BLOCK = 64  # candidates whose highest score is looked at first
+# Changes scores [Q, c] of this rank's candidates in place, by global ids [Q] and edge types [Q] of queries, and reverse.
+AddToScores = Callable[[torch.Tensor, np.ndarray, np.ndarray, bool], None]
 BEST = np.dtype([("number", np.int64), ("score", np.float64), ("row_id", np.int64), ("node", np.int64)])
 
 
@@ -27,10 +30,14 @@ class Candidates:
     """Ranks answers among this rank's nodes of a type. Known edges do not count as wrong answers; reverse: answers are
     the sources of edges."""
 
-    def __init__(self, known: KnownAnswers, most: int, reverse: bool, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self, known: KnownAnswers, most: int, reverse: bool, dtype: torch.dtype = torch.float32,
+        add: AddToScores | None = None,
+    ):  # fmt: skip
         """most: number of such nodes at the rank that has most; dtype: of the scores that ``ranks`` compares.
-        float32 hides the rounding of a model's sums; a rule without rounding needs float64."""
-        self.known, self._reverse, self._dtype = known, reverse, dtype
+        float32 hides the rounding of a model's sums; a rule without rounding needs float64. add: changes the decoder's
+        scores."""
+        self.known, self._reverse, self._dtype, self._add = known, reverse, dtype, add
         self._chunk = max(1, SCORES // max(1, most))
 
     def ranks(
@@ -52,6 +59,8 @@ class Candidates:
             )
             relation, place = (torch.from_numpy(array).to(rows.device) for array in (keys[:, 1], part[first]))
             score = decoder.all_pairs(rows[place], embeddings, relation, self._reverse)
+            if self._add is not None:
+                self._add(score, *keys.T, self._reverse)
             ranks[part] = self._count_better(score.to(self._dtype), keys, number.ravel(), answer[part], world)
         return ranks
 
@@ -79,6 +88,8 @@ class Candidates:
             part = slice(at, at + step)
             relation = torch.from_numpy(edge_type[part]).to(rows.device)
             score = decoder.all_pairs(rows[part], embeddings, relation, self._reverse).float()
+            if self._add is not None:
+                self._add(score, query[part], edge_type[part], self._reverse)
             is_finite = is_finite and _is_finite(score)
             places = (torch.from_numpy(array).to(score.device) for array in self.known.of(query[part], edge_type[part]))
             score[tuple(places)] = -math.inf

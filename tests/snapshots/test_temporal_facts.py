@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 from snapshot_runs import assert_like_one_rank, make_config, one_step, open_session, random_graph, write_parts
 from torch.nn import functional
 
 from hpcgnn.loop.links import best_answers
 from hpcgnn.loop.session import split_metrics
 from hpcgnn.snapshots.baselines import BASELINES, baseline_metrics
-from hpcgnn.snapshots.predict import links_of
+from hpcgnn.snapshots.predict import links_of, read_pairs, score_pairs
 
 NODES, SNAPSHOTS, TYPES = 18, 12, 3
 FACTS = {"task__kind": "link", "task__decoder": "distmult", "eval__ranking": "filtered"}
@@ -97,6 +98,50 @@ def test_rules_rank_as_one_loop_over_facts(comm, mpi_tmp_path, kind, ranking):
             assert found[f"{split}_hits@{most}"] == pytest.approx(np.mean(ranks <= most), rel=1e-12)
 
 
+def by_hand(graph, time, source, answer):
+    """Score of a pair of a graph without types, at weights 0.75 and 0.25."""
+    facts = facts_of(graph)
+    return both_rules(facts[facts[:, 0] < time], time, source, 0, answer)
+
+
+@pytest.mark.parametrize("ends", ["destination", "pair"])
+def test_rules_score_drawn_pairs(comm, mpi_tmp_path, ends):
+    """Edges by hand, and the metrics with negatives as on one rank."""
+    graph, rule = make_graph(), {"baseline__kind": "recurrency", "baseline__decay": 0.5, "baseline__strict_weight": 0.75}
+    graph.edges["rel"][:] = 0
+    config = make_config(task__kind="link", task__negative_ends=ends, eval__negatives=3, **rule)
+    parts = write_parts(comm, mpi_tmp_path, graph)
+    session = open_session(comm, parts, config)
+    found, number = baseline_metrics(session, config.baseline), session.loaders["val"].snapshots.start
+    pairs = session.goal.want("val", 0, number)
+    scores = session.goal.compare(BASELINES["recurrency"].make(session)(number), pairs).positive
+    scores = np.concatenate(comm.allgather(scores.numpy()))
+    session.close()
+    facts = facts_of(graph)
+    expected = [by_hand(graph, number + 1, s, o) for _, s, _, o in facts[facts[:, 0] == number + 1]]
+    np.testing.assert_allclose(np.sort(scores), np.sort(expected), rtol=1e-12)
+    alone = open_session(MPI.COMM_SELF, parts, config)
+    assert found == baseline_metrics(alone, config.baseline)
+    alone.close()
+
+
+def test_rules_rank_edges_among_all_pairs(comm, mpi_tmp_path):
+    graph, rule = make_graph(empty=()), {"baseline__decay": 0.5, "baseline__strict_weight": 0.75}
+    graph.edges["rel"][:] = 0
+    config = make_config(task__kind="link", eval__ranking="all", baseline__kind="recurrency", **rule)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    found, snapshots = baseline_metrics(session, config.baseline), session.loaders["val"].snapshots
+    session.close()
+    facts, values = facts_of(graph), []
+    for number in snapshots:
+        scores = np.array([[by_hand(graph, number + 1, s, o) for o in range(NODES)] for s in range(NODES)])
+        is_edge = np.zeros((NODES, NODES), bool)
+        is_edge[tuple(facts[facts[:, 0] == number + 1][:, [1, 3]].T)] = True
+        positive, negative = scores[is_edge][:, None], scores[~is_edge]
+        values.append(np.mean((positive > negative) + (positive == negative) / 2))
+    assert found["val_auc"] == pytest.approx(np.mean(values), rel=1e-12)
+
+
 def test_small_differences_of_scores_decide(comm, mpi_tmp_path):
     """Of two facts that were there in the same snapshot, the share decides, though it is 1e-9 of the score."""
     graph = make_graph(empty=())
@@ -116,7 +161,6 @@ def test_small_differences_of_scores_decide(comm, mpi_tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"baseline__kind": "recurrency", "eval__ranking": ""}, "recurrency ranks all nodes: use eval.ranking filte"),
         ({"baseline__kind": "recurrency", "task__kind": "regression", "task__decoder": "dot", "eval__ranking": ""},
          "recurrency ranks the ends of links: use task.kind link"),
         ({"baseline__kind": "recurrency_relaxed", "baseline__decay": 0.5}, "recurrency_relaxed does not read it"),
@@ -126,6 +170,8 @@ def test_small_differences_of_scores_decide(comm, mpi_tmp_path):
         ({"model__kind": "regcn", "sampling__window_size": 2}, "model.kind regcn has other rows .* use task.loss one"),
         ({"task__loss": "k_vs_all"}, "task.loss k_vs_all is for static graphs: use one_vs_all"),
         ({"task__loss": "one_vs_all", "task__strict": True}, "task.strict: task.loss one_vs_all draws no negatives"),
+        ({"task__kind": "regression", "task__decoder": "dot", "eval__ranking": "", "task__recurrency": True},
+         "task.recurrency is for task.kind link, not regression"),
         ({"task__loss": "one_vs_all", "task__decoder": "mlp"}, "one_vs_all needs a task.decoder other than mlp"),
         ({"task__loss": "one_vs_all", "train__train_metrics": True}, "train.train_metrics are of drawn negatives"),
     ],
@@ -140,7 +186,13 @@ VARIANTS = {
     "distmult": {"task__decoder": "distmult", "task__label_smoothing": 0.1, "eval__ranking": ""},
     "untyped": {"task__decoder": "dot"}, "distances": {"task__decoder": "transe", "task__offset": 2.0},
     "gcn": {"model__kind": "gcn", "sampling__window_size": 0, "task__decoder": "complex"},
-    "sampled neighbors": {"sampling__halo_ratio": 0.5},
+    "sampled neighbors": {"sampling__halo_ratio": 0.5}, "recurrency": {"task__recurrency": True},
+    "recurrency, untyped": {"task__recurrency": True, "task__decoder": "dot", "task__horizon": 2},
+    "recurrency, drawn": {"task__recurrency": True, "task__decoder": "mlp", "task__loss": "binary", "eval__ranking": ""},
+    "recurrency, pairs": {
+        "task__recurrency": True, "task__decoder": "mlp", "task__loss": "binary", "task__negative_ends": "pair",
+        "task__negatives": 3, "eval__ranking": "all",
+    },
 }  # fmt: skip
 
 
@@ -151,6 +203,34 @@ def test_any_number_of_ranks_learns_and_ranks_alike(comm, mpi_tmp_path, variant)
     assert len(np.unique(found[:, 0])) > 1
     assert np.abs(found[:, 1:]).max(axis=1).all()
     assert 0 < metrics["mrr"] < 1
+
+
+@pytest.mark.parametrize("ranking", ["", "all"])
+def test_recurrency_adds_to_scores_of_drawn_pairs_and_of_all(comm, mpi_tmp_path, ranking):
+    """What the weights change is what a loop over the facts computes."""
+    graph = make_graph()
+    graph.edges["rel"][:] = 0
+    config = make_config(task__kind="link", task__decoder="dot", task__recurrency=True, eval__ranking=ranking)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    number, goal = session.loaders["val"].snapshots.start, session.goal
+    pairs, add = goal.want("val", 0, number), goal.adder(number)
+    draw_recurrency(session)
+    p, facts = {f"recurrency.{name}": value for name, value in session.model.recurrency.named_parameters()}, facts_of(graph)
+    nodes = torch.arange(NODES)
+    expected = known_before(p, facts, number + 1, nodes, torch.zeros_like(nodes)).detach()
+    if ranking:
+        everyone = np.arange(NODES)
+        row = np.empty(NODES, np.int64)
+        for ids, rows in comm.allgather((session.partition.global_ids, session.partition.flat_row)):
+            row[ids] = rows
+        score = torch.zeros((NODES, session.partition.num_nodes), dtype=torch.float64)
+        add(score, everyone, np.zeros_like(everyone), False)
+        assert torch.allclose(score, expected[row][:, session.partition.flat_row], rtol=1e-12)
+    else:
+        found = np.concatenate(comm.allgather(add.to_facts(pairs.seen)[0].detach().numpy()))
+        now = facts[facts[:, 0] == number + 1]
+        assert np.allclose(np.sort(found), np.sort(expected[now[:, 1], now[:, 3]]), rtol=1e-12)
+    session.close()
 
 
 def evolve(p, table, edges, window, layers):
@@ -194,18 +274,50 @@ def conv_transe(p, query, kind):
     return torch.relu(standard("leave", maps @ p["decoder.product.weight"].T + p["decoder.product.bias"]))
 
 
+def known_before(p, facts, time, queries, kinds):
+    """What the facts before a snapshot add to the scores of queries [Q] with all nodes: ten times the weights of the
+    kind, for the whole part of log2 of the age (7 at most), and for log2 of how many snapshots had the fact."""
+    rows = [torch.empty((0, NODES), dtype=torch.float64)]
+    for query, kind in zip(queries.tolist(), kinds.tolist(), strict=True):
+        ends = (1, 3) if kind < TYPES else (3, 1)
+        same = facts[(facts[:, 0] < time) & (facts[:, ends[0]] == query) & (facts[:, 2] == kind % TYPES)]
+        of_nodes = [same[same[:, ends[1]] == node, 0] for node in range(NODES)]
+        ages = [min(7, int(np.log2(time - of_node.max()))) if len(of_node) else -1 for of_node in of_nodes]
+        scores = [
+            10 * (p["recurrency.age"][kind, age] + p["recurrency.times"][kind] * np.log2(len(of_node)))
+            if len(of_node) else torch.zeros((), dtype=torch.float64)
+            for age, of_node in zip(ages, of_nodes, strict=True)
+        ]  # fmt: skip
+        rows.append(torch.stack(scores)[None])
+    return torch.cat(rows)
+
+
+def scores_of(p, facts, time, ends, kinds, state):
+    """Scores of queries [Q] with all nodes, from the rows of nodes and types."""
+    h, r = state
+    scores = conv_transe(p, h[ends], r[kinds]) @ h.T
+    return scores + known_before(p, facts, time, ends, kinds) if "recurrency.age" in p else scores
+
+
 def expected_loss(p, table, graph, targets, history, layers):
     """The mean over facts and ends of the cross entropies."""
     facts, edges = facts_of(graph), edges_of(graph)
     total, count = torch.zeros((), dtype=table.dtype), 0
     for number in targets:
-        h, r = evolve(p, table, edges, range(number - history + 1, number + 1), layers)
+        state = evolve(p, table, edges, range(number - history + 1, number + 1), layers)
         _, s, k, o = torch.from_numpy(facts[facts[:, 0] == number + 1]).T
         for query, kind, answer in ((s, k, o), (o, k + TYPES, s)):
-            scores = conv_transe(p, h[query], r[kind]) @ h.T
+            scores = scores_of(p, facts, number + 1, query, kind, state)
             total = total + functional.cross_entropy(scores, answer, reduction="sum")
             count += len(answer)
     return total / count
+
+
+def draw_recurrency(session):
+    """Draw the weights that begin at 0, alike on all ranks."""
+    generator = torch.Generator().manual_seed(3)
+    for weight in session.model.recurrency.parameters():
+        weight.data = 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
 
 
 def weights_of(comm, session):
@@ -217,10 +329,14 @@ def weights_of(comm, session):
     return p, table
 
 
-def test_regcn_is_that_of_plain_torch(comm, mpi_tmp_path):
+@pytest.mark.parametrize("recurrency", [False, True])
+def test_regcn_is_that_of_plain_torch(comm, mpi_tmp_path, recurrency):
     """Loss and gradients of the first step, and the ranks of validation."""
     graph = make_graph()
-    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**REGCN))
+    config = make_config(**REGCN, task__recurrency=recurrency)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    if recurrency:
+        draw_recurrency(session)
     named = dict(session.model.named_parameters())
     p, table = weights_of(comm, session)
     with torch.no_grad():
@@ -237,22 +353,27 @@ def test_regcn_is_that_of_plain_torch(comm, mpi_tmp_path):
 
     def score_of(known, time, source, kind, node):
         if time not in tables:
-            h, r = evolve(p, table, edges_of(graph), range(time - 3, time), 2)
+            state = evolve(p, table, edges_of(graph), range(time - 3, time), 2)
             queries = torch.cartesian_prod(torch.arange(NODES), torch.arange(2 * TYPES)).T
-            tables[time] = (conv_transe(p, h[queries[0]], r[queries[1]]) @ h.T).float().view(NODES, 2 * TYPES, NODES)
+            scores = scores_of(p, facts_of(graph), time, *queries, state)
+            tables[time] = scores.float().view(NODES, 2 * TYPES, NODES)
         return tables[time][source, kind, node].item()
 
     ranks = ranks_by_hand(facts_of(graph), snapshots, False, score_of)
     assert metrics["mrr"] == pytest.approx(np.mean(1 / ranks), rel=1e-9)
 
 
+@pytest.mark.parametrize("recurrency", [False, True])
 @pytest.mark.parametrize("given", ["src", "dst"])
-def test_best_answers_after_the_last_snapshot_have_names(comm, mpi_tmp_path, given):
+def test_best_answers_after_the_last_snapshot_have_names(comm, mpi_tmp_path, given, recurrency):
     """Of all nodes, for a type by its name, against plain torch."""
     graph, names = make_graph(), [f"Town {7 * row % NODES} (old)" for row in range(NODES)]
     graph.id = np.array([name.encode() for name in names])
     graph.edge_attributes["rel"] = {"names": json.dumps(["visits", "trades, often", "leaves"])}
-    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), make_config(**REGCN))
+    config = make_config(**REGCN, task__recurrency=recurrency)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    if recurrency:
+        draw_recurrency(session)
     p, table = weights_of(comm, session)
     queries = mpi_tmp_path / "queries.csv"
     if comm.rank == 0:
@@ -263,9 +384,37 @@ def test_best_answers_after_the_last_snapshot_have_names(comm, mpi_tmp_path, giv
     session.close()
     if comm.rank == 0:
         with torch.no_grad():
-            h, r = evolve(p, table, edges_of(graph), range(SNAPSHOTS - 3, SNAPSHOTS), 2)
-            kind = r[1 + TYPES * (given == "dst")]
-            score = (conv_transe(p, h, kind.expand_as(h)) @ h.T).fill_diagonal_(-torch.inf)
+            state = evolve(p, table, edges_of(graph), range(SNAPSHOTS - 3, SNAPSHOTS), 2)
+            kinds = torch.full((NODES,), 1 + TYPES * (given == "dst"))
+            score = scores_of(p, facts_of(graph), SNAPSHOTS, torch.arange(NODES), kinds, state)
+            score.fill_diagonal_(-torch.inf)
         best = torch.topk(score, 3)
         np.testing.assert_allclose(answers["score"], best.values.ravel(), rtol=1e-6)
         assert answers["dst" if given == "src" else "src"].tolist() == [names[node] for node in best.indices.ravel()]
+
+
+@pytest.mark.parametrize("every_type", [False, True])
+def test_scores_of_pairs_have_their_recurrency(comm, mpi_tmp_path, every_type):
+    """Of pairs in a file, one type or all types, against plain torch."""
+    graph = make_graph()
+    config = make_config(**REGCN, task__recurrency=True)
+    session = open_session(comm, write_parts(comm, mpi_tmp_path, graph), config)
+    draw_recurrency(session)
+    p, table = weights_of(comm, session)
+    path, pairs = mpi_tmp_path / "pairs.csv", [(s, o, 2) for s in range(NODES) for o in range(NODES)]
+    if comm.rank == 0:
+        path.write_text("\n".join(["src,dst,rel", *(f"{s},{o},{k}" for s, o, k in pairs)]) + "\n")
+    comm.barrier()
+    given = (1, []) if every_type else None
+    found = score_pairs(session, read_pairs(session, str(path), given), every_type=every_type)
+    scores = found.slab("score", 0, session.world)
+    session.close()
+    if comm.rank == 0:
+        types = range(TYPES) if every_type else [2]
+        with torch.no_grad():
+            state = evolve(p, table, edges_of(graph), range(SNAPSHOTS - 3, SNAPSHOTS), 2)
+            expected = [
+                scores_of(p, facts_of(graph), SNAPSHOTS, torch.arange(NODES), torch.full((NODES,), kind), state)
+                for kind in types
+            ]
+        np.testing.assert_allclose(scores.reshape(NODES * NODES, -1), torch.stack(expected, 2).flatten(0, 1), rtol=1e-6)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 from random_graphs import write_graph
 from scipy import sparse
@@ -85,6 +86,33 @@ def training_pairs(parts, shape, reverse: bool) -> sparse.csr_matrix:
     known = sparse.csr_matrix((np.ones(training.sum()), ends), shape)
     known.data[:] = 1
     return (known.T if reverse else known).tocsr()
+
+
+def test_popularity_by_type_counts_edges_of_a_type(comm, mpi_tmp_path):
+    """From both ends; copies of an edge count once."""
+    rng = np.random.default_rng(4)
+    src, rel, dst, split = (rng.integers(0, most, 400) for most in (30, 3, 25, 3))
+    src, rel, dst, split = (np.append(column, column[:30]) for column in (src, rel, dst, split))
+
+    def write(path):
+        edges = {"src": src, "dst": dst, "rel": rel.astype(np.int16), "split": split.astype(np.int8)}
+        return write_graph(path, {"entity": {"id": np.arange(30)}}, {("entity", "has", "entity"): edges}, "static")
+
+    parts = make_static_parts(comm, write, mpi_tmp_path)
+    typed = {"task__decoder": "distmult", "task__relation": "entity.has.entity", "eval__ranking": "filtered"}
+    kind = {"baseline__kind": "popularity_by_type"}
+    session = open_graph_session(comm, parts, link_config(**BARE | typed | kind))
+    made, book = session.goal.make_baselines(session.config.baseline, session.graph), session.partition.book
+    own, query = session.partition.flat_row, torch.arange(book.num_nodes)
+    facts = np.unique(np.column_stack([src, rel, dst])[split == 0], axis=0)
+    for end, rule in made.items():
+        found = rule.all_pairs(query, None, torch.from_numpy(query.numpy() % 3), reverse=end == 0).numpy()
+        counts = np.zeros((3, 30), np.int64)
+        np.add.at(counts, (facts[:, 1], facts[:, 0 if end == 0 else 2]), 1)
+        assert np.array_equal(found, counts[query.numpy() % 3][:, own])
+    metrics = baseline_metrics(session, session.config.baseline)
+    assert 0 < metrics["test_mrr"] < 1
+    session.close()
 
 
 @pytest.mark.parametrize("sizes", [MANY_USERS, MANY_ITEMS])
@@ -179,7 +207,7 @@ def test_known_counts_are_worked_by_hand():
 
 
 def test_what_does_not_go_with_a_baseline_is_refused(comm, mpi_tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="popularity, item_cf, link_propagation, ease or empty, got 'random'"):
+    with pytest.raises(ValueError, match="popularity, popularity_by_type, item_cf, link_propagation, ease or empty, got 'random'"):
         LinkBaselineConfig("random")
     with pytest.raises(ValueError, match=r"baseline.l2 must be above 0"):
         LinkBaselineConfig("ease", l2=0.0)
