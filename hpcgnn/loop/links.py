@@ -54,8 +54,8 @@ class LinkEnds:
     """The nodes that links are between, and their decoder. query, answer: the ends that are given and found, or source
     and destination; edge_types: number of edge types and their names, 1 without types. known: the edges to leave out of
     the answers, None for none. rank: finds the best answers of queries [Q], entries of ``ranking.BEST``, alike on all
-    ranks, in place of a decoder that takes more than two embeddings. add: changes the decoder's scores. score_of: changes the decoder's scores into the
-    scores of the file."""
+    ranks, in place of a decoder that takes more than two embeddings. add: changes the decoder's scores of all nodes;
+    score_of: makes scores of the file from scores."""
 
     book: Book
     query: LinkEnd

@@ -353,8 +353,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         return row.make(decoder, rows, pairs, chain, self._channel, self._world, add=add)
 
     def adder(self, number: int) -> Added | None:
-        """Return what adds to a decoder's scores the learned ones of facts that were there up to a snapshot. None: there is
-        nothing to add."""
+        """Return what adds the learned scores of facts up to a snapshot to a decoder's. None: nothing is added."""
         return None if self._history is None else Added(self._history, self._recurrency, number)
 
     def _score_queries(

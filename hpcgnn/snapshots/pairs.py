@@ -232,7 +232,7 @@ class PairPlanner:
         everyone = channel.everyone(torch.from_numpy(np.column_stack(asked)), counts)
         place, recurring = everyone[:, 0] - partition.first_id, None
         if self._history is not None:
-            recurring = self._history.find(*everyone[:, 1:].numpy().T, number)
+            recurring = self._history.find(everyone[:, 1].numpy(), everyone[:, 2].numpy(), number)
         query = torch.nonzero((place >= 0) & (place < partition.num_nodes)).squeeze(1)
         most = int(np.diff(partition.book.of_type(0).starts).max(initial=1))
         identity = torch.from_numpy(np.concatenate([2 * edges.row, 2 * edges.row + 1])).to(device)

@@ -134,13 +134,13 @@ def score_pairs(
     def columns_of(
         source: torch.Tensor, destination: torch.Tensor, relation: torch.Tensor, numbers: torch.Tensor
     ) -> dict[str, np.ndarray]:
-        added = 0.0 if ends.add is None else numbers.cpu().numpy()
         if every_type:
-            found = links.score_edge_types(ends.decoder, source, destination, session.goal.num_edge_types)
-            return {"score": found["score"] + added}
+            found = links.score_edge_types(ends.decoder, source, destination, session.goal.num_edge_types)["score"]
+            return {"score": found if ends.add is None else found + numbers.cpu().numpy()}
         if session.config.task.kind == LINK:
             score = ends.decoder(source, destination, relation).cpu().numpy()
-            return links.score_column(score if ends.add is None else score + added[:, 0], probabilities)
+            added = 0.0 if ends.add is None else numbers[:, 0].cpu().numpy()
+            return links.score_column(score + added, probabilities)
         output = model.head(torch.cat([source, destination], dim=1)).cpu().numpy()
         if session.config.task.kind == EDGE:
             return class_columns(output, classes, probabilities)

@@ -91,11 +91,11 @@ class History:
         return Recurring(number, self._answer[place], seen)
 
     def latest(self, facts: np.ndarray, last: int) -> np.ndarray:
-        """Look up facts [m, 3]: query (global id), kind and answer (global id), which is a node of this rank. Returns the
-        latest snapshot up to ``last`` with each, -1 where there is none, and how many snapshots had it: [m, 2]."""
+        """Look up facts [m, 3]: query, kind and answer, global ids; answers are nodes of this rank. Returns the latest
+        snapshot up to ``last`` with each, -1 where there is none, and how many snapshots had it: [m, 2]."""
         first, num_nodes = self._partition.first_id, self._partition.num_nodes
         queries, number = np.unique(facts[:, :2], axis=0, return_inverse=True)
-        found = self.find(*queries.T, last)
+        found = self.find(queries[:, 0], queries[:, 1], last)
         known, wanted = found.query * num_nodes + found.answer, number.ravel() * num_nodes + facts[:, 2] - first
         place = np.searchsorted(known, wanted)
         held = np.flatnonzero(np.append(known, -1)[place] == wanted)
@@ -104,8 +104,8 @@ class History:
         return latest
 
     def see(self, query: np.ndarray, kind: np.ndarray, answer: np.ndarray, last: int, channel: Channel) -> Seen:
-        """Collective. Look up facts, arrays of one shape or broadcast to one, up to snapshot ``last``; the owners of the
-        answers are asked."""
+        """Collective. Look up facts, arrays of one shape or broadcast to one, up to snapshot ``last``. The owners of
+        the answers are asked."""
         query, kind, answer = np.broadcast_arrays(query, kind, answer)
         facts = np.stack([query, kind, answer], -1).reshape(-1, 3)
         owner, _ = self._partition.book.locate(facts[:, 2])
@@ -195,8 +195,8 @@ class Recurrency:
         return self.strict_weight * np.exp2(-self._decay * (number + self._horizon - latest))
 
     def relaxed(self, kind: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Collective. Compute the relaxed part of the scores of this rank's nodes for the different kinds among ``kind``
-        [Q], alike on all ranks: the kinds [k], and scores [k, n]."""
+        """Collective. Compute the relaxed part of scores for the different kinds among ``kind`` [Q], which is the same
+        on all ranks: the kinds [k], and scores of this rank's nodes [k, n]."""
         kinds = np.unique(kind)
         counts = [self.history.count_answers(each, number) for each in kinds]
         table = np.stack(counts) if counts else np.zeros((0, self.partition.num_nodes), np.int64)
@@ -234,7 +234,7 @@ class RecurrencyAt:
         kind = torch.zeros_like(source) if relation is None else relation.expand_as(source)
         asked = torch.stack([source, kind, destination], -1).reshape(-1, 3).cpu().numpy()
         owner, _ = self.rule.partition.book.locate(asked[:, 2])
-        kinds, shares = self.rule.relaxed(np.arange(self.rule.history.num_kinds // 2), self.number)
+        _, shares = self.rule.relaxed(np.arange(self.rule.history.num_kinds // 2), self.number)
         score = ask(asked, owner, self.rule.channel, partial(self._score_here, shares))
         return torch.from_numpy(score).view(source.shape).to(source.device)
 

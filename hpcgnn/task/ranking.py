@@ -21,7 +21,7 @@ from hpcgnn.task.metrics import check_finite
 
 SCORES = 1 << 24  # of a rank at once
 BLOCK = 64  # candidates whose highest score is looked at first
-# Changes scores [Q, c] of this rank's candidates in place, by global ids [Q] and edge types [Q] of queries, and reverse.
+# Changes scores [Q, c] of this rank's candidates in place, by the queries' global ids [Q], edge types [Q] and reverse.
 AddToScores = Callable[[torch.Tensor, np.ndarray, np.ndarray, bool], None]
 BEST = np.dtype([("number", np.int64), ("score", np.float64), ("row_id", np.int64), ("node", np.int64)])
 
@@ -60,7 +60,7 @@ class Candidates:
             relation, place = (torch.from_numpy(array).to(rows.device) for array in (keys[:, 1], part[first]))
             score = decoder.all_pairs(rows[place], embeddings, relation, self._reverse)
             if self._add is not None:
-                self._add(score, *keys.T, self._reverse)
+                self._add(score, keys[:, 0], keys[:, 1], self._reverse)
             ranks[part] = self._count_better(score.to(self._dtype), keys, number.ravel(), answer[part], world)
         return ranks
 

@@ -107,7 +107,10 @@ def by_hand(graph, time, source, answer):
 @pytest.mark.parametrize("ends", ["destination", "pair"])
 def test_rules_score_drawn_pairs(comm, mpi_tmp_path, ends):
     """Edges by hand, and the metrics with negatives as on one rank."""
-    graph, rule = make_graph(), {"baseline__kind": "recurrency", "baseline__decay": 0.5, "baseline__strict_weight": 0.75}
+    graph, rule = (
+        make_graph(),
+        {"baseline__kind": "recurrency", "baseline__decay": 0.5, "baseline__strict_weight": 0.75},
+    )
     graph.edges["rel"][:] = 0
     config = make_config(task__kind="link", task__negative_ends=ends, eval__negatives=3, **rule)
     parts = write_parts(comm, mpi_tmp_path, graph)
@@ -188,7 +191,9 @@ VARIANTS = {
     "gcn": {"model__kind": "gcn", "sampling__window_size": 0, "task__decoder": "complex"},
     "sampled neighbors": {"sampling__halo_ratio": 0.5}, "recurrency": {"task__recurrency": True},
     "recurrency, untyped": {"task__recurrency": True, "task__decoder": "dot", "task__horizon": 2},
-    "recurrency, drawn": {"task__recurrency": True, "task__decoder": "mlp", "task__loss": "binary", "eval__ranking": ""},
+    "recurrency, drawn": {
+        "task__recurrency": True, "task__decoder": "mlp", "task__loss": "binary", "eval__ranking": "",
+    },
     "recurrency, pairs": {
         "task__recurrency": True, "task__decoder": "mlp", "task__loss": "binary", "task__negative_ends": "pair",
         "task__negatives": 3, "eval__ranking": "all",
@@ -215,7 +220,10 @@ def test_recurrency_adds_to_scores_of_drawn_pairs_and_of_all(comm, mpi_tmp_path,
     number, goal = session.loaders["val"].snapshots.start, session.goal
     pairs, add = goal.want("val", 0, number), goal.adder(number)
     draw_recurrency(session)
-    p, facts = {f"recurrency.{name}": value for name, value in session.model.recurrency.named_parameters()}, facts_of(graph)
+    p, facts = (
+        {f"recurrency.{name}": value for name, value in session.model.recurrency.named_parameters()},
+        facts_of(graph),
+    )
     nodes = torch.arange(NODES)
     expected = known_before(p, facts, number + 1, nodes, torch.zeros_like(nodes)).detach()
     if ranking:
