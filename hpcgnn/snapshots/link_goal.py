@@ -29,7 +29,7 @@ from hpcgnn.snapshots.goals import EdgeLabelGoal, NodeLabelGoal, RegressionGoal,
 from hpcgnn.snapshots.graph import TYPE, SnapshotPartition
 from hpcgnn.snapshots.model.frame import EvolvedOutputs
 from hpcgnn.snapshots.pairs import TRAIN, EndQueries, PairPlanner, TargetEdges, TargetPairs
-from hpcgnn.snapshots.recurrency import Added, History, LearnedRecurrency, RecurrencyAt
+from hpcgnn.snapshots.recurrency import Added, FactHistory, LearnedRecurrency, RecurrencyAt
 from hpcgnn.task import metrics
 from hpcgnn.task.all_candidates import BlockAnswers
 from hpcgnn.task.goal import Collected, Measure, SplitMeasure
@@ -320,7 +320,7 @@ class SnapshotLinkGoal(SnapshotGoal):
         edges = TargetEdges(partition, horizon, task.undirected, task.new_links, self.num_edge_types, planning)
         drawn = task.negative_ends == PAIR, task.strict, config.train.seed
         types = self.num_edge_types
-        self._history = History(partition, types, planning, world) if task.recurrency else None
+        self._history = FactHistory(partition, types, planning, world) if task.recurrency else None
         self._pairs = PairPlanner(partition, edges, *drawn, world, planning, task.negative_kind, self._history)
         self.roots = self.count_roots(lambda number: len(edges.at(number).row), partition, world)
 

@@ -23,7 +23,7 @@ from hpcgnn.graph.directory import Directory, NodeDirectory, check_drawn
 from hpcgnn.native import Random, Stream
 from hpcgnn.snapshots.graph import TYPE, SnapshotEdges, SnapshotPartition
 from hpcgnn.snapshots.neighborhood import reversed_edges
-from hpcgnn.snapshots.recurrency import History, Recurring, Seen
+from hpcgnn.snapshots.recurrency import FactHistory, Recurring, SeenFacts
 from hpcgnn.task.known_edges import KnownAnswers
 from hpcgnn.task.negatives import NEGATIVES, draw_negatives, list_ends
 
@@ -117,7 +117,7 @@ class TargetPairs:
     relation: torch.Tensor | None = None
     answers: Answers | None = None
     queries: EndQueries | None = None
-    seen: Seen | None = None
+    seen: SeenFacts | None = None
 
 
 class TargetEdges:
@@ -176,7 +176,7 @@ class PairPlanner:
 
     def __init__(
         self, partition: SnapshotPartition, targets: TargetEdges, both_ends: bool, strict: bool, seed: int,
-        world: World, channel: Channel, kind: str, history: History | None = None,
+        world: World, channel: Channel, kind: str, history: FactHistory | None = None,
     ):  # fmt: skip
         self._partition, self._targets, self._world, self._kind = partition, targets, world, kind
         self._history = history
@@ -205,7 +205,9 @@ class PairPlanner:
         seen = None if self._history is None else self._seen(number, edges, *(ids.T for ids in drawn))
         return TargetPairs(number, to_nodes, source, destination, negative, negative_source, relation, seen=seen)
 
-    def _seen(self, number: int, edges: SnapshotEdges, drawn: np.ndarray, sources: np.ndarray | None = None) -> Seen:
+    def _seen(
+        self, number: int, edges: SnapshotEdges, drawn: np.ndarray, sources: np.ndarray | None = None
+    ) -> SeenFacts:
         """Collective. Look up edges and their negatives: destinations ``drawn`` [k, s], and their sources, None: the
         edges' own."""
         assert self._history is not None

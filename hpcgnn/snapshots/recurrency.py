@@ -28,7 +28,7 @@ GAIN = 10.0  # a learned score is this times its weight: a step of Adam then mov
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenFacts:
     """What is known of facts [...]: the latest snapshot with each, -1 where there is none, and how many snapshots had
     it; kind: broadcast to them. int64."""
 
@@ -44,10 +44,10 @@ class Recurring:
 
     query: np.ndarray
     answer: np.ndarray
-    seen: Seen
+    seen: SeenFacts
 
 
-class History:
+class FactHistory:
     """The different facts of all snapshots, as answers to the queries of both their ends."""
 
     def __init__(self, partition: SnapshotPartition, types: int, channel: Channel, world: World):
@@ -87,7 +87,7 @@ class History:
         place = np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(count.sum())
         is_latest = (self._number[place] <= last) & (last < self._until[place])
         number, place = number[is_latest], place[is_latest]
-        seen = Seen(self._kind[place], self._number[place], self._times[place])
+        seen = SeenFacts(self._kind[place], self._number[place], self._times[place])
         return Recurring(number, self._answer[place], seen)
 
     def latest(self, facts: np.ndarray, last: int) -> np.ndarray:
@@ -103,14 +103,14 @@ class History:
         latest[held] = np.column_stack([found.seen.number, found.seen.times])[place[held]]
         return latest
 
-    def see(self, query: np.ndarray, kind: np.ndarray, answer: np.ndarray, last: int, channel: Channel) -> Seen:
+    def see(self, query: np.ndarray, kind: np.ndarray, answer: np.ndarray, last: int, channel: Channel) -> SeenFacts:
         """Collective. Look up facts, arrays of one shape or broadcast to one, up to snapshot ``last``. The owners of
         the answers are asked."""
         query, kind, answer = np.broadcast_arrays(query, kind, answer)
         facts = np.stack([query, kind, answer], -1).reshape(-1, 3)
         owner, _ = self._partition.book.locate(facts[:, 2])
         latest = ask(facts, owner, channel, lambda asked: self.latest(asked, last))
-        return Seen(kind, *(column.reshape(kind.shape) for column in latest.T))
+        return SeenFacts(kind, *(column.reshape(kind.shape) for column in latest.T))
 
     def count_answers(self, kind: int, last: int) -> np.ndarray:
         """Count the facts of a kind up to snapshot ``last`` by answer [n]."""
@@ -133,7 +133,7 @@ class LearnedRecurrency(nn.Module):
         self.age = nn.Parameter(torch.zeros(num_kinds, AGES))
         self.times = nn.Parameter(torch.zeros(num_kinds))
 
-    def forward(self, seen: Seen, last: int) -> torch.Tensor:
+    def forward(self, seen: SeenFacts, last: int) -> torch.Tensor:
         """Score facts [...] as they are known up to snapshot ``last``; new ones score 0."""
         put = lambda array: torch.from_numpy(array).to(self.age.device)  # noqa: E731
         ages = np.minimum(np.log2(np.maximum(1, last + self._horizon - seen.number)).astype(np.int64), AGES - 1)
@@ -147,7 +147,7 @@ class LearnedRecurrency(nn.Module):
 class Added:
     """Adds to a decoder's scores what facts up to snapshot ``last`` have learned."""
 
-    history: History
+    history: FactHistory
     learned: LearnedRecurrency
     last: int
 
@@ -157,7 +157,7 @@ class Added:
         places = tuple(torch.from_numpy(array).to(score.device) for array in (found.query, found.answer))
         score[places] += self.learned(found.seen, self.last).to(score.dtype)
 
-    def to_facts(self, seen: Seen) -> torch.Tensor:
+    def to_facts(self, seen: SeenFacts) -> torch.Tensor:
         """Return what is added to the scores of facts [...]."""
         return self.learned(seen, self.last)
 
@@ -182,7 +182,7 @@ class Recurrency:
         1 minus it."""
         section = session.config.baseline
         self.world, self.channel, self.partition = session.world, session.graph.channel, session.partition
-        self.history = History(session.partition, session.goal.num_edge_types, self.channel, self.world)
+        self.history = FactHistory(session.partition, session.goal.num_edge_types, self.channel, self.world)
         self._horizon, self._decay = session.config.task.horizon, section.decay
         self.strict_weight = section.strict_weight if strict_weight is None else strict_weight
 

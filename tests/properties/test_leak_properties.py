@@ -37,6 +37,7 @@ from hpcgnn.comm.world import CommConfig, DistributedError, World
 from hpcgnn.loop.launch import StopRequest
 from hpcgnn.loop.trainer import Trainer
 from hpcgnn.snapshots import link_goal
+from hpcgnn.snapshots.recurrency import FactHistory
 from hpcgnn.static.sampling import seeds
 from hpcgnn.static.sampling.times import TimeOrder
 from hpcgnn.task.goal import Collected, measure_events
@@ -340,4 +341,12 @@ def test_edges_that_are_asked_for_among_the_inputs_are_found(tmp_path, monkeypat
     edges = link_goal.TargetEdges
     monkeypatch.setattr(link_goal, "TargetEdges", lambda partition, horizon, *others: edges(partition, 0, *others))
     row = row_of("snapshots", task__kind="link", task__horizon=1, model__kind="sage", model__edge_weights=False)
+    assert excess("snapshots", row, tmp_path) > ERRORS + 1
+
+
+def test_facts_that_are_asked_for_among_the_known_ones_are_found(tmp_path, monkeypatch):
+    """Edges of the snapshot that is predicted, in what a pair had before."""
+    find = FactHistory.find
+    monkeypatch.setattr(FactHistory, "find", lambda self, query, kind, last: find(self, query, kind, last + 1))
+    row = row_of("snapshots", task__kind="link", task__horizon=1, task__recurrency=True)
     assert excess("snapshots", row, tmp_path) > ERRORS + 1

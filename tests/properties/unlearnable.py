@@ -60,7 +60,7 @@ FURTHER: dict[str, dict[str, tuple]] = {
         "data.split_by": ("auto", "time", "nodes"), "task.horizon": (0, 1, 2), "sampling.window_size": (0, 3),
         "model.edge_weights": SWITCH,
         "sampling.updates_per_batch": (1, 2), "inputs.lags": (0, 2), "task.strict": SWITCH,
-        "task.new_links": SWITCH, "task.undirected": SWITCH,
+        "task.new_links": SWITCH, "task.undirected": SWITCH, "task.recurrency": SWITCH,
         "task.loss": ("", "softmax", "margin", "mae", "one_vs_all"), "task.forecast_steps": (1, 2),
     },
 }  # fmt: skip
