@@ -27,7 +27,7 @@ KINDS = {
     "queries against all nodes": {
         "sampling__window_size": 3, "train__batch_size": 3, "sampling__shuffle": True, "model__kind": "regcn",
         "model__dropout": 0.2, "node_embedding__dim": 3, "task__kind": "link", "task__loss": "one_vs_all",
-        "eval__ranking": "filtered",
+        "task__recurrency": True, "eval__ranking": "filtered",
     },
     "standardized differences": {
         "train__batch_size": 2, "task__difference_from": "newest", "task__standardize": True,
