@@ -107,10 +107,8 @@ def by_hand(graph, time, source, answer):
 @pytest.mark.parametrize("ends", ["destination", "pair"])
 def test_rules_score_drawn_pairs(comm, mpi_tmp_path, ends):
     """Edges by hand, and the metrics with negatives as on one rank."""
-    graph, rule = (
-        make_graph(),
-        {"baseline__kind": "recurrency", "baseline__decay": 0.5, "baseline__strict_weight": 0.75},
-    )
+    rule = {"baseline__kind": "recurrency", "baseline__decay": 0.5, "baseline__strict_weight": 0.75}
+    graph = make_graph()
     graph.edges["rel"][:] = 0
     config = make_config(task__kind="link", task__negative_ends=ends, eval__negatives=3, **rule)
     parts = write_parts(comm, mpi_tmp_path, graph)
@@ -220,11 +218,8 @@ def test_recurrency_adds_to_scores_of_drawn_pairs_and_of_all(comm, mpi_tmp_path,
     number, goal = session.loaders["val"].snapshots.start, session.goal
     pairs, add = goal.want("val", 0, number), goal.adder(number)
     draw_recurrency(session)
-    p, facts = (
-        {f"recurrency.{name}": value for name, value in session.model.recurrency.named_parameters()},
-        facts_of(graph),
-    )
-    nodes = torch.arange(NODES)
+    p = {f"recurrency.{name}": value for name, value in session.model.recurrency.named_parameters()}
+    facts, nodes = facts_of(graph), torch.arange(NODES)
     expected = known_before(p, facts, number + 1, nodes, torch.zeros_like(nodes)).detach()
     if ranking:
         everyone = np.arange(NODES)
