@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h5py
@@ -199,7 +200,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of random numbers (default: 1)")
     events = parser.add_argument_group("events")
-    events.add_argument("--events", type=int, default=100_000, help="number of events (default: 100,000)")
+    events.add_argument("--events", type=int, help="number of events (default: 100,000)")
     events.add_argument("--users", type=int, help="number of users (default: events / 20)")
     events.add_argument("--items", type=int, help="number of items (default: events / 100)")
     events.add_argument("--labels", action="store_true", help="write a label, 0 or 1, for each event")
@@ -220,7 +221,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--num_edges", type=int, help="number of edges, counting both directions (default: 20 for each node)"
     )
     static.add_argument("--classes", type=int, help="number of classes of the nodes (default: 47, IGBH 2,983)")
-    static.add_argument("--edge_features", type=int, default=0, help="width of the features of edges, with --static")
+    static.add_argument("--edge_features", type=int, help="width of the features of edges, with --static")
     static.add_argument("--weights", action="store_true", help="write a weight for each edge, with --static")
     snapshots = parser.add_argument_group("snapshot graph")
     snapshots.add_argument(
@@ -231,11 +232,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run_events(args: argparse.Namespace) -> str:
     """Write events with the options of the command line; returns a text about them."""
-    num_users = max(1, args.events // 20) if args.users is None else args.users
-    num_items = max(1, args.events // 100) if args.items is None else args.items
-    width = args.features or 0
-    synthesize_events(args.output, args.events, num_users, num_items, args.seed, width, args.labels)
-    return f"{args.output}: {args.events} events, {num_users} users, {num_items} items"
+    num_events = 100_000 if args.events is None else args.events
+    num_users = max(1, num_events // 20) if args.users is None else args.users
+    num_items = max(1, num_events // 100) if args.items is None else args.items
+    synthesize_events(args.output, num_events, num_users, num_items, args.seed, args.features or 0, args.labels)
+    return f"{args.output}: {num_events} events, {num_users} users, {num_items} items"
 
 
 def quarters(text: str) -> tuple[float, ...]:
@@ -256,7 +257,7 @@ def run_static(args: argparse.Namespace) -> str:
         synthesize_rmat(args.output, num_nodes, num_edges, args.seed, width, classes, args.rmat)
     else:
         synthesize_static(
-            args.output, num_nodes, num_edges, args.seed, width, classes, args.edge_features, args.weights
+            args.output, num_nodes, num_edges, args.seed, width, classes, args.edge_features or 0, args.weights
         )
     return f"{args.output}: {num_nodes} nodes, {num_edges} edges, {width} features, {classes} classes"
 
@@ -267,23 +268,47 @@ def run_snapshots(args: argparse.Namespace) -> str:
     return synthesize_snapshots(args.output, num_nodes, args.snapshots, args.seed)
 
 
+# By the option that chooses a graph: the kind of graph file, what writes it, and its own options.
+KINDS: dict[str, tuple[str, Callable[[argparse.Namespace], str], set[str]]] = {
+    "events": ("temporal", run_events, {"events", "users", "items", "labels", "features"}),
+    "static": (
+        "static", run_static,
+        {"static", "num_nodes", "num_edges", "classes", "features", "edge_features", "weights"},
+    ),
+    "rmat": ("static", run_static, {"rmat", "num_nodes", "num_edges", "classes", "features"}),
+    "igbh": ("static", run_static, {"igbh", "classes", "features"}),
+    "snapshots": ("snapshots", run_snapshots, {"snapshots", "num_nodes"}),
+}  # fmt: skip
+COMMON = {"output", "overwrite", "feature_dtype", "seed"}
+
+
+def refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace, made: str) -> None:
+    """End the program if an option is given that the graph in question has no use for."""
+    for name, value in vars(args).items():
+        if name in COMMON | KINDS[made][2] or not is_given(value):
+            continue
+        users = [f"--{other}" for other, (_, _, options) in KINDS.items() if name in options]
+        parser.error(f"--{name} is for {', '.join(users)}; this graph is --{made}: leave it out")
+
+
+def is_given(value: object) -> bool:
+    """Whether the command line has an option of this value."""
+    return value is not None and value is not False
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line: ``hpcgnn synthesize --events 10000 out.h5``."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    is_static = args.static or args.rmat or args.igbh is not None
-    if is_static and args.snapshots is not None:
-        parser.error("--snapshots excludes --static, --rmat and --igbh")
-    if args.igbh is not None and (args.static or args.rmat or args.num_nodes is not None or args.num_edges is not None):
-        parser.error("--igbh has the number of papers, which decides the other sizes: leave out --static, --rmat, "
-                     "--num_nodes and --num_edges")  # fmt: skip
-    if (args.edge_features or args.weights) and not args.static:
-        parser.error("--edge_features and --weights belong to --static")
+    chosen = [name for name in KINDS if name != "events" and is_given(getattr(args, name))]
+    if len(chosen) > 1:
+        parser.error(f"--{chosen[0]} and --{chosen[1]} are different graphs: leave one out")
+    made = chosen[0] if chosen else "events"
+    refuse_others(parser, args, made)
     refuse_existing(args.output, args.overwrite)
-    kind = "static" if is_static else "temporal" if args.snapshots is None else "snapshots"
+    kind, run, _ = KINDS[made]
     if args.feature_dtype:
         check_kind(args.output, kind)
-    run = {"static": run_static, "temporal": run_events, "snapshots": run_snapshots}[kind]
     text = run(args)
     if args.feature_dtype:
         narrow_features(args.output, args.output, args.feature_dtype)

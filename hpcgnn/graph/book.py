@@ -173,7 +173,8 @@ def check_same_set(path: str | os.PathLike, world: Group) -> None:
 class Relation:
     """A relation: src_type and dst_type are numbers of the book's node types; num_edges: in the whole graph;
     time_scale: times of the graph / times of its source; zone: of dates without one, where times come from dates, empty
-    where that is not known."""
+    where that is not known. leads_back: messages go against the edges of the graph file, beside others that follow
+    them."""
 
     name: str
     src_type: int
@@ -181,6 +182,7 @@ class Relation:
     num_edges: int
     time_scale: float = 1
     zone: str = ""
+    leads_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hpcgnn.choices import Part
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, exchange_columns
 from hpcgnn.comm.halo import HaloChain, RankRows
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -40,6 +40,7 @@ from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_k
 from hpcgnn.task.ranking import AddToScores, Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
+BEST_EDGE = "mrr_best_edge"
 PAIR = "pair"  # of task.negative_ends
 FILTERED, RAW = "filtered", "raw"
 DECODER_SITE = 1 << 10  # of dropout: the sites of a model's layers are below
@@ -156,7 +157,8 @@ def score_drawn(
         assert pairs.seen is not None
         scores = scores + add.to_facts(pairs.seen)
     positive, negative = scores.split((1, len(pairs.negative)))
-    return LinkScores(positive.squeeze(0), negative, number=torch.full_like(pairs.source, pairs.number))
+    number = torch.full_like(pairs.source, pairs.number)
+    return LinkScores(positive.squeeze(0), negative, number=number, source=pairs.source_id)
 
 
 def rank_answers(
@@ -249,11 +251,40 @@ def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
         here = number == snapshot
         by_snapshot.append(metrics.link_metrics(positive[here], negative[here], world))
     means = {name: mean_known(values[name] for values in by_snapshot) for name in names_of(PAIRS)}
-    return result | {name + PER_SNAPSHOT: mean for name, mean in means.items()}
+    result |= {name + PER_SNAPSHOT: mean for name, mean in means.items()}
+    return result | {BEST_EDGE: measure_best_edges(scores, world)}
+
+
+def measure_best_edges(scores: dict[str, np.ndarray], world: World) -> float:
+    """Collective. Average, over snapshots, the mean over sources of the reciprocal rank of a source's best edge, which
+    is the one of the highest score, among its negatives (You et al., ROLAND, 2022); NaN without edges. scores: as for
+    ``measure_drawn``, and source [s]."""
+    rank = metrics.ranks_of(scores["positive"], scores["negative"])
+    columns = [scores["number"], scores["source"], scores["positive"], rank]
+    number, source, score, rank = exchange_columns(columns, scores["source"] % world.size, world.channel())
+    order = np.lexsort((rank, -score, source, number))
+    number, source, rank = number[order], source[order], rank[order]
+    is_best = np.ones(len(order), bool)
+    is_best[1:] = (np.diff(number) != 0) | (np.diff(source) != 0)
+    gathered = world.allgather((number[is_best], 1 / rank[is_best]))
+    number, reciprocal = (np.concatenate(column) for column in zip(*gathered, strict=True))
+    by_snapshot = (reciprocal[number == snapshot] for snapshot in np.unique(number))
+    return mean_known(math.fsum(values) / len(values) for values in by_snapshot)
+
+
+def measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of training pairs, of their ranks, and of the sources' best edges."""
+    found = metrics.drawn_metrics(scores["positive"], scores["negative"], world)
+    return found | {BEST_EDGE: measure_best_edges(scores, world)}
 
 
 def _drawn_names() -> tuple[str, ...]:
-    return names_of(PAIRS) + names_of(RANKS) + tuple(name + PER_SNAPSHOT for name in names_of(PAIRS))
+    return (*names_of(PAIRS), *names_of(RANKS), *(name + PER_SNAPSHOT for name in names_of(PAIRS)), BEST_EDGE)
+
+
+def _no_scores(count: int) -> LinkScores:
+    none = torch.empty(0, dtype=torch.int64)
+    return LinkScores(torch.empty(0), torch.empty((count, 0)), number=none, source=none)
 
 
 @dataclass(frozen=True)
@@ -286,8 +317,7 @@ def _ranking_of_ends(filtered: bool, description: str, against: str) -> RankingP
 RANKINGS = {
     "": RankingPart(
         score_drawn, "each edge against eval.negatives drawn negatives", PairPlanner.drawn,
-        lambda count: LinkScores(torch.empty(0), torch.empty((count, 0)), number=torch.empty(0, dtype=torch.int64)),
-        _drawn_names, measure_drawn, "{} negatives each",
+        _no_scores, _drawn_names, measure_drawn, "{} negatives each",
     ),
     "all": RankingPart(
         rank_all_pairs, "edges among all pairs of nodes, with all scores in memory", PairPlanner.all_pairs,
@@ -419,8 +449,7 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure pairs against their negatives."""
-        names = names_of(PAIRS) + names_of(RANKS)
-        return names, lambda s, world: metrics.drawn_metrics(s["positive"], s["negative"], world)
+        return (*names_of(PAIRS), *names_of(RANKS), BEST_EDGE), measure_training
 
     def describe(self) -> str:
         task = self._task

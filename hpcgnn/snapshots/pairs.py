@@ -106,7 +106,8 @@ class TargetPairs:
     Where edges are ranked among all pairs of nodes, reach and negative are None, source [s] holds global ids and
     destination [s] local rows. answers: the edges, where their ends are ranked among all nodes. queries: where training
     scores queries with all nodes; negative is then None. seen: what is known of the edges and their negatives
-    [1 + k, s] before, None where scores do not depend on it."""
+    [1 + k, s] before, None where scores do not depend on it. source_id [s]: global ids of the edges' sources, where
+    negatives are drawn."""
 
     number: int
     reach: Reach | None
@@ -118,6 +119,7 @@ class TargetPairs:
     answers: Answers | None = None
     queries: EndQueries | None = None
     seen: SeenFacts | None = None
+    source_id: torch.Tensor | None = None
 
 
 class TargetEdges:
@@ -203,7 +205,10 @@ class PairPlanner:
         negative_source = others[0] if others else None
         relation = torch.from_numpy(edges.columns[TYPE].astype(np.int64)).to(self._device) if edges.columns else None
         seen = None if self._history is None else self._seen(number, edges, *(ids.T for ids in drawn))
-        return TargetPairs(number, to_nodes, source, destination, negative, negative_source, relation, seen=seen)
+        ids = torch.from_numpy(edges.src).to(self._device)
+        return TargetPairs(
+            number, to_nodes, source, destination, negative, negative_source, relation, seen=seen, source_id=ids
+        )  # fmt: skip
 
     def _seen(
         self, number: int, edges: SnapshotEdges, drawn: np.ndarray, sources: np.ndarray | None = None

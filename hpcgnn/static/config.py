@@ -249,7 +249,10 @@ class GraphModelConfig:
         heads: Number of attention heads, which must divide hidden; gat, gatv2, rgat, han, hgt and simple_hgn only.
         dropout: Dropout probability of hidden rows. The draws depend on node and column only.
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
-        aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only.
+        aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only. compgcn
+            has "mean" and "sum", of all relations of a direction.
+        composition: How compgcn combines the row of a neighbor with the row of the relation: "mult" (product), "sub"
+            (difference) or "corr" (circular correlation).
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
         edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
@@ -271,7 +274,7 @@ class GraphModelConfig:
         bases: Number of shared matrices whose sums are the matrices of the relations; 0: a separate matrix for each
             relation. Relational models only.
         self_loop: Include a node's own row: with gcn, gat and gatv2, a node is its own neighbor; with rgcn and rgat,
-            its row is added through a matrix.
+            its row is added through a matrix; with compgcn, it is combined with a relation of its own first.
         basis_rows: Learn rows of a node for each basis and for its self-loop, in place of one row and the first layer's
             matrices (Schlichtkrull et al., 2018, one-hot rows). rgcn with bases only, on graphs without features.
         low_memory: Compute relations one after the other, and again in the backward pass, to save memory; rgcn only.
@@ -285,6 +288,7 @@ class GraphModelConfig:
     dropout: float = 0.0
     input_dropout: float = 0.0
     aggregator: Literal["mean", "sum", "max"] = "mean"
+    composition: Literal["mult", "sub", "corr"] = "mult"
     edge_weights: bool = False
     edge_features: bool = False
     activation: Annotated[str, ACTIVATIONS] = "relu"
@@ -397,6 +401,8 @@ class GraphModelConfig:
                 "model.initial_ratio must be in [0, 1] and model.identity_decay above 0, got "
                 f"{self.initial_ratio} and {self.identity_decay}"
             )
+        if part.only_sums and self.aggregator == "max":
+            raise ValueError(f"model.kind {self.kind} adds up its messages: use model.aggregator mean or sum")
         if self.low_memory and not part.low_memory:
             kinds = " or ".join(name for name, other in CONVOLUTIONS.items() if other.low_memory)
             raise ValueError(f"model.low_memory is for model.kind {kinds}, not {self.kind}")

@@ -235,7 +235,10 @@ def _build_model(
         widths = tuple(input_width + width * (kind in learned) for kind, input_width in enumerate(graph.widths))
         names = tuple(files.split_relation(relation.name) for relation in partition.relations)
         predicted = tuple(sorted({kind for each in goal.by_task.values() for kind, _ in each.roots}))
-        sizes = GraphSizes(widths, relations, goal.num_outputs, edge_widths, tuple(partition.types), names, predicted)
+        back = tuple(number for number, relation in enumerate(partition.relations) if relation.leads_back)
+        sizes = GraphSizes(
+            widths, relations, goal.num_outputs, edge_widths, tuple(partition.types), names, predicted, back
+        )  # fmt: skip
         model: Any = make_model(config.model, sizes)
     if config.features.standardize:
         model.input.standardize([moments(graph, kind) for kind in range(len(graph.types))])

@@ -23,14 +23,15 @@ class LinkScores:
     """Logits of one step: positive [s]; negative [k, s], -inf where there is none.
 
     ends: where negatives replace both ends of a pair, the number of the k that replace each end; number [s]: the
-    snapshot that a pair is predicted from. count [s]: the number of the k, the first ones, that count for each pair,
-    None: all.
+    snapshot that a pair is predicted from; source [s]: its source's global id. count [s]: the number of the k, the
+    first ones, that count for each pair, None: all.
     """
 
     positive: torch.Tensor
     negative: torch.Tensor
     ends: tuple[int, ...] = ()
     number: torch.Tensor | None = None
+    source: torch.Tensor | None = None
     count: torch.Tensor | None = None
 
     @classmethod
@@ -50,16 +51,16 @@ class LinkScores:
         return replace(self, positive=self.positive.detach(), negative=self.negative.detach())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return positive [s] and negative [s, k] float64; of snapshots also number [s] int64; where not all negatives
-        count, count [s] int64."""
+        """Return positive [s] and negative [s, k] float64; of snapshots also number and source [s] int64; where not all
+        negatives count, count [s] int64."""
         columns = {"positive": self.positive.double(), "negative": self.negative.T.double()}
-        columns |= {} if self.number is None else {"number": self.number}
-        columns |= {} if self.count is None else {"count": self.count}
+        further = {"number": self.number, "source": self.source, "count": self.count}
+        columns |= {name: values for name, values in further.items() if values is not None}
         return {name: values.cpu().numpy() for name, values in columns.items()}
 
     @classmethod
     def join(cls, scores: list[LinkScores]) -> LinkScores:
         """Join the scores of several target snapshots."""
         positive, negative = torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores], 1)
-        numbers = [s.number for s in scores if s.number is not None]
-        return cls(positive, negative, number=torch.cat(numbers) if numbers else None)
+        number, source = (torch.cat([getattr(s, name) for s in scores]) for name in ("number", "source"))
+        return cls(positive, negative, number=number, source=source)

@@ -29,7 +29,7 @@ COMMANDS = {
     "events": ["synthesize", "out/g.h5", "--events", "20000", "--features", "8"],
     "static": ["synthesize", "out/g.h5", "--static", "--num_nodes", "1500", "--num_edges", "60000"],
     "rmat": ["synthesize", "out/g.h5", "--rmat", "--num_nodes", "1024", "--num_edges", "60000"],
-    "snapshots": ["synthesize", "out/g.h5", "--snapshots", "6", "--num_nodes", "1500", "--num_edges", "40000"],
+    "snapshots": ["synthesize", "out/g.h5", "--snapshots", "6", "--num_nodes", "1500"],
     "metis": ["export_metis", "events.h5", "out/g.metis"],
     "parquet": ["export.command", "events.h5", "out/e", "--format", "parquet"],
     "npz": ["export.command", "events.h5", "out/e", "--format", "npz"],

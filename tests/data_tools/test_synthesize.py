@@ -251,6 +251,28 @@ def test_static_command_line(tmp_path, capsys):
     assert not (tmp_path / "odd.h5").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--num_nodes 500", "--num_nodes is for --static, --rmat, --snapshots; this graph is --events"),
+        ("--snapshots 9 --num_edges 60", "--num_edges is for --static, --rmat; this graph is --snapshots"),
+        ("--snapshots 9 --features 0", "--features is for --events, --static, --rmat, --igbh"),
+        ("--static --events 100", "--events is for --events; this graph is --static"),
+        ("--static --labels", "--labels is for --events"),
+        ("--rmat --edge_features 3", "--edge_features is for --static"),
+        ("--classes 4", "--classes is for --static, --rmat, --igbh"),
+        ("--igbh 100 --num_nodes 5", "--num_nodes is for --static, --rmat, --snapshots"),
+        ("--rmat --igbh 100", "--rmat and --igbh are different graphs: leave one out"),
+        ("--snapshots 0 --static", "--static and --snapshots are different graphs"),
+    ],
+)  # fmt: skip
+def test_options_of_another_graph_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit):
+        main([*options.split(), str(tmp_path / "graph.h5")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "graph.h5").exists()
+
+
 def test_snapshots_command_line(tmp_path, capsys):
     assert main(["--snapshots", "20", "--num_nodes", "30", str(tmp_path / "g.h5")]) == 0
     assert "30 nodes, 20 snapshots" in capsys.readouterr().out

@@ -135,18 +135,32 @@ def test_means_of_ranks(comm, world, rows):
         same(list(full.values()), [np.mean(recall), np.mean(gain)] if rows else [math.nan] * 2)
 
 
-def drawn(positive, negative, number, snapshots, world) -> dict[str, float]:
+def drawn(positive, negative, number, source, snapshots, world) -> dict[str, float]:
     """The metrics of links between these snapshots."""
-    scores = {"positive": positive, "negative": negative, "number": number}
+    scores = {"positive": positive, "negative": negative, "number": number, "source": source}
     return measure_drawn(scores, SimpleNamespace(targets=[snapshots]), world)
 
 
-@given(rows=pairs(1), groups=st.lists(st.integers(0, 3), min_size=12, max_size=12))
-def test_means_over_snapshots(comm, world, rows, groups):
+def best_edges(positive, placed, number, source) -> float:
+    """The mean over snapshots of the mean over sources of 1 / the place of a source's edge with the highest score."""
+    by_snapshot: dict[int, dict[int, tuple]] = {}
+    for score, place, snapshot, node in zip(positive, placed, number, source, strict=True):
+        best = by_snapshot.setdefault(snapshot, {})
+        best[node] = min(best.get(node, (math.inf, 0)), (-score, place))
+    means = [np.mean([1 / place for _, place in best.values()]) for best in by_snapshot.values()]
+    return np.mean(means) if means else math.nan
+
+
+TWELVE = st.lists(st.integers(0, 3), min_size=12, max_size=12)
+
+
+@given(rows=pairs(1), groups=TWELVE, sources=TWELVE)
+def test_means_over_snapshots(comm, world, rows, groups, sources):
     positive, negative, _, ranks = columns(*rows)
-    number, own = np.array(groups)[: len(positive)], rows_of(world, ranks)
+    number, source = (np.array(of)[: len(positive)] for of in (groups, sources))
+    own = rows_of(world, ranks)
     with same_verdict(comm):
-        result = drawn(positive[own], negative[own], number[own], range(4), world)
+        result = drawn(positive[own], negative[own], number[own], source[own], range(4), world)
         by_group = np.array([ap_auc(positive[number == group], negative[number == group]) for group in range(4)])
         with warnings.catch_warnings(action="ignore"):  # where no group has pairs
             means = np.nanmean(by_group, axis=0)
@@ -154,6 +168,7 @@ def test_means_over_snapshots(comm, world, rows, groups):
         mrr = np.mean(1 / np.array(placed)) if placed else math.nan
         names = ("ap", "auc", "mrr", "ap_per_snapshot", "auc_per_snapshot")
         same([result[name] for name in names], [*ap_auc(positive, negative), mrr, *means])
+        same(result["mrr_best_edge"], best_edges(positive, placed, number, source))
 
 
 @st.composite

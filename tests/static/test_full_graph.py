@@ -96,6 +96,7 @@ TYPED = {
     "rgat": {"model__kind": "rgat", "model__layers": 3},
     "hgt": {"model__kind": "hgt", "model__activation": "gelu"},
     "simple_hgn": {"model__kind": "simple_hgn", "model__activation": "elu"},
+    "compgcn": {"model__kind": "compgcn", "model__composition": "corr"},
     "residual": {"model__residual": True, "model__norm": "layer", "model__feed_forward": 2},
     "linear skips": {"model__linear_skip": True},
     "linear output": {"model__kind": "rgat", "model__output_layer": "linear"},

@@ -39,6 +39,9 @@ CASES = {
     "filtered": (facts, {"task__decoder": "distmult", "eval__ranking": "filtered", "eval__batch_size": 13}),
     "typed": (facts, {"task__message_edges": "typed", "model__kind": "sage", "task__decoder": "distmult"}),
     "typed both ways": (facts, {"task__message_edges": "both", "model__kind": "rgcn", "eval__ranking": "filtered"}),
+    "typed both ways, compgcn": (
+        facts, {"task__message_edges": "both", "model__kind": "compgcn", "task__decoder": "complex"},
+    ),
     "full": (shop, {"eval__ranking": "destinations", "task__decoder": "cosine"}),
     "filtered, mlp": (shop, {"eval__ranking": "filtered", "task__decoder": "mlp"}),
 }  # fmt: skip

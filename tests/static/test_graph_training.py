@@ -108,6 +108,7 @@ TYPED = {
     "rgat": {"model__kind": "rgat"},
     "hgt": {"model__kind": "hgt"},
     "simple_hgn": {"model__kind": "simple_hgn"},
+    "compgcn": {"model__kind": "compgcn", "model__composition": "sub"},
     "replace": {"sampling__strategy": "replace"},
     "full": {"sampling__fanouts": [-1, -1]},
     "fanout of a relation": {"sampling__relation_fanouts": {"paper.cites.paper": [5, 0]}},
@@ -289,7 +290,9 @@ NOT_FOLLOWED = {
 }
 
 
-@pytest.mark.parametrize("case", ["sage", "rgcn", "rgat", "hgt", "simple_hgn", "rows of bases", *NOT_FOLLOWED])
+@pytest.mark.parametrize(
+    "case", ["sage", "rgcn", "rgat", "hgt", "simple_hgn", "compgcn", "rows of bases", *NOT_FOLLOWED]
+)
 def test_exact_inference_is_sampling_with_all_neighbors(comm, mpi_tmp_path, case):
     parts = make_static_parts(comm, bare if case == "rows of bases" else typed, mpi_tmp_path)
     changes = TYPED.get(case, TYPED["rgcn"] | NOT_FOLLOWED[case] if case in NOT_FOLLOWED else BASIS_ROWS)

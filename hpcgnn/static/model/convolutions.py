@@ -26,6 +26,7 @@ from hpcgnn.native.products import linear
 from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
 from hpcgnn.nn.batch_norm import BatchNormBase, merged_moments, own_moments
 from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of
+from hpcgnn.static.model.composition import CompGcnConv
 from hpcgnn.static.model.typed_attention import HanConv, HgtConv, SimpleHgnConv, gathered
 
 
@@ -450,7 +451,8 @@ class RelationalAttention(nn.Module):
 class LayerShape:
     """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
     relations and node types. concat: attention heads side by side, else their mean; edge_width: of the features of
-    edges, 0: they are not read; number: of the layer, from 1 on; relations: their types of source and destination."""
+    edges, 0: they are not read; number: of the layer, from 1 on; relations: their types of source and destination;
+    back: numbers of those that lead back."""
 
     config: Any
     in_width: int
@@ -461,6 +463,7 @@ class LayerShape:
     edge_width: int = 0
     number: int = 1
     relations: tuple[tuple[int, int], ...] = ()
+    back: tuple[int, ...] = ()
 
     @property
     def head_width(self) -> int:
@@ -534,6 +537,11 @@ def _make_hgt(shape: LayerShape) -> HgtConv:
     )  # fmt: skip
 
 
+def _make_compgcn(shape: LayerShape) -> CompGcnConv:
+    model, back = shape.config, [number in shape.back for number in range(shape.num_relations)]
+    return CompGcnConv(shape.in_width, shape.out_width, back, model.composition, model.aggregator, model.self_loop)
+
+
 def _make_simple_hgn(shape: LayerShape) -> SimpleHgnConv:
     model = shape.config
     return SimpleHgnConv(
@@ -555,10 +563,10 @@ class ConvolutionPart(Part):
     shares_bases: reads ``model.bases``. low_memory: reads the key of this name; weighs: multiplies messages by edge
     weights; edge_features: reads features of edges. keeps_first: its rows are followed by the nodes' first rows.
     averages: the model is the mean of its input and of the rows of all layers, between which there is nothing.
-    adds_own: adds the node's row itself, which ``model.residual`` would do again. over_all: a layer needs sums over all
-    nodes (``train.full_graph``), and an output product follows the layers. make_basis: makes the first layer with
-    ``model.basis_rows``, if there can be one. kernel: the class, and no subclass, that a native kernel computes, which
-    takes rows where they lie."""
+    adds_own: adds the node's row itself, which ``model.residual`` would do again. only_sums: has no maximum over edges.
+    over_all: a layer needs sums over all nodes (``train.full_graph``), and an output product follows the layers.
+    make_basis: makes the first layer with ``model.basis_rows``, if there can be one. kernel: the class, and no
+    subclass, that a native kernel computes, which takes rows where they lie."""
 
     make: Callable[[LayerShape], nn.Module] | None
     node_columns: tuple[str, ...] = ()
@@ -572,6 +580,7 @@ class ConvolutionPart(Part):
     keeps_first: bool = False
     averages: bool = False
     adds_own: bool = False
+    only_sums: bool = False
     over_all: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
@@ -613,6 +622,10 @@ CONVOLUTIONS = {
     "rgcn": ConvolutionPart(
         _make_rgcn, "a matrix for each relation (Schlichtkrull et al., RGCN, 2018)", relational=True, shares_bases=True,
         low_memory=True, weighs=True, edge_features=True, make_basis=_make_basis_rgcn,
+    ),
+    "compgcn": ConvolutionPart(
+        _make_compgcn, "a row for each relation, which messages are combined with, and a matrix for each direction "
+        "(Vashishth et al., CompGCN, 2020)", relational=True, only_sums=True,
     ),
     "rgat": ConvolutionPart(
         _make_rgat, "a matrix and attention for each relation (Busbridge et al., R-GAT, 2019)", attends=True,

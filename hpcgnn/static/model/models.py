@@ -28,8 +28,8 @@ from hpcgnn.static.model.edge_index import joined_form
 class GraphSizes:
     """Widths of the input rows by node type (0: no features, rows are embeddings of the config's row_width), the
     relations as (src_type, dst_type), the width of the output, the widths of the features of edges by relation (0:
-    none, or none are read), the names of the node types and of the relations, and the numbers of the node types that
-    the task needs outputs of (none: all)."""
+    none, or none are read), the names of the node types and of the relations, the numbers of the node types that the
+    task needs outputs of (none: all), and the numbers of the relations that lead back (``Relation``)."""
 
     inputs: tuple[int, ...]
     relations: tuple[tuple[int, int], ...]
@@ -38,6 +38,7 @@ class GraphSizes:
     types: tuple[str, ...] = ()
     names: tuple[tuple[str, str, str], ...] = ()
     predicted: tuple[int, ...] = ()
+    back: tuple[int, ...] = ()
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]]:
@@ -84,7 +85,8 @@ def make_convolution(
     make: Any = part.make_basis if takes_inputs and config.basis_rows else part.make
     edge_width = max(sizes.edges, default=0)
     counts = len(sizes.relations), len(sizes.inputs)
-    return make(LayerShape(config, in_width, out_width, *counts, concat, edge_width, number, sizes.relations))
+    relations = sizes.relations, sizes.back
+    return make(LayerShape(config, in_width, out_width, *counts, concat, edge_width, number, *relations))
 
 
 def drop(rows: torch.Tensor, batch: Batch, identity: torch.Tensor, site: int, p: float) -> torch.Tensor:

@@ -175,7 +175,7 @@ def type_edges(
     hidden_of = {new: left_out[number] for new, number in enumerate(others) if number in left_out}
     directions = [(kind, edges, hidden)]
     if messages == BOTH:
-        back = replace(kind, src_type=kind.dst_type, dst_type=kind.src_type)
+        back = replace(kind, src_type=kind.dst_type, dst_type=kind.src_type, leads_back=True)
         directions.append((back, *_turned(partition, kind, edges, hidden, channel)))
     for of, whole, entries in directions:
         rel = whole.columns["rel"].astype(np.int64)
@@ -186,7 +186,7 @@ def type_edges(
         found = _hidden_of_types(entries, rel, place - (np.cumsum(counts) - counts)[rel], num_types)
         hidden_of |= {len(lists) + number: of_type for number, of_type in enumerate(found)}
         sizes = world.reduce_array(counts.astype(np.int64))
-        relations += [Relation(of.name, of.src_type, of.dst_type, size) for size in sizes.tolist()]
+        relations += [replace(of, num_edges=size) for size in sizes.tolist()]
         lists += _of_types(whole, order, counts)
     source = np.concatenate([each.src for each in lists])  # one array, which samplers draw from
     sources = np.split(source, np.cumsum([len(each.src) for each in lists])[:-1])
