@@ -194,7 +194,6 @@ A metric of links of temporal graphs and snapshots also has versions:
 | `ap/TYPE` | events of an edge type |
 | `ap_per_batch` | the mean over batches, with `eval.batch_means` |
 | `ap_per_snapshot` | the mean over snapshots |
-| `mrr_best_edge` | the best edge of each source, averaged over sources, then over snapshots |
 """
 
 PAGES = {"options.md": options_page, "commands.md": commands_page, "specs.md": specs_page, "metrics.md": metrics_page}

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hpcgnn.choices import Part
-from hpcgnn.comm.exchange import Channel, exchange_columns
+from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain, RankRows
 from hpcgnn.comm.together import together
 from hpcgnn.comm.world import World
@@ -36,11 +36,10 @@ from hpcgnn.task.goal import Collected, Measure, SplitMeasure
 from hpcgnn.task.levels import MatrixLevels
 from hpcgnn.task.links import LinkScores
 from hpcgnn.task.losses import LOSSES, make_loss
-from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, check_finite, mean_known, names_of
+from hpcgnn.task.metrics import PAIRS, PER_SNAPSHOT, RANKS, SOURCES, BestEdges, check_finite, mean_known, names_of
 from hpcgnn.task.ranking import AddToScores, Candidates
 
 ALL_NAMES = ("map", "mrr", "auc")
-BEST_EDGE = "mrr_best_edge"
 PAIR = "pair"  # of task.negative_ends
 FILTERED, RAW = "filtered", "raw"
 DECODER_SITE = 1 << 10  # of dropout: the sites of a model's layers are below
@@ -252,34 +251,25 @@ def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> 
         by_snapshot.append(metrics.link_metrics(positive[here], negative[here], world))
     means = {name: mean_known(values[name] for values in by_snapshot) for name in names_of(PAIRS)}
     result |= {name + PER_SNAPSHOT: mean for name, mean in means.items()}
-    return result | {BEST_EDGE: measure_best_edges(scores, world)}
+    return result | measure_best_edges(scores, world)
 
 
-def measure_best_edges(scores: dict[str, np.ndarray], world: World) -> float:
-    """Collective. Average, over snapshots, the mean over sources of the reciprocal rank of a source's best edge, which
-    is the one of the highest score, among its negatives (You et al., ROLAND, 2022); NaN without edges. scores: as for
-    ``measure_drawn``, and source [s]."""
+def measure_best_edges(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of the best edges of sources, from the scores of ``measure_drawn``, and source
+    [s]."""
     rank = metrics.ranks_of(scores["positive"], scores["negative"])
-    columns = [scores["number"], scores["source"], scores["positive"], rank]
-    number, source, score, rank = exchange_columns(columns, scores["source"] % world.size, world.channel())
-    order = np.lexsort((rank, -score, source, number))
-    number, source, rank = number[order], source[order], rank[order]
-    is_best = np.ones(len(order), bool)
-    is_best[1:] = (np.diff(number) != 0) | (np.diff(source) != 0)
-    gathered = world.allgather((number[is_best], 1 / rank[is_best]))
-    number, reciprocal = (np.concatenate(column) for column in zip(*gathered, strict=True))
-    by_snapshot = (reciprocal[number == snapshot] for snapshot in np.unique(number))
-    return mean_known(math.fsum(values) / len(values) for values in by_snapshot)
+    best = BestEdges(scores["positive"], rank, scores["number"], scores["source"], world)
+    return metrics.measured(SOURCES, best)
 
 
 def measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
     """Collective. Compute the metrics of training pairs, of their ranks, and of the sources' best edges."""
     found = metrics.drawn_metrics(scores["positive"], scores["negative"], world)
-    return found | {BEST_EDGE: measure_best_edges(scores, world)}
+    return found | measure_best_edges(scores, world)
 
 
 def _drawn_names() -> tuple[str, ...]:
-    return (*names_of(PAIRS), *names_of(RANKS), *(name + PER_SNAPSHOT for name in names_of(PAIRS)), BEST_EDGE)
+    return (*names_of(PAIRS), *names_of(RANKS), *(name + PER_SNAPSHOT for name in names_of(PAIRS)), *names_of(SOURCES))
 
 
 def _no_scores(count: int) -> LinkScores:
@@ -449,7 +439,7 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure pairs against their negatives."""
-        return (*names_of(PAIRS), *names_of(RANKS), BEST_EDGE), measure_training
+        return (*names_of(PAIRS), *names_of(RANKS), *names_of(SOURCES)), measure_training
 
     def describe(self) -> str:
         task = self._task

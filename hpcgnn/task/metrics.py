@@ -25,7 +25,7 @@ from hpcgnn.comm.world import DistributedError, World
 from hpcgnn.task.levels import ap_auc, exact_sum, rounded
 
 PAIRS, RANKS, QUERIES, CLASSES, LABELS, NUMBERS = "pairs", "ranks", "queries", "classes", "labels", "numbers"
-LABEL_COLUMNS, POOL, WEIGHTS = "label columns", "pool", "weights of classes"
+LABEL_COLUMNS, POOL, WEIGHTS, SOURCES = "label columns", "pool", "weights of classes", "edges of sources"
 Values = np.ndarray | torch.Tensor
 INDUCTIVE, PER_SNAPSHOT, PER_BATCH = "inductive_", "_per_snapshot", "_per_batch"  # of names
 NEW_ENDS = {"new_old_": 1, "new_new_": 2}  # how names of metrics of events with so many new ends begin
@@ -76,6 +76,24 @@ class PairRanks:
         """Collective. Average a column of numbers over all ranks, rounded once; NaN where there are none."""
         count, total = self._world.total(len(values)), exact_sum(values, self._world)
         return total / count if count else math.nan
+
+
+class BestEdges:
+    """Collective to create. The best edges of sources: the ones of the highest score, with their ranks among their
+    negatives (You et al., ROLAND, 2022). mean: over snapshots, of the mean over sources of 1 / rank; NaN without edges.
+    """
+
+    def __init__(self, score: np.ndarray, rank: np.ndarray, number: np.ndarray, source: np.ndarray, world: World):
+        """score, rank, number, source [s]: of the edges, with their snapshots and the global ids of their sources."""
+        columns = exchange_columns([score, rank, number, source], source % world.size, world.channel())
+        order = np.lexsort((columns[1], -columns[0], columns[2], columns[3]))
+        _, rank, number, source = (column[order] for column in columns)
+        is_best = np.ones(len(order), bool)
+        is_best[1:] = (np.diff(number) != 0) | (np.diff(source) != 0)
+        gathered = world.allgather((number[is_best], 1 / rank[is_best]))
+        number, reciprocal = (np.concatenate(column) for column in zip(*gathered, strict=True))
+        by_snapshot = (reciprocal[number == snapshot] for snapshot in np.unique(number))
+        self.mean = mean_known(math.fsum(values) / len(values) for values in by_snapshot)
 
 
 class QueryRanks(PairRanks):
@@ -188,6 +206,9 @@ METRICS = {
     "ap": MetricPart(lambda s: s.ap_auc[0], "average precision", (PAIRS,)),
     "auc": MetricPart(lambda s: s.ap_auc[1], "area under the ROC curve", (PAIRS,)),
     "mrr": MetricPart(lambda s: s.mean(1 / s.rank), "mean reciprocal rank", (RANKS,)),
+    "mrr_best_edge": MetricPart(
+        lambda s: s.mean, "mean reciprocal rank of the best edge of each source, mean over snapshots", (SOURCES,)
+    ),
     "hits@1": _hits(1),
     "hits@3": _hits(3),
     "hits@10": _hits(10),

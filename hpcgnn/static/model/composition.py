@@ -35,10 +35,10 @@ COMPOSITIONS: dict[str, Composition] = {
 class CompGcnConv(nn.Module):
     """CompGCN (Vashishth et al., Composition-based multi-relational graph convolutional networks, 2020). Every source's
     row is combined with the row of its relation; mean or sum over a node's edges in one direction, times the matrix of
-    the direction; plus the node's own row, combined with a relation of its own, times a third matrix.
+    the direction; plus the node's row, combined with the row of a self-loop relation, times a third matrix.
 
-    Relations have rows of their own in every layer, where the paper multiplies the first layer's by a matrix from layer
-    to layer. The paper's program divides a message by the square roots of both ends' degrees, and the sum by 3.
+    Every layer has its rows of relations. In the paper, a layer multiplies the relation rows of the layer before by a
+    matrix. The paper's program divides a message by the square roots of both ends' degrees, and the sum by 3.
     """
 
     is_back: torch.Tensor

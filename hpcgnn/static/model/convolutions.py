@@ -452,7 +452,7 @@ class LayerShape:
     """Shape of a convolution: the section ``model`` of the run file, widths in and out, and the graph's numbers of
     relations and node types. concat: attention heads side by side, else their mean; edge_width: of the features of
     edges, 0: they are not read; number: of the layer, from 1 on; relations: their types of source and destination;
-    back: numbers of those that lead back."""
+    back: numbers of the relations that lead back."""
 
     config: Any
     in_width: int
