@@ -48,7 +48,7 @@ class CompGcnConv(nn.Module):
     ):  # fmt: skip
         """back: by relation, whether it leads against the edges of the graph."""
         super().__init__()
-        self.compose, self.takes_mean, self.self_loop = COMPOSITIONS[composition], aggregator == "mean", self_loop
+        self.composition, self.takes_mean = composition, aggregator == "mean"
         self.relation = glorot(len(back) + self_loop, in_width)
         self.weight = glorot(1 + any(back), in_width, out_width)
         self.own = glorot(in_width, out_width) if self_loop else None
@@ -56,9 +56,9 @@ class CompGcnConv(nn.Module):
         self.register_buffer("is_back", torch.tensor(back, dtype=torch.bool), persistent=False)
 
     def forward(self, block: Block, rows: torch.Tensor, degree, rectify: bool = False) -> torch.Tensor:
-        pairs = block.pairs
+        pairs, combined = block.pairs, COMPOSITIONS[self.composition]
         count = pairs.lists.degree.to(rows.dtype).unsqueeze(1)
-        message = self.compose(
+        message = combined(
             native.segment_sum(rows, pairs.lists), per_relation(pairs, self.relation, pairs.counts), count
         )
         is_back = per_relation(pairs, self.is_back, pairs.counts).unsqueeze(1)
@@ -71,5 +71,5 @@ class CompGcnConv(nn.Module):
             out = out + product(around, weight)
         if self.own is not None:
             own = block.own(rows)
-            out = out + product(self.compose(own, self.relation[-1:], own.new_ones(1, 1)), self.own)
+            out = out + product(combined(own, self.relation[-1:], own.new_ones(1, 1)), self.own)
         return torch.relu(out) if rectify else out
