@@ -273,8 +273,8 @@ class GraphModelConfig:
             counted from 1 (lambda of Chen et al., 2020); gcn2 only.
         bases: Number of shared matrices whose sums are the matrices of the relations; 0: a separate matrix for each
             relation. Relational models only.
-        self_loop: Include a node's own row: with gcn, gat and gatv2, a node is its own neighbor; with rgcn and rgat,
-            its row is added through a matrix; with compgcn, it is combined with the row of a self-loop relation first.
+        self_loop: Include a node's own row. With gcn, gat and gatv2, a node is its own neighbor. With rgcn and rgat,
+            its row is added through a matrix. compgcn combines it with the row of a self-loop relation first.
         basis_rows: Learn rows of a node for each basis and for its self-loop, in place of one row and the first layer's
             matrices (Schlichtkrull et al., 2018, one-hot rows). rgcn with bases only, on graphs without features.
         low_memory: Compute relations one after the other, and again in the backward pass, to save memory; rgcn only.

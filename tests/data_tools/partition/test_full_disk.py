@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).parent.with_name("full_disk.py")
 KINDS = {
     "temporal": ["--events=20000", "--features=8"],
     "static": ["--static", "--num_nodes=1500", "--num_edges=60000", "--features=20"],
-    "snapshots": ["--snapshots=6", "--num_nodes=1500", "--num_edges=40000"],
+    "snapshots": ["--snapshots=6", "--num_nodes=1500"],
 }
 OPTIONS = ["--parts=3", "--method=random"]
 

@@ -365,7 +365,7 @@ def test_configuration_is_checked(keys, message):
 
 
 def test_models_refuse_what_does_not_fit():
-    with pytest.raises(ValueError, match="use sage, lightgcn, rgcn, rgat, han, hgt, simple_hgn or mlp"):
+    with pytest.raises(ValueError, match="use sage, lightgcn, rgcn, compgcn, rgat, han, hgt, simple_hgn or mlp"):
         make_model(config_of(kind="gcn"), GraphSizes((4, 4), RELATIONS[:2], 3))
     with pytest.raises(ValueError, match="no_such_module"):
         make_model(config_of(class_path="no_such_module.Model"), GraphSizes((4,), ((0, 0),), 3))
