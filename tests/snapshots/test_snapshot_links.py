@@ -236,11 +236,14 @@ def test_what_is_learned_is_described(comm, mpi_tmp_path, changes, described, na
     assert goal.describe().endswith(described)
     assert goal.metric_names()[:3] == names
     names, measure = goal.train_measure()
-    scores = {"positive": np.array([2.0, 0.0]), "negative": np.array([[1.0, 3.0], [1.0, -1.0]])}
+    scores = {
+        "positive": np.array([2.0, 0.0]), "negative": np.array([[1.0, 3.0], [1.0, -1.0]]),
+        "number": np.array([1, 1]), "source": np.array([4, 4]),
+    }  # fmt: skip
     share = {name: values[world.rank :: world.size] for name, values in scores.items()}
     metrics = measure(share, world)
     assert set(names) <= set(metrics)
-    assert metrics["mrr"] == pytest.approx(0.5)
+    assert metrics["mrr"] == metrics["mrr_best_edge"] == pytest.approx(0.5)
     session.close()
 
 
