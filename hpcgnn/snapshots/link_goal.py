@@ -241,35 +241,34 @@ def measure_all_pairs(scores: dict[str, np.ndarray], batches: object, world: Wor
 def measure_drawn(scores: dict[str, np.ndarray], batches: Any, world: World) -> dict[str, float]:
     """Collective. Compute the metrics of pairs and of their ranks, and means over snapshots of the metrics of pairs.
 
-    scores: positive [s], negative [s, k] and number [s], the snapshots that this rank's pairs are predicted from; the
-    batches list the snapshots of all ranks. Raises DistributedError for a score that is not finite.
+    scores: positive [s], negative [s, k], number [s], the snapshots that this rank's pairs are predicted from, and
+    source [s], global ids; the batches list the snapshots of all ranks. Raises DistributedError for a score that is not
+    finite.
     """
     positive, negative, number = scores["positive"], scores["negative"], scores["number"]
-    result, by_snapshot = metrics.drawn_metrics(positive, negative, world), []
+    result, by_snapshot = measure_pairs(scores, world), []
     for snapshot in sorted(snapshot for targets in batches.targets for snapshot in targets):
         here = number == snapshot
         by_snapshot.append(metrics.link_metrics(positive[here], negative[here], world))
     means = {name: mean_known(values[name] for values in by_snapshot) for name in names_of(PAIRS)}
-    result |= {name + PER_SNAPSHOT: mean for name, mean in means.items()}
-    return result | measure_best_edges(scores, world)
+    return result | {name + PER_SNAPSHOT: mean for name, mean in means.items()}
 
 
-def measure_best_edges(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of the best edges of sources, from the scores of ``measure_drawn``, and source
-    [s]."""
+def measure_pairs(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
+    """Collective. Compute the metrics of pairs, of their ranks, and of the sources' best edges, from the scores of
+    ``measure_drawn``."""
     rank = metrics.ranks_of(scores["positive"], scores["negative"])
+    found = metrics.link_metrics(scores["positive"], scores["negative"], world) | metrics.ranking_metrics(rank, world)
     best = BestEdges(scores["positive"], rank, scores["number"], scores["source"], world)
-    return metrics.measured(SOURCES, best)
+    return found | metrics.measured(SOURCES, best)
 
 
-def measure_training(scores: dict[str, np.ndarray], world: World) -> dict[str, float]:
-    """Collective. Compute the metrics of training pairs, of their ranks, and of the sources' best edges."""
-    found = metrics.drawn_metrics(scores["positive"], scores["negative"], world)
-    return found | measure_best_edges(scores, world)
+def _pair_names() -> tuple[str, ...]:
+    return tuple(name for kind in (PAIRS, RANKS, SOURCES) for name in names_of(kind))
 
 
 def _drawn_names() -> tuple[str, ...]:
-    return (*names_of(PAIRS), *names_of(RANKS), *(name + PER_SNAPSHOT for name in names_of(PAIRS)), *names_of(SOURCES))
+    return _pair_names() + tuple(name + PER_SNAPSHOT for name in names_of(PAIRS))
 
 
 def _no_scores(count: int) -> LinkScores:
@@ -439,7 +438,7 @@ class SnapshotLinkGoal(SnapshotGoal):
 
     def train_measure(self) -> tuple[tuple[str, ...], Measure]:
         """Measure pairs against their negatives."""
-        return (*names_of(PAIRS), *names_of(RANKS), *names_of(SOURCES)), measure_training
+        return _pair_names(), measure_pairs
 
     def describe(self) -> str:
         task = self._task

@@ -31,6 +31,7 @@ from hpcgnn.loop.settings import (
 from hpcgnn.native.random import MOST_HOPS, MOST_RELATIONS
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.static.model.blocks import EDGE_FEATURE
+from hpcgnn.static.model.composition import COMPOSITIONS
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.task.baselines import LINK_BASELINES, LinkBaselineConfig
@@ -251,8 +252,7 @@ class GraphModelConfig:
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only. compgcn
             has "mean" and "sum", of all relations of a direction.
-        composition: How compgcn combines the row of a neighbor with the row of the relation: "mult" (product), "sub"
-            (difference) or "corr" (circular correlation).
+        composition: How compgcn combines the row of a neighbor with the row of the relation.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
         edge_features: Add the features of edges (column ``feat``) to messages. sage and rgcn aggregate them like the
@@ -288,7 +288,7 @@ class GraphModelConfig:
     dropout: float = 0.0
     input_dropout: float = 0.0
     aggregator: Literal["mean", "sum", "max"] = "mean"
-    composition: Literal["mult", "sub", "corr"] = "mult"
+    composition: Annotated[str, COMPOSITIONS] = "mult"
     edge_weights: bool = False
     edge_features: bool = False
     activation: Annotated[str, ACTIVATIONS] = "relu"

@@ -90,10 +90,11 @@ class BestEdges:
         _, rank, number, source = (column[order] for column in columns)
         is_best = np.ones(len(order), bool)
         is_best[1:] = (np.diff(number) != 0) | (np.diff(source) != 0)
-        gathered = world.allgather((number[is_best], 1 / rank[is_best]))
-        number, reciprocal = (np.concatenate(column) for column in zip(*gathered, strict=True))
-        by_snapshot = (reciprocal[number == snapshot] for snapshot in np.unique(number))
-        self.mean = mean_known(math.fsum(values) / len(values) for values in by_snapshot)
+        number, reciprocal = number[is_best], 1 / rank[is_best]
+        last = int(world.reduce_array(np.array([number.max(initial=-1)]), "max")[0])
+        sources = world.reduce_array(np.bincount(number, minlength=last + 1))
+        total, snapshots = exact_sum(reciprocal / sources[number], world), int((sources > 0).sum())
+        self.mean = total / snapshots if snapshots else math.nan
 
 
 class QueryRanks(PairRanks):

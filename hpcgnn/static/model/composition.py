@@ -6,17 +6,16 @@ in and out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from hpcgnn import native
+from hpcgnn.choices import Part
 from hpcgnn.nn.aggregation import glorot, product
 from hpcgnn.static.model.blocks import Block
 from hpcgnn.static.model.typed_attention import per_relation
-
-Composition = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _correlate(rows: torch.Tensor, relation: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -25,10 +24,10 @@ def _correlate(rows: torch.Tensor, relation: torch.Tensor, count: torch.Tensor) 
 
 
 # Of sums [n, I] of ``count`` [n, 1] rows with a relation's row [n, I]: linear in the rows, so that sums are combined.
-COMPOSITIONS: dict[str, Composition] = {
-    "mult": lambda rows, relation, count: rows * relation,
-    "sub": lambda rows, relation, count: rows - count * relation,
-    "corr": _correlate,
+COMPOSITIONS = {
+    "mult": Part(lambda rows, relation, count: rows * relation, "product of both"),
+    "sub": Part(lambda rows, relation, count: rows - count * relation, "difference of both"),
+    "corr": Part(_correlate, "circular correlation of both"),
 }
 
 
@@ -56,7 +55,8 @@ class CompGcnConv(nn.Module):
         self.register_buffer("is_back", torch.tensor(back, dtype=torch.bool), persistent=False)
 
     def forward(self, block: Block, rows: torch.Tensor, degree, rectify: bool = False) -> torch.Tensor:
-        pairs, combined = block.pairs, COMPOSITIONS[self.composition]
+        pairs, combined = block.pairs, COMPOSITIONS[self.composition].make
+        assert combined is not None
         count = pairs.lists.degree.to(rows.dtype).unsqueeze(1)
         message = combined(
             native.segment_sum(rows, pairs.lists), per_relation(pairs, self.relation, pairs.counts), count
