@@ -37,10 +37,16 @@ def check_choices(section: str, values: object) -> None:
     """Raise ValueError for the first field of a dataclass whose value is none of the words of its Literal type, or not
     in its table."""
     section_type: Any = type(values)
-    tables = tables_of(section_type)
-    for name, hint in _hints(section_type).items():
-        if name in tables or get_origin(hint) is Literal:
-            check_choice(f"{section}.{name}", getattr(values, name), tables.get(name, get_args(hint)))
+    for name, words in _choices_of(section_type):
+        check_choice(f"{section}.{name}", getattr(values, name), words)
+
+
+@cache
+def _choices_of(section: type) -> list[tuple[str, Iterable[str]]]:
+    """Return the fields of a section that take one of a few words, with these: a table, or a tuple."""
+    tables, hints = tables_of(section), _hints(section)
+    words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal} | tables
+    return [(name, words[name]) for name in hints if name in words]
 
 
 def check_choice(name: str, value: Any, words: Iterable[str]) -> None:

@@ -23,8 +23,11 @@ readonly DURATIONS=(--durations=30 --durations-min=0.5)
 
 SUITE=(--short)
 
-# Of the stage launch: files that start scripts, and whose tests do not depend on how fast something is.
-readonly SCRIPTS=(tests/repository/test_{docs_commands,examples,stories}.py)
+# Of the stage launch: tests that wait for a signal, a kill, a hang or a clock.
+readonly TIMED=(
+    tests/commands/test_{bad_input,faults,jobs,own_loop,sites,sweep}.py tests/loop
+    tests/repository/test_{gpu_check,waiting_jobs}.py tests/static/test_sampler_failures.py
+)
 
 # Scratch files lie in memory where 4 GiB of it are free: most of them live for less than a second.
 readonly SCRATCH_KIB=$((4 << 20))
@@ -81,14 +84,12 @@ unit() {
         -m "not slurm and not launcher and not nightly" "$@"
 }
 
-# Tests that start ranks need the cores for these. Scripts of tutorials and pages of the docs start one program after the
-# other, most of them on one core: two side by side.
+# Tests that start ranks leave cores idle while programs start and end: two side by side, but for those that need the
+# cores at their moment.
 launch() {
     local flags=("${DURATIONS[@]}" "${SUITE[@]}" -m "launcher and not slurm and not nightly") status=0
-    if ((!${#SUITE[@]})); then
-        patiently python -m pytest "${flags[@]}" -n 2 --dist worksteal "${SCRIPTS[@]}" || status=$?
-    fi
-    patiently python -m pytest "${flags[@]}" "${SCRIPTS[@]/#/--ignore=}" || status=$?
+    patiently python -m pytest "${flags[@]}" -n 2 --dist worksteal "${TIMED[@]/#/--ignore=}" || status=$?
+    patiently python -m pytest "${flags[@]}" "${TIMED[@]}" || status=$?
     return "$status"
 }
 

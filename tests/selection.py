@@ -31,7 +31,7 @@ else:
 # Marks of tests that several ranks leave out.
 ONE_RANK = ("launcher", "serial", "slurm")
 ONCE, SHORT, LONG, CASE, NIGHTLY = "once", "short", "long", "case", "nightly"
-CASES_SHORT, CASES_ONCE = 3, 8
+CASES_SHORT, CASES_ONCE = 2, 4
 JOBS = ("launcher", "slurm")
 HOMES = (1, 2, 3, 1, 2, 4)  # numbers of ranks, in turns: on two cores, few ranks are done sooner
 SALT = "273"  # of several hundred, this one gives the four numbers of ranks the most even shares of the time

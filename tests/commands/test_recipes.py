@@ -43,10 +43,12 @@ OWN_ROW = "--model.self_loop=true"
 # Features of the test's graph are as often negative as not: they are no bags of words, whose sums normalize is for. An
 # epoch of a whole graph is one step.
 UNSUMMED = "--features.normalize=false"
+# The time that sequences take is that of their lengths and layers.
+SEQUENCES = ["--sampling.fanouts=[7]", "--model.layers=1"]
 CHANGES = {
     "apan": ["--train.epochs=8"], "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED],
     "gcn_full": [UNSUMMED, "--train.epochs=60"], "hetero": ["--train.epochs=80"], "rgat_igbh": [OWN_ROW],
-    "tcl": ["--train.epochs=12"],
+    "dygformer": SEQUENCES, "tcl": [*SEQUENCES, "--train.epochs=12"], "tpnet": SEQUENCES,
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],

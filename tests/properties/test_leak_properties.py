@@ -45,7 +45,7 @@ from hpcgnn.task.goal import Collected, measure_events
 pytestmark = pytest.mark.serial
 WINGS = tuple(FURTHER)
 ERRORS = 3.0  # standard errors around chance
-IN_SHORT, IN_CI = 24, 4  # one row in so many, and all rows every night
+IN_SHORT, IN_CI = 48, 24  # one row in so many, and all rows every night
 PEOPLE, EVENTS = 14, 1500
 NODES, EDGES = 200, 1600
 TELLING = 24  # edges from the node that has a node's label

@@ -207,7 +207,7 @@ def missing_pairs(wing: str, rows: list[Row]) -> dict[tuple, Row]:
     rng = np.random.default_rng(0)
     for (one, first), (other, second) in itertools.combinations(sorted(factors(wing).items()), 2):
         for pair in itertools.product(((one, value) for value in first), ((other, value) for value in second)):
-            if pair not in covered and (row := complete(wing, dict(pair), rng, 150)) is not None:
+            if pair not in covered and (row := complete(wing, dict(pair), rng, 50)) is not None:
                 found[pair] = row
     return found
 

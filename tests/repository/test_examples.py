@@ -14,9 +14,8 @@ import torch
 from conftest import REPOSITORY, clean_environment
 
 EXAMPLES = REPOSITORY / "examples"
-RANKS = pytest.mark.parametrize("ranks", [1, 2])
 # One rank only every night: other scripts run on one in test_stories.py.
-NIGHT = pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.nightly), 2])
+RANKS = pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.nightly), 2])
 pytestmark = pytest.mark.launcher
 
 
@@ -59,7 +58,7 @@ def test_classify_papers(tmp_path, mpirun, ranks):
         assert re.findall(r"^epoch (\d+): loss [\d.]+, test accuracy [\d.]+$", printed, re.MULTILINE) == [*"01234"]
 
 
-@NIGHT
+@RANKS
 def test_forecast_sensors(tmp_path, ranks):
     """The forecast is better than the readings of now."""
     printed = run_script("forecast_sensors.sh", tmp_path, ranks)
@@ -69,7 +68,7 @@ def test_forecast_sensors(tmp_path, ranks):
         assert [row["node"] for row in csv.DictReader(file)] == [f"gauge{number}" for number in range(20)]
 
 
-@NIGHT
+@RANKS
 def test_tgn_on_events(tmp_path, ranks):
     """Test events stand before drawn ones, and a user's best items are the ones of the last purchases."""
     printed = run_script("tgn_on_events.sh", tmp_path, ranks)

@@ -81,12 +81,11 @@ def test_a_failing_pytest_fails_its_stage(run):
     assert run("launch", {"bin/python": f'{python}\n[[ "$*" != *launcher* ]]'})[0] == 1
 
 
-def test_scripts_have_their_turn_side_by_side_and_no_other(run):
-    """In the suite of all tests: the short one has none of them."""
-    python = STAND_INS["bin/python"]
-    for failing, codes in (("*-n?2*/test_stories.py*", (1, 0)), ("*--ignore=*/test_stories.py*", (1, 1))):
-        changes = {"bin/python": f'{python}\n[[ "$*" != {failing} ]]'}
-        assert tuple(run("launch", changes, suite)[0] for suite in ("all", "")) == codes
+@pytest.mark.parametrize("suite", ["all", ""])
+def test_tests_that_need_their_moment_have_the_cores_alone(run, suite):
+    python, file = STAND_INS["bin/python"], "tests/static/test_sampler_failures.py"
+    for failing, code in ((f"*-n?2*--ignore={file}*", 1), (f"*\\ {file}*", 1), (f"*-n?2*\\ {file}*", 0)):
+        assert run("launch", {"bin/python": f'{python}\n[[ "$*" != {failing} ]]'}, suite)[0] == code
 
 
 @pytest.mark.parametrize(("changes", "code"), [({}, 1), (USER, 0)], ids=["root", "user"])

@@ -241,18 +241,26 @@ def first_start(folder: Path, run: Path, count: int) -> list[str]:
     return [f"--data.path={folder / 'parts'}", f"--output.dir={run}", f"--train.parallel_epochs={count}", *ARGUMENTS]
 
 
+# Numbers of ranks, and what happens to one of them.
+INTERRUPTIONS = (
+    (2, ("step", 8, 1, "SIGKILL")), (4, ("step", 5, 3, "SIGUSR1")),
+    (3, ("evaluation", 2, 2, "SIGTERM")), (1, ("step", 5, 0, "SIGKILL")),
+)  # fmt: skip
+
+
 @pytest.mark.launcher
-@pytest.mark.parametrize(("count", "accumulate"), [pytest.param(2, 1, marks=pytest.mark.nightly), (3, 2)])
-def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate):
+@pytest.mark.parametrize(
+    ("count", "accumulate", "interruptions"),
+    [
+        pytest.param(2, 1, INTERRUPTIONS, marks=pytest.mark.nightly, id="2-1-all"),
+        pytest.param(3, 2, INTERRUPTIONS, marks=pytest.mark.nightly, id="3-2-all"),
+        pytest.param(3, 2, INTERRUPTIONS[::2], id="3-2"),
+    ],
+)
+def test_killed_and_stopped(mpirun, jobs, folder, tmp_path, count, accumulate, interruptions):
     """In any group, in training and in validation; the run goes on on other numbers of ranks, hence of groups."""
     run, whole, more = tmp_path / "run", tmp_path / "whole", f"--train.accumulate_steps={accumulate}"
     jobs(1, "train", *first_start(folder, whole, count), more)
-    interruptions = [
-        (2, ("step", 8, 1, "SIGKILL")),
-        (4, ("step", 5, 3, "SIGUSR1")),
-        (3, ("evaluation", 2, 2, "SIGTERM")),
-        (1, ("step", 5, 0, "SIGKILL")),
-    ]
     for ranks, at in interruptions:
         arguments = ["--resume", run] if (run / "config.yaml").exists() else [*first_start(folder, run, count), more]
         if at[-1] == "SIGKILL":

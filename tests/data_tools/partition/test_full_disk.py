@@ -68,7 +68,7 @@ def test_a_file_that_cannot_grow_ends_the_run_in_one_line(graph, tmp_path):
 @pytest.mark.launcher
 def test_ranks_end_together_where_a_file_cannot_grow(graph, tmp_path, mpirun):
     """Whether the rank that fails writes parts, or scratch files by itself."""
-    for size in sizes_of(graph, tmp_path / "whole", 4):
+    for size in sizes_of(graph, tmp_path / "whole", 2):
         result = mpirun(2, str(PROGRAM), str(size), str(graph), str(tmp_path / "p"), *OPTIONS, check=False)
         assert result.returncode not in (0, 139), result.stderr
         assert "File too large; make room there" in result.stderr

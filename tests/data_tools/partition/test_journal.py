@@ -24,7 +24,9 @@ pytestmark = pytest.mark.serial
 KILLED = HELPERS / "killed_partition.py"
 
 
-@pytest.mark.parametrize(("make", "method"), [(random_graph, "metis"), (random_static, "ldg")])
+@pytest.mark.parametrize(
+    ("make", "method"), [(random_graph, "metis"), pytest.param(random_static, "ldg", marks=pytest.mark.long)]
+)
 def test_a_run_that_was_killed_ends_in_the_same_files(tmp_path, make, method):
     graph = make(tmp_path / "g.h5", 3, sizes=(60, 30, 9), num_edges=400)
     command = [sys.executable, str(KILLED), str(graph), str(tmp_path), method, "10"]

@@ -177,7 +177,7 @@ def test_ranks_that_were_killed_end_in_the_same_files(mpirun, tmp_path):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("make", [random_graph, random_static])
+@pytest.mark.parametrize("make", [random_graph, pytest.param(random_static, marks=pytest.mark.nightly)])
 def test_one_rank_that_was_killed_leaves_nothing_that_looks_complete(mpirun, tmp_path, make):
     """At random moments, either rank; the same command then ends in the same files, as does one process."""
     graph = make(tmp_path / "g.h5", 3, sizes=(60, 30, 9), num_edges=400)
