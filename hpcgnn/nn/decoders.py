@@ -392,6 +392,39 @@ class WalkDecoder(nn.Module):
         return linear(torch.relu(rows).flatten(0, -2), self.out.weight, self.out.bias).view(numbers.shape[:-1])
 
 
+class PathDecoder(nn.Module):
+    """Scores nodes by their states for a query and by the query's row, with a network of two layers (Zhu et al., Neural
+    Bellman-Ford networks, 2021). A query is an edge type and the end that is asked for; each has a row. B queries, n
+    nodes, W width. paths: computes states and scores from global ids, on all ranks together; set by whoever trains.
+    """
+
+    is_product = False
+    paths: Any
+
+    def __init__(self, relations: int, width: int):
+        super().__init__()
+        self.relations, self.query = relations, nn.Embedding(2 * relations, width)
+        self.hidden, self.out = nn.Linear(2 * width, 2 * width), nn.Linear(2 * width, 1)
+
+    def ask(self, edge_type: torch.Tensor, reverse: torch.Tensor) -> torch.Tensor:
+        """Make the rows [B, W] of queries from edge types and whether sources are asked for, both [B]."""
+        return self.query(edge_type + self.relations * reverse)
+
+    def match(self, states: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        """Score nodes by their states [n, B, W] for queries: [B, n]."""
+        rows = torch.cat([states, asked.expand_as(states)], dim=-1)
+        hidden = torch.relu(functional.linear(rows, self.hidden.weight, self.hidden.bias))
+        return functional.linear(hidden, self.out.weight, self.out.bias).squeeze(-1).T
+
+    def forward(self, source, destination, relation=None) -> torch.Tensor:
+        """Collective. Score pairs of nodes, global ids [m, 1]: [m]."""
+        return self.paths.score_pairs(source.squeeze(1), destination.squeeze(1), relation)
+
+    def all_pairs(self, query, candidate, relation=None, reverse: bool = False) -> torch.Tensor:
+        """Collective. Score queries, global ids [Q, 1], alike on all ranks, with this rank's nodes [n, 1]: [Q, n]."""
+        return self.paths.score(query.squeeze(1), relation, reverse)
+
+
 @dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder: the width Z of embeddings, the number of edge types, the ``temperature`` of cosines, and the
@@ -416,7 +449,8 @@ class DecoderPart(Part):
     reads. compares_neighbors: scores the common nodes of neighborhoods, too; reads_clocks: scores clocks and counts of
     pairs, too; reads_walks: scores numbers of random projections of walks, too. All three are for temporal graphs and
     have no ``all_pairs``. shares_negatives: its ``all_pairs`` has
-    gradients, so that the edges of a batch may have the same negatives. kernel: the class, and no subclass, that a
+    gradients, so that the edges of a batch may have the same negatives. of_paths: scores states of queries, which one
+    kind of model of static graphs has. kernel: the class, and no subclass, that a
     native kernel computes."""
 
     make: Callable[[DecoderSizes], nn.Module]
@@ -427,6 +461,7 @@ class DecoderPart(Part):
     reads_clocks: bool = False
     reads_walks: bool = False
     shares_negatives: bool = True
+    of_paths: bool = False
     kernel: type[nn.Module] | None = None
 
     @property
@@ -471,6 +506,12 @@ DECODERS = {
     "conv_transe": DecoderPart(
         lambda sizes: ConvTransE(sizes.relations, sizes.width),
         "product with a convolution over source and row of the edge type (ConvTransE)", typed=True, reciprocal=True,
+    ),
+    "paths": DecoderPart(
+        lambda sizes: PathDecoder(sizes.relations, sizes.width),
+        "two-layer network over a node's state for the query and the row of its edge type (NBFNet; model.kind nbfnet "
+        "only)",
+        typed=True, of_paths=True,
     ),
     "pair": DecoderPart(
         lambda sizes: PairDecoder(sizes.width, sizes.slots),

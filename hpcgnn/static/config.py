@@ -251,7 +251,7 @@ class GraphModelConfig:
         dropout: Dropout probability of hidden rows. The draws depend on node and column only.
         input_dropout: Dropout probability of the input rows. The draws depend on node and column only.
         aggregator: Aggregation of the neighbors of one relation: "mean", "sum" or "max"; sage and rgcn only. compgcn
-            has "mean" and "sum", of all relations of a direction.
+            and nbfnet have "mean" and "sum", over the edges of all relations.
         composition: How compgcn combines the row of a neighbor with the row of the relation.
         edge_weights: Multiply messages by the column ``weight`` of the edges; an edge without a weight counts 1. sage
             and rgcn (mean: the weighted mean), gcn and lightgcn (degrees are sums of weights).
@@ -318,6 +318,11 @@ class GraphModelConfig:
     def row_width(self) -> int:
         """Width of the learnable node embeddings."""
         return self.hidden * (self.bases + self.self_loop) if self.basis_rows else self.hidden
+
+    @property
+    def by_query(self) -> bool:
+        """Whether the model has states of nodes for each query, and no rows of nodes."""
+        return CONVOLUTIONS[self.kind].by_query and not self.class_path
 
     def __post_init__(self):
         check_choices("model", self)
@@ -491,7 +496,7 @@ class OneTaskConfig(TaskConfig):
             answer_power; false: once.
     """
 
-    scores_all = True
+    scores_all = has_paths = True
 
     kind: Literal["node", "regression", "link", "edge", "edge_regression"] = "node"
     node_type: str = ""
@@ -866,6 +871,7 @@ class StaticConfig(Sections):
             raise ValueError("features.standardize is for built-in models: leave out model.class_path or standardize")
         if self.comm.server_features:
             _check_sampler_features(self)
+        _check_paths(self)
         if self.train.full_graph:
             _check_full_graph(self)
         elif not self.model.class_path:
@@ -1084,6 +1090,38 @@ def _check_queries(config: StaticConfig) -> None:
         raise ValueError(f"{loss} scores all nodes at their owners in every step: leave out {used}")
 
 
+def _check_paths(config: StaticConfig) -> None:
+    """Raise ValueError for a decoder of paths without the model that has them, and for settings that such a model does
+    not read."""
+    kind, decoder, model = config.model.kind, config.task.decoder, config.model
+    of_paths = config.task.kind == LINK and DECODERS[decoder].of_paths
+    if of_paths != model.by_query:
+        kinds = " or ".join(name for name, part in CONVOLUTIONS.items() if part.by_query)
+        decoders = names_with(DECODERS, "of_paths")
+        remedy = f"model.kind {kinds}" if of_paths else f"task.kind {LINK} with task.decoder {decoders}"
+        key = f"task.decoder {decoder}" if of_paths else f"model.kind {kind}"
+        raise ValueError(f"{key} is for paths from the nodes of queries: it needs {remedy}")
+    if not of_paths:
+        return
+    if not config.task.over_all or config.eval.ranking not in AMONG_ALL:
+        raise ValueError(
+            f"model.kind {kind} scores queries with all nodes: use task.loss {names_with(LOSSES, 'over_all')}, and "
+            f"eval.ranking {' or '.join(AMONG_ALL)}"
+        )
+    task, features = config.task, config.features
+    settings = {
+        "model.dropout": model.dropout, "model.input_dropout": model.input_dropout, "model.residual": model.residual,
+        "model.linear_skip": model.linear_skip, "model.input_layer": model.input_layer,
+        f"model.output_layer {model.output_layer}": model.output_layer != "none",
+        f"model.norm {model.norm}": NORMS[model.norm].over_all, "task.reciprocal": task.reciprocal,
+        "task.relation_dropout": task.relation_dropout, "task.penalty": task.penalty,
+        "features.hops": features.hops, "features.standardize": features.standardize,
+        "node_embedding.types": config.node_embedding.types,
+    }  # fmt: skip
+    if used := _used(settings):
+        raise ValueError(f"model.kind {kind} has states of queries alone: leave out {used}")
+
+
 def _check_sampler_features(config: StaticConfig) -> None:
     """Raise ValueError for settings that need features on the ranks that train."""
     settings = {
@@ -1123,6 +1161,8 @@ def _check_mini_batches(config: StaticConfig) -> None:
         raise ValueError(f"sampling.fanouts {fanouts} needs one number a layer, and model.layers is {model.layers}")
     if CONVOLUTIONS[model.kind].over_all:
         raise ValueError(f"model.kind {model.kind} weighs relations by means over all nodes: set train.full_graph true")
+    if model.by_query:
+        raise ValueError(f"model.kind {model.kind} computes states of all nodes: set train.full_graph true")
     if NORMS[model.norm].over_all:
         raise ValueError(f"model.norm {model.norm} takes means over all nodes: set train.full_graph true, or use layer")
 

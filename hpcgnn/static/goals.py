@@ -46,6 +46,8 @@ from hpcgnn.static.config import (
 from hpcgnn.static.given_negatives import NegativePairs, listed_negatives
 from hpcgnn.static.graph import StaticGraph
 from hpcgnn.static.learned_edges import EdgesToLearn, find_edges_to_learn
+from hpcgnn.static.paths.known import telling_relations
+from hpcgnn.static.paths.task import PathStates, PathTask
 from hpcgnn.static.rows.correct_and_smooth import CorrectAndSmooth
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.static.rows.propagate import Propagation
@@ -461,6 +463,7 @@ class LinkGoal(StaticGoal):
         """partition: the graph with the links of all splits."""
         self._config, self._world, self.sum = config, world, make_loss(config.task)
         self._relation, self.num_edge_types, seeds = links.relation, links.edge_types, links.seeds
+        self._reverses = seeds.reverses
         self.learned = kind = partition.relation_in_graph(self._relation)
         self.excluded, self.test_messages = links.excluded, links.test_messages
         self.pools, self.num_outputs = seeds.pools, config.model.hidden
@@ -571,8 +574,15 @@ class LinkGoal(StaticGoal):
         task = GraphLinkTask if self._queries is None else GraphQueryTask
         return task(*self._scoring(), *shared)
 
-    def whole_task(self, whole: FullGraphPass, *shared) -> StepTask:
-        """Make what executes plans over the whole graph; shared: what GraphTask takes."""
+    def whole_task(self, whole: FullGraphPass, graph: StaticGraph, *shared) -> StepTask:
+        """Collective. Make what executes plans over the whole graph; shared: what GraphTask takes."""
+        if DECODERS[self._config.task.decoder].of_paths:
+            telling = telling_relations(
+                self._config.task.message_edges, self._relation, self.num_edge_types, len(graph.partition.relations),
+                self._reverses,
+            )  # fmt: skip
+            states = PathStates(whole, self.head, graph, telling, self._config.train.batch_size)
+            return PathTask(states, *self._scoring(), *shared)
         task = FullGraphLinkTask if self._queries is None else FullGraphQueryTask
         return task(whole, *self._scoring(), *shared)
 

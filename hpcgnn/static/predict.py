@@ -68,6 +68,8 @@ def check(arguments: Namespace, config: StaticConfig) -> StaticConfig:
         raise ValueError(
             "this run learned labels of edges: give --pairs, to label pairs of nodes, or --embeddings of the nodes"
         )
+    if arguments.embeddings and config.model.by_query:
+        raise ValueError(f"--embeddings: nodes have none with model.kind {config.model.kind}, but states of queries")
     of_classes = kind in (NODE, EDGE_CLASSES) and not arguments.embeddings
     check_queries(arguments, kind == LINK, of_classes)
     refuse_probabilities(arguments, of_classes, task.loss if kind == LINK and not arguments.embeddings else "")

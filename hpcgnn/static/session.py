@@ -129,11 +129,13 @@ def _make_task(
         return goal.task(*shared)
     model, _, memory, timers = shared
     features, train = _all_features(graph, whole), config.train
+    if config.model.by_query:
+        features = [None] * len(features)
     passes = FullGraphPass(
         model, whole, features, memory, train.seed, graph.channel, timers, config.comm.overlap
     )  # fmt: skip
     if config.task.of_edges:
-        return goal.whole_task(passes, *shared)
+        return goal.whole_task(passes, graph, *shared)
     return FullGraphTask(passes, goal.sum, goal.head, timers)
 
 
@@ -160,6 +162,8 @@ def _check(config: StaticConfig, draws: bool, partition: GraphPartition) -> None
 def _learned_types(config: StaticConfig, partition: GraphPartition) -> tuple[int, ...]:
     """Choose the node types with learnable rows: those named, by default those without features. Raises ValueError,
     also for rows of bases where a type has features."""
+    if config.model.by_query:
+        return ()
     bare = [kind for kind, features in enumerate(partition.features) if features is None]
     learned = tuple(sorted(set(bare) | {partition.type_of(name) for name in config.node_embedding.types}))
     named = [name for kind, name in enumerate(partition.types) if kind not in bare]

@@ -11,6 +11,7 @@ nodes takes 1.09 to 1.23 times as long there. Models of static graphs need all s
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -215,15 +216,25 @@ class FullGraphPass:
         self._seed, self._channel, self._timers, self._overlap = seed, channel, timers, overlap
         self._norms = norms_of(model)
 
+    def over(self, graph: FullGraph) -> FullGraphPass:
+        """Return a twin that computes another graph of the same nodes."""
+        twin = copy.copy(self)
+        twin.graph = graph
+        return twin
+
+    def chain(self) -> HaloChain:
+        """Begin the exchanges of a step."""
+        return HaloChain(self._timers, self._overlap)
+
     def forward(self, plan: Any) -> tuple[torch.Tensor, HaloChain, dict[int, torch.Tensor]]:
         """Collective. Compute the stacked outputs [n, C] of the own nodes for a step. Returns the chain to tie the loss
         with, and the learnable embeddings by type, which then have gradients."""
         self.model.train()
-        chain, key = HaloChain(self._timers, self._overlap), StepKey(self._seed, plan.epoch, plan.step, True)
+        chain, key = self.chain(), StepKey(self._seed, plan.epoch, plan.step, True)
         learned = {
             kind: table.weight.detach().requires_grad_() for kind, table in self._embeddings.tables.items()
         }  # fmt: skip
-        return self.model.last(self._run(learned, key, chain, self.model.num_hops)), chain, learned
+        return self.model.last(self.run(learned, key, chain, self.model.num_hops)), chain, learned
 
     def move(self, learned: dict[int, torch.Tensor]) -> None:
         """Move the learnable embeddings by the gradients that ``forward`` and the backward pass left, and the running
@@ -238,10 +249,10 @@ class FullGraphPass:
         """Collective. Compute the rows of all local nodes [n, D] after ``hops`` layers, in the partition's order."""
         self.model.eval()
         learned = {kind: table.weight for kind, table in self._embeddings.tables.items()}
-        rows = self._run(learned, StepKey(self._seed), HaloChain(self._timers, self._overlap), hops)
+        rows = self.run(learned, StepKey(self._seed), self.chain(), hops)
         return rows[self.graph.place]
 
-    def _run(self, learned: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
+    def run(self, learned: dict[int, torch.Tensor], key: StepKey, chain: HaloChain, hops: int) -> torch.Tensor:
         """Collective. Compute the stacked rows [n, D] of the own nodes after so many layers, at least one. learned: by
         type, learnable embeddings of own nodes in the partition's order.
 

@@ -52,6 +52,7 @@ class TaskConfig:
             Link prediction only.
     """
 
+    has_paths: ClassVar[bool] = False  # a model may have states of queries
     has_events: ClassVar[bool] = False  # neighborhoods have times, at which a decoder can compare them
     scores_all: ClassVar[bool] = False  # queries can be scored with all nodes in a training step
 
@@ -151,6 +152,8 @@ class TaskConfig:
                 raise ValueError(
                     f"task.{name}: task.decoder {self.decoder} does not read it; use {' or '.join(readers)}"
                 )
+        if DECODERS[self.decoder].of_paths and not self.has_paths:
+            raise ValueError(f"task.decoder {self.decoder} is for static graphs: use another task.decoder")
         if DECODERS[self.decoder].needs_events and not self.has_events:
             raise ValueError(f"task.decoder {self.decoder} is for temporal graphs: use another task.decoder")
 

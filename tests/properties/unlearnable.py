@@ -188,9 +188,19 @@ def pairs_of(row: Row) -> Iterator[tuple]:
     return itertools.combinations(((name, row[name]) for name in sorted(row)), 2)
 
 
+PATHS: Row = {
+    "model.kind": "nbfnet", "task.decoder": "paths", "task.kind": "link", "train.full_graph": True,
+    "task.loss": "k_vs_all", "eval.ranking": "filtered",
+}  # fmt: skip
+# What a value needs beside it, where a random row hardly ever has it.
+NEEDS: dict[tuple, Row] = {("model.kind", "nbfnet"): PATHS, ("task.decoder", "paths"): PATHS}
+
+
 def complete(wing: str, fixed: Row, rng: np.random.Generator, tries: int) -> Row | None:
     """A random row that the program accepts with some values fixed; None where none was found."""
     choices = factors(wing)
+    for pair in fixed.items():
+        fixed = (NEEDS.get(pair, {}) if wing == "static" else {}) | fixed
     for number in range(tries):
         keep = number / tries  # of the first values, which go together
         drawn = {name: values[rng.integers(len(values))] for name, values in choices.items()}

@@ -27,7 +27,8 @@ SHOP, LEARNED_SHOP, LINKS, ANSWERS, TIMED = "shop", "shop with a split", "links"
 KINDS = {
     r"(data_tools\.|hpcgnn )derive|(recipes/|--recipe )bipartite": LEARNED_SHOP, r"user\.likes\.item": SHOP,
     r"sampling\.time_column": TIMED, r"\banswers\b": ANSWERS, r"link_loop\.py": LINKS, r"--nodes node": UNSPLIT,
-    r"(recipes/|--recipe )distmult|accuracy/fb15k237|message_edges both": FACTS, r"(recipes/|--recipe )rgcn": TYPED,
+    r"(recipes/|--recipe )distmult|accuracy/(fb15k237|umls)|message_edges both": FACTS,
+    r"(recipes/|--recipe )rgcn": TYPED,
     r"(recipes/|--recipe )(sage|gat|gcn)|--kind static|bench sage|(loop_static|server_loop)\.py": STATIC,
     r"--method hotness|--format pyg|--balance nodes,edges": STATIC,
     r"(recipes/|--recipe )(tgcn|evolvegcn)|--kind snapshots|bench snapshots|snapshots\.py|--task.target": SNAPSHOTS,
@@ -57,6 +58,7 @@ WRITERS = ("synthesize", "convert", "snapshots", "derive", "split", "partition",
 GRAPH_NAMES = ("graph.h5", "events.h5", "mathoverflow.h5")
 SET_NAMES = (
     "parts/", "sfhh-parts/", "mo-parts/", "enron-parts/", "cora-parts/", "fb15k-237-parts/", "gowalla-parts/",
+    "umls-parts/",
 )  # fmt: skip
 FLAGS = ("--stratify", "--sort", "--undirected", "--cumulative", "--static", "--rmat", "--raw")
 RUN_NAMES = ("run/", "other/", "run2/")

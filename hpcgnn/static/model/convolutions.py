@@ -27,6 +27,7 @@ from hpcgnn.nn.aggregation import attend, glorot, product, score_columns
 from hpcgnn.nn.batch_norm import BatchNormBase, merged_moments, own_moments
 from hpcgnn.static.model.blocks import Block, IndexedRows, RelationPairs, each_edge, rows_of
 from hpcgnn.static.model.composition import CompGcnConv
+from hpcgnn.static.model.paths import PathLayer
 from hpcgnn.static.model.typed_attention import HanConv, HgtConv, SimpleHgnConv, gathered
 
 
@@ -549,6 +550,12 @@ def _make_simple_hgn(shape: LayerShape) -> SimpleHgnConv:
     )
 
 
+def _make_paths(shape: LayerShape) -> PathLayer:
+    model = shape.config
+    norm, activation = NORMS[model.norm].make(model.hidden), ACTIVATIONS[model.activation].make()
+    return PathLayer(model.hidden, shape.num_relations, model.aggregator, norm, activation)
+
+
 def _make_mlp(shape: LayerShape) -> OwnProduct:
     return OwnProduct(shape.in_width, shape.out_width, shape.num_types)
 
@@ -565,6 +572,7 @@ class ConvolutionPart(Part):
     averages: the model is the mean of its input and of the rows of all layers, between which there is nothing.
     adds_own: adds the node's row itself, which ``model.residual`` would do again. only_sums: has no maximum over edges.
     over_all: a layer needs sums over all nodes (``train.full_graph``), and an output product follows the layers.
+    by_query: the model has states of all nodes for each query, which a decoder of paths scores.
     make_basis: makes the first layer with ``model.basis_rows``, if there can be one. kernel: the class, and no
     subclass, that a native kernel computes, which takes rows where they lie."""
 
@@ -582,6 +590,7 @@ class ConvolutionPart(Part):
     adds_own: bool = False
     only_sums: bool = False
     over_all: bool = False
+    by_query: bool = False
     make_basis: Callable[[LayerShape], nn.Module] | None = None
     kernel: type[nn.Module] | None = None
 
@@ -642,6 +651,10 @@ CONVOLUTIONS = {
     "simple_hgn": ConvolutionPart(
         _make_simple_hgn, "gat with a term of the relation in its scores, residual, outputs of length 1 (Lv et al., "
         "SimpleHGN, 2021)", attends=True, relational=True, adds_own=True,
+    ),
+    "nbfnet": ConvolutionPart(
+        _make_paths, "states for each query, sums over the paths from its node: task.decoder paths, train.full_graph "
+        "(Zhu et al., NBFNet, 2021)", relational=True, only_sums=True, by_query=True,
     ),
     "mlp": ConvolutionPart(
         _make_mlp, "a product of a node's row alone: no messages; sampling.fanouts of zeros, or features.hops",

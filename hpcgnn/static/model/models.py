@@ -22,6 +22,7 @@ from hpcgnn.nn.own_class import check_parts, named_errors, own_class
 from hpcgnn.static.model.blocks import Batch, Block, IndexedRows, rows_of, stack_first
 from hpcgnn.static.model.convolutions import ACTIVATIONS, CONVOLUTIONS, NORMS, LayerShape, NodeBatchNorm, OwnRows
 from hpcgnn.static.model.edge_index import joined_form
+from hpcgnn.static.model.paths import PathModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,17 @@ def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
         return model
     part = CONVOLUTIONS[config.kind]
     if part.one_relation and (len(sizes.inputs), len(sizes.relations)) != (1, 1):
-        others = [name for name, other in CONVOLUTIONS.items() if other.make and not other.one_relation]
+        others = [
+            name for name, other in CONVOLUTIONS.items() if other.make and not (other.one_relation or other.by_query)
+        ]
         raise ValueError(
             f"model.kind {config.kind} is for graphs of one node type and one relation, this one has "
             f"{len(sizes.inputs)} and {len(sizes.relations)}: use {', '.join(others[:-1])} or {others[-1]}"
         )
     if part.make is None:
         return EmbeddingModel(config, sizes)
+    if part.by_query:
+        return _make_path_model(config, sizes)
     if part.keeps_first:
         return InitialRowModel(config, sizes)
     if part.averages:
@@ -73,6 +78,14 @@ def make_model(config: Any, sizes: GraphSizes) -> nn.Module:
     if part.over_all:
         return MixedModel(config, sizes)
     return (ResidualModel if config.residual else LayeredModel)(config, sizes)
+
+
+def _make_path_model(config: Any, sizes: GraphSizes) -> PathModel:
+    """Make the layers over states of queries. Raises ValueError for a graph of several node types."""
+    if len(sizes.inputs) > 1:
+        raise ValueError(f"model.kind {config.kind} is for graphs of one node type, this one has {len(sizes.inputs)}")
+    width = config.hidden
+    return PathModel(config, [make_convolution(config, sizes, width, width) for _ in range(config.layers)])
 
 
 def make_convolution(

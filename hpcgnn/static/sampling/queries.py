@@ -28,7 +28,8 @@ from hpcgnn.static.sampling.seeds import (
 from hpcgnn.task.known_edges import KnownAnswers
 
 QUERY, END, NUMBER, SIZE = "query", "end", "number", "size"  # columns of queries
-ALL_TYPES, ALL_ENDS, ALL_SIZES, ANSWERS, USED, SHARES = "types", "ends", "sizes", "answers", "used", "shares"
+ALL_NODES, ALL_TYPES, ALL_ENDS, ALL_SIZES = "nodes", "types", "ends", "sizes"
+ANSWERS, USED, SHARES = "answers", "used", "shares"
 SOURCE, DESTINATION = 0, 1
 
 
@@ -79,10 +80,10 @@ class QueryAnswers:
     """Adds to the columns of a step's queries what ranks need to score all of them. Collective to call, over
     ``channel``.
 
-    Added are, of the queries of all ranks, in rank order: types, ends and sizes [B], columns of the pool; and shares
-    [R], how many queries each rank has. answers [x, 2]: pairs of a query and of a known answer, counted among this
-    rank's nodes, in order of queries. used [y, 2]: float64, nodes of this rank that are a query's node or answer, and
-    how often; a query counts as often as its weight in the loss says.
+    Added are, of the queries of all ranks, in rank order: nodes, types, ends and sizes [B], columns of the pool; and
+    shares [R], how many queries each rank has. answers [x, 2]: pairs of a query and of a known answer, counted among
+    this rank's nodes, in order of queries. used [y, 2]: float64, nodes of this rank that are a query's node or answer,
+    and how often; a query counts as often as its weight in the loss says.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class QueryAnswers:
         counts = np.concatenate([sizes[place >= 0] ** self._power, np.ones(len(answers))])
         used = nodes, np.bincount(number, weights=counts, minlength=len(nodes))
         return columns | {
-            ALL_TYPES: types, ALL_ENDS: ends, ALL_SIZES: sizes, SHARES: shares, ANSWERS: answers,
+            ALL_NODES: query, ALL_TYPES: types, ALL_ENDS: ends, ALL_SIZES: sizes, SHARES: shares, ANSWERS: answers,
             USED: np.column_stack(used),
         }  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Models whose messages start at the node of a query."""
