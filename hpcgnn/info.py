@@ -19,7 +19,7 @@ import hpcgnn
 from hpcgnn import config as configuration
 from hpcgnn import native
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.world import DistributedError, World, mpi_is_cuda_aware, mpi_version
+from hpcgnn.comm.world import DistributedError, World, gpu_platform, mpi_is_gpu_aware, mpi_version
 from hpcgnn.graph import files
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.loop import launch
@@ -168,12 +168,13 @@ def _software() -> list[str]:
     build = hpcgnn_native.kernels.__name__.rpartition(".")[2]
     folder, builds = Path(hpcgnn_native.__file__).parent, ", ".join(hpcgnn_native.BUILDS)
     processor, built_on = hpcgnn_native.processor()[0], hpcgnn_native.BUILT_ON
+    aware = "yes" if mpi_is_gpu_aware() else "no (device rows are staged through pinned memory)"
     return [
         f"hpcgnn {hpcgnn.__version__}, python {platform.python_version()}, torch {torch.__version__}, "
         f"numpy {np.__version__}, "
         f"h5py {h5py.__version__}",
         f"MPI: {mpi_version()}",
-        f"CUDA-aware MPI: {'yes' if mpi_is_cuda_aware() else 'no (device rows are staged through pinned memory)'}",
+        f"{gpu_platform()}-aware MPI: {aware}",
         f"package: {Path(hpcgnn.__file__).parent}",
         f"kernels: {has}; build {build} of {builds} in {folder}",
         f"processor: {processor}; kernels built on {built_on} by {hpcgnn_native.COMPILER}",

@@ -9,6 +9,7 @@
 #   browser      the report page in a headless browser
 #   mpich        the tests under MPICH: those that start ranks themselves, and all on 2 ranks
 #   mpich_more   all on 3 and 4 ranks under MPICH, whose ranks wait busily for a core
+#   amd          the kernels of native/cuda compile for AMD GPUs
 #   sanitize     the tests of native code under AddressSanitizer, UBSan and ThreadSanitizer
 #   user         the package installed by another user than the owner of the checkout; as root
 #   lowest       the package with the lowest versions that pyproject.toml allows; as root
@@ -19,7 +20,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly STAGES=(fuzz properties soak long ranks browser mpich mpich_more sanitize user lowest next_debian guard)
+readonly STAGES=(fuzz properties soak long ranks browser mpich mpich_more amd sanitize user lowest next_debian guard)
 SUMMARY=()
 FAILED=0
 
@@ -38,6 +39,7 @@ ranks() { bash tests/run.sh --all mpi1 mpi2 mpi3 mpi4; }
 browser() { .venv/bin/python -m pytest -q --no-skips tests/commands/test_report.py; }
 mpich() { bash tests/second_mpi.sh 1 2; }
 mpich_more() { bash tests/second_mpi.sh 3 4; }
+amd() { bash tests/portable.sh amd; }
 sanitize() { bash tests/sanitize.sh; }
 user() { bash tests/installed.sh user; }
 lowest() { bash tests/installed.sh lowest; }

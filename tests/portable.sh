@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# The kernels on processors that this machine is not: `bash tests/portable.sh [STAGE...]`
+# The kernels on processors and GPUs that this machine does not have: `bash tests/portable.sh [STAGE...]`
 #
 #   aarch64  all CPU kernels compile, without a warning, with a cross compiler
 #   avx2     the self-check passes on an emulated processor without AVX-512, with the build for it
+#   amd      only where it is named: all kernels of native/cuda compile, without a warning, for AMD GPUs: gfx90a, and
+#            gfx942 where hipcc knows it
 #
-# Needs .venv (tests/setup.sh), and the Debian packages g++-aarch64-linux-gnu and qemu-user, which root gets by apt-get.
+# Needs .venv (tests/setup.sh), and the Debian packages g++-aarch64-linux-gnu and qemu-user, for amd hipcc and
+# librocprim-dev; root gets them by apt-get.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 need() {
     command -v "$1" >/dev/null && return
     if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        echo "portable: $1 is missing: install the Debian package $2" >&2
+        echo "portable: $1 is missing: install from Debian: ${*:2}" >&2
         return 1
     fi
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2" >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${@:2}" >/dev/null
 }
 
 aarch64() {
@@ -40,6 +43,21 @@ avx2() {
     grep "simd avx2" <<<"$found" && grep "self-check: kernels and exchange agree" <<<"$found"
 }
 
+amd() {
+    local folder=build/amd log=build/amd.log architectures=gfx90a found
+    need hipcc hipcc librocprim-dev || return
+    mkdir -p build
+    HIP_PLATFORM=amd hipcc -x hip --offload-arch=gfx942 -c /dev/null -o /dev/null 2>/dev/null && architectures+=';gfx942'
+    if ! cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHPCGNN_HIP=ON -DHPCGNN_HIP_FLAGS=-Werror \
+        -DHPCGNN_HIP_ARCHITECTURES="$architectures" -DPython_EXECUTABLE="$PWD/.venv/bin/python" >"$log" 2>&1 ||
+        ! cmake --build "$folder" --target cuda >>"$log" 2>&1; then
+        cat "$log" >&2
+        return 1
+    fi
+    found=$(grep -aoE 'amdgcn-amd-amdhsa--gfx[0-9a-z]+' "$folder"/cuda.*.so | sort -u)
+    echo "$found" && [[ $(wc -l <<<"$found") == $(wc -w <<<"${architectures//;/ }") ]]
+}
+
 main() {
     local failed=0
     # shellcheck source=/dev/null
@@ -47,12 +65,12 @@ main() {
     (($#)) || set -- aarch64 avx2
     for name in "$@"; do
         case $name in
-            aarch64 | avx2)
+            aarch64 | avx2 | amd)
                 echo "=== $name ==="
                 "$name" || failed=1
                 ;;
             *)
-                echo "unknown stage $name: aarch64 avx2" >&2
+                echo "unknown stage $name: aarch64 avx2 amd" >&2
                 exit 2
                 ;;
         esac

@@ -21,7 +21,7 @@ import torch
 from hpcgnn.bench import command
 from hpcgnn.bench.kernels import Case, Problems, ProblemSizes
 from hpcgnn.comm.together import together
-from hpcgnn.comm.world import CommConfig, World, mpi_is_cuda_aware
+from hpcgnn.comm.world import CommConfig, World, mpi_is_gpu_aware
 from hpcgnn.loop import launch
 from hpcgnn.native import dispatch
 
@@ -127,7 +127,7 @@ def time_ways(options: GpuOptions) -> dict[str, float]:
     configs = {
         "direct": CommConfig(device="cuda", gpu_direct="on"), "staged": CommConfig(device="cuda", gpu_direct="off")
     }  # fmt: skip
-    if options.gpu_direct == "off" or (options.gpu_direct == "auto" and not mpi_is_cuda_aware()):
+    if options.gpu_direct == "off" or (options.gpu_direct == "auto" and not mpi_is_gpu_aware()):
         del configs["direct"]
     if options.device == EMULATED:
         configs = {"host": CommConfig(device="cpu")}

@@ -40,7 +40,8 @@ class CommConfig:
     """How ranks are placed, and how they exchange data.
 
     Attributes:
-        device: Device of each rank: "cpu", "cuda", or "auto": a GPU for each rank where there is one.
+        device: Device of each rank: "cpu", "cuda" (a GPU, of NVIDIA or AMD: PyTorch names both so), or "auto": a GPU
+            for each rank where there is one.
         threads: Number of compute threads per rank; 0: the cores of the rank, or fewer if OMP_NUM_THREADS or
             SLURM_CPUS_PER_TASK is lower. A rank's cores are its affinity, or its share of the machine and of the
             control group's quota.
@@ -268,7 +269,7 @@ class World(Group):
         crashes."""
         if self.device.type != "cuda" or self.config.gpu_direct == "off":
             return False
-        return self.config.gpu_direct == "on" or mpi_is_cuda_aware()
+        return self.config.gpu_direct == "on" or mpi_is_gpu_aware()
 
     def gather(self, value: Any) -> list | Any:
         """Collective. Return one picklable object of each rank, on rank 0 (None elsewhere)."""
@@ -364,8 +365,8 @@ class World(Group):
         count = torch.cuda.device_count() if device_kind != "cpu" and torch.cuda.is_available() else 0
         if device_kind == "cuda" and count == 0:
             raise ValueError(
-                f"comm.device is cuda, but torch sees no GPU on {self.host}; use --comm.device=cpu or install a CUDA "
-                "build of torch"
+                f"comm.device is cuda, but torch sees no GPU on {self.host}; use --comm.device=cpu or install a "
+                "build of torch for its GPUs"
             )
         if count == 0:
             return torch.device("cpu")
@@ -406,22 +407,27 @@ def wanted_threads() -> int:
     return 0
 
 
-def mpi_is_cuda_aware() -> bool:
+def gpu_platform() -> str:
+    """Name the platform of the GPUs that torch was built for: CUDA, or ROCm for AMD's."""
+    return "ROCm" if torch.version.hip else "CUDA"
+
+
+def mpi_is_gpu_aware() -> bool:
     """Ask the MPI library (Open MPI, Cray MPICH or MVAPICH) whether it takes device memory."""
     library = MPI.Get_library_version().upper()
     for family, variable in CUDA_AWARE.items():
         if family in library and os.environ.get(variable) == "1":  # a site sets it whatever library was loaded
             return True
-    query = cuda_query()
+    query = gpu_query()
     return query is not None and bool(query())
 
 
-def cuda_query() -> Callable[[], int] | None:
-    """Find the MPI library's MPIX_Query_cuda_support, None where it has none. mpi4py loads the library for itself
-    alone, so it is looked for through mpi4py's own module."""
+def gpu_query() -> Callable[[], int] | None:
+    """Find the MPI library's function that says whether it takes memory of this kind of GPUs, None where it has none.
+    mpi4py loads the library for itself alone, so it is looked for through mpi4py's own module."""
     for name in (MPI.__file__, None):
         try:
-            return ctypes.CDLL(name).MPIX_Query_cuda_support
+            return getattr(ctypes.CDLL(name), f"MPIX_Query_{gpu_platform().lower()}_support")
         except (OSError, AttributeError):
             continue
     return None

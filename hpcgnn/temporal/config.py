@@ -152,7 +152,8 @@ class TemporalModelConfig:
             node_property only; the sections memory and sampling and the keys below keep their defaults.
         readout: Computation of a node's embedding from its memory and neighbors.
         layers: Number of attention layers; each layer reads the neighbors' state just before their event. Of readouts
-            dygformer and tcl the number of transformer blocks, of tpnet the number of mixer blocks.
+            dygformer and tcl the number of transformer blocks, of tpnet the number of mixer blocks, of cawn the number
+            of steps of a walk.
         time_dim: Width of the time encoding.
         hidden: Width of the node embeddings.
         heads: Number of attention heads, which must divide hidden, and channel_dim with readout dygformer.
@@ -230,7 +231,7 @@ class TemporalModelConfig:
         readout = READOUTS[self.readout]
         if readout.sums_common:
             return max(self.layers, self.common_hops)
-        if readout.of_pairs:
+        if readout.of_pairs and not readout.has_steps:
             return 1
         return self.layers if readout.sees_neighbors or self.message_from == "embedding" else 0
 
@@ -317,11 +318,6 @@ class MemoryConfig:
     def _check_staleness(self) -> None:
         if self.staleness < 0:
             raise ValueError(f"memory.staleness must be at least 0, got {self.staleness}")
-        if self.staleness and not self.simple:
-            raise ValueError(
-                "memory.staleness works with aggregator last, one slot and delivery to self, where a write replaces "
-                "what it was made from: use staleness 0"
-            )
 
     def _check_hot_nodes(self) -> None:
         if not 0 <= self.hot_ratio <= 1:

@@ -81,15 +81,16 @@ class MemoryRows:
 
 @dataclass(slots=True)
 class WaitingWrite:
-    """A step's write that reads do not see yet. rows [m]; updated [m]: time of the state; mailed [m]: time of the mail;
-    state [m, D], or None where mails begin with it. arrive() finishes the exchange that brings the mails, and returns
-    them as ``NodeMemory.write`` takes them."""
+    """A step's write that reads do not see yet. rows [r]: unique rows that get a state, of times updated [r]; mails [m]
+    go to rows receiver [m], in order of rows, oldest first, as number [m] among the new mails of their row, with times
+    mailed [m]. arrive() finishes the exchanges that bring them, and returns the states [r, D] and mails [m, M]."""
 
     rows: torch.Tensor
     updated: torch.Tensor
+    receiver: torch.Tensor
+    number: torch.Tensor
     mailed: torch.Tensor
-    state: torch.Tensor | None
-    arrive: Callable[[], torch.Tensor]
+    arrive: Callable[[], tuple[torch.Tensor, torch.Tensor]]
 
 
 def split_mail(state: torch.Tensor | None, mail: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,9 +166,32 @@ class NodeMemory(NodeRowStore):
         self.settle(keep)
 
     def _delay(self, rows, time, state: torch.Tensor | None, arrive: Callable[[], torch.Tensor]) -> None:
-        delivered = native.gather_rows(self.table.delivered, rows)
-        consumed = native.gather_rows(self.table.mailed, rows)[:, 0]
-        self._waiting.append(WaitingWrite(rows, torch.where(delivered > 0, consumed, time), time, state, arrive))
+        width = self.table.state.shape[1]
+
+        def bring() -> tuple[torch.Tensor, torch.Tensor]:
+            own, rest = split_mail(state, arrive(), width)
+            return own.contiguous(), torch.cat([own, rest], dim=1)
+
+        self._waiting.append(
+            WaitingWrite(rows, self._time_of_state(rows, time), rows, torch.zeros_like(rows), time, bring)
+        )
+
+    def _time_of_state(self, rows: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """Return the times [r] of states that are made from what reads see now: of the newest mail and, where there is
+        none, of the first new one [r]."""
+        newest = self.newest(rows)
+        return torch.where(newest != NEVER, newest, first)
+
+    def deliver(
+        self, rows: torch.Tensor, mails: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        arrive: Callable[[], tuple[torch.Tensor, torch.Tensor]], keep: int,
+    ) -> None:  # fmt: skip
+        """Replace the states of unique rows [r], each of which gets mail, and put mails (receiver [m], number [m], time
+        [m]) into the rings of their rows. keep: as of ``write``; others: as of WaitingWrite."""
+        receiver, number, time = mails
+        first = time[torch.searchsorted(receiver, rows)]
+        self._waiting.append(WaitingWrite(rows, self._time_of_state(rows, first), receiver, number, time, arrive))
+        self.settle(keep)
 
     def settle(self, keep: int = 0) -> None:
         """Let reads see the writes that wait, oldest first, except the newest ``keep``. Every rank must have begun
@@ -175,26 +199,10 @@ class NodeMemory(NodeRowStore):
         # Two waiting writes may have a node in common: in another order the older one would stay.
         while len(self._waiting) > keep:
             write = self._waiting.popleft()
-            columns = self._columns(write)
-            columns.delivered += native.gather_rows(self.table.delivered, write.rows)
-            for tensor, values in zip(self.table.tensors(), columns.tensors(), strict=True):
-                native.scatter_rows(tensor, write.rows, values)
-
-    def _columns(self, write: WaitingWrite) -> MemoryRows:
-        """Form what a write writes, as rows of the memory."""
-        state, rest = split_mail(write.state, write.arrive(), self.table.state.shape[1])
-        mail = torch.cat([state, rest], dim=1).unsqueeze(1)
-        return MemoryRows(
-            state.contiguous(), mail, write.updated, write.mailed.unsqueeze(1), torch.ones_like(write.updated)
-        )
-
-    def write_state(self, rows: torch.Tensor, state: torch.Tensor) -> None:
-        """Replace the state of unique rows [r]; its time becomes that of the newest mail it has consumed."""
-        table = self.table
-        newest = self.newest(rows)
-        updated = torch.where(newest != NEVER, newest, native.gather_rows(table.updated, rows))
-        native.scatter_rows(table.state, rows, state)
-        native.scatter_rows(table.updated, rows, updated)
+            state, mail = write.arrive()
+            native.scatter_rows(self.table.state, write.rows, state)
+            native.scatter_rows(self.table.updated, write.rows, write.updated)
+            self._append(write.receiver, write.number, mail, write.mailed)
 
     def move(self, rows: torch.Tensor, state: torch.Tensor, time: torch.Tensor) -> None:
         """Replace the states of unique rows [r], which keep no mails, as of times [r]."""
@@ -204,18 +212,19 @@ class NodeMemory(NodeRowStore):
         native.scatter_rows(table.mailed, rows, time.unsqueeze(1))
         table.delivered.index_add_(0, rows, torch.ones_like(rows))
 
-    def append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
-        """Put new mails [m, M] of times [m] into the rings of rows [m], grouped by row, oldest first, at most S per
-        row. number [m]: place among the new mails of its row. A first mail sets the state's time, so that its time
+    def _append(self, rows: torch.Tensor, number: torch.Tensor, mail: torch.Tensor, time: torch.Tensor) -> None:
+        """Put new mails [m, M] of times [m] into the rings of rows [m], oldest first, at most S per row. number [m]:
+        place among the new mails of its row. A first mail sets the state's time, so that its time
         difference is 0."""
         table, slots = self.table, self.slots
         delivered = native.gather_rows(table.delivered, rows)
         place = rows * slots + (delivered + number) % slots
         table.mail.view(-1, mail.shape[1])[place] = mail
         table.mailed.view(-1)[place] = time
-        first = (delivered == 0) & (number == 0)
-        table.updated[rows[first]] = time[first]
-        table.delivered.index_add_(0, rows, torch.ones_like(rows))
+        is_first = (delivered == 0) & (number == 0)
+        native.scatter_rows(table.updated, torch.where(is_first, rows, -1), time)
+        # Not added: padding writes what the first row writes once more.
+        table.delivered.scatter_reduce_(0, rows, delivered + number + 1, "amax")
 
     def owned(self) -> MemoryRows:
         """Return the rows of the nodes that this rank owns."""
@@ -234,13 +243,21 @@ class NodeMemory(NodeRowStore):
         ]
 
     def _owned_part(self, write: WaitingWrite) -> SavedRows:
-        columns = self._columns(write)
+        """Copy what a write holds for rows that this rank owns. Rows without a new state have NEVER as its time; new
+        mails lie in the first slots, ``delivered`` many."""
+        rows, place = torch.unique(torch.cat([write.rows, write.receiver]), return_inverse=True)
+        columns = MemoryRows(*(tensor.new_zeros((len(rows), *tensor.shape[1:])) for tensor in self.table.tensors()))
+        (state, mail), (of_state, of_mail) = write.arrive(), place.split([len(write.rows), len(write.receiver)])
+        columns.updated.fill_(NEVER)
+        columns.state[of_state], columns.updated[of_state] = state, write.updated
+        columns.mail[of_mail, write.number], columns.mailed[of_mail, write.number] = mail, write.mailed
+        columns.delivered.index_add_(0, of_mail, torch.ones_like(of_mail))
         if self.layout is None:
-            return SavedRows(write.rows, columns.at(torch.arange(len(write.rows), device=write.rows.device)))
-        place = torch.full((len(self.table.delivered),), -1, device=write.rows.device)
-        place[self.layout.own] = torch.arange(len(self.layout.own), device=place.device)
-        is_own = place[write.rows] >= 0
-        return SavedRows(place[write.rows[is_own]], columns.at(is_own))
+            return SavedRows(rows, columns.at(torch.arange(len(rows), device=rows.device)))
+        owned = torch.full((len(self.table.delivered),), -1, device=rows.device)
+        owned[self.layout.own] = torch.arange(len(self.layout.own), device=rows.device)
+        is_own = owned[rows] >= 0
+        return SavedRows(owned[rows[is_own]], columns.at(is_own))
 
     def between_epochs(self) -> list[SavedRows]:
         """Return the rows that an epoch leaves to the next: none, every epoch starts with empty memory."""
@@ -268,9 +285,16 @@ class NodeMemory(NodeRowStore):
         columns = [torch.cat([piece.columns[name] for piece in pieces]) for name in COLUMNS]
         if self.layout is not None:
             rows, *columns = (channel.everyone(column) for column in (self.layout.own[rows], *columns))
-        state, mail, updated, mailed, _ = columns
-        rest = mail[:, 0, state.shape[1] :]
-        self._waiting.append(WaitingWrite(rows, updated, mailed[:, 0], state, lambda: rest))
+        rows, order = torch.sort(rows)
+        state, mail, updated, mailed, delivered = (column[order] for column in columns)
+        has_state = updated != NEVER
+        place, number = torch.nonzero(torch.arange(self.slots, device=rows.device) < delivered[:, None]).unbind(1)
+        state, mail = state[has_state], mail[place, number]
+        self._waiting.append(
+            WaitingWrite(
+                rows[has_state], updated[has_state], rows[place], number, mailed[place, number], lambda: (state, mail)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hpcgnn import native
-from hpcgnn.comm.exchange import Channel
+from hpcgnn.comm.exchange import Channel, Transfer
 from hpcgnn.comm.timers import Timers
 from hpcgnn.loop.session import StepTask
 from hpcgnn.native import Random, Stream
@@ -258,39 +258,49 @@ class TemporalTask(StepTask):
             self._pass_walks(plan, delivery, memory, reading.last)
             return
         message = torch.cat([memory[delivery.node], self._mail_content(plan, delivery, memory, parts)], dim=1)
-        received = self._send(delivery, message)
-        if delivery.indptr is None:
-            mail = native.gather_rows(received, delivery.message)
-        else:
-            sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
-            mail = sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
-        self.memory.write_state(write.rows, self._winners_states(write, reading))
-        self.memory.append(delivery.rows, delivery.number, mail, delivery.time)
+        # Both are started now, and waited for in this order by ``arrive``, on all ranks alike.
+        messages_on_way, states_on_way = self._start_sending(delivery, message), self._start_states(write, reading)
 
-    def _send(self, delivery: Delivery, message: torch.Tensor) -> torch.Tensor:
-        """Collective. Send messages [w, .] to the ranks that keep their receivers, and return the received ones."""
+        def arrive() -> tuple[torch.Tensor, torch.Tensor]:
+            received = messages_on_way.wait()
+            if delivery.indptr is None:
+                return states_on_way(), native.gather_rows(received, delivery.message)
+            sums = native.segment_sum_rows(received, delivery.indptr, delivery.message)
+            return states_on_way(), sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
+
+        mails = delivery.rows, delivery.number, delivery.time
+        self.memory.deliver(write.rows, mails, arrive, self._staleness)
+
+    def _start_sending(self, delivery: Delivery, message: torch.Tensor) -> Transfer:
+        """Collective. Start to send messages [w, .] to the ranks that keep their receivers."""
         if delivery.to_all:
-            return self._channel.everyone(message, delivery.receive_counts)
-        return self._channel.rows(message, delivery.send_counts, delivery.receive_counts)
+            return self._channel.start_everyone(message, delivery.receive_counts)
+        return self._channel.start(message, delivery.send_counts, delivery.receive_counts)
 
     def _pass_walks(self, plan: StepPlan, delivery: Delivery, memory: torch.Tensor, last: Any) -> None:
         """Collective. Add the projections of each end of an event, as they were before the step, to the projections of
         its other end. memory [U, C D]: of the unique nodes, as of times last [U]."""
         time = plan.query.time[delivery.event]
         message = self._walks.sent(native.gather_rows(memory, delivery.other), last[delivery.other], time)
-        came = native.gather_rows(self._send(delivery, message), delivery.message)
+        came = native.gather_rows(self._start_sending(delivery, message).wait(), delivery.message)
         rows, table = delivery.rows, self.memory.table
         state, before = native.gather_rows(table.state, rows), self.memory.newest(rows)
         self.memory.move(rows, *self._walks.moved(state, before, came, delivery.time, delivery.indptr))
 
-    def _winners_states(self, write: WritePlan | Announcement, reading: Reading) -> torch.Tensor:
-        """Collective. Bring the winners' new states [m, D] to where they are kept."""
+    def _start_states(self, write: WritePlan | Announcement, reading: Reading) -> Callable[[], torch.Tensor]:
+        """Collective. Start to bring the winners' new states to where they are kept; returns what waits for them and
+        returns them, [m, D]."""
         memory = reading.memory.detach()
         if isinstance(write, Announcement):
-            return self._channel.everyone(native.gather_rows(memory, write.node), write.node_counts)[write.own]
+            on_way, own = (
+                self._channel.start_everyone(native.gather_rows(memory, write.node), write.node_counts),
+                write.own,
+            )
+            return lambda: on_way.wait()[own]
         if self._at_owner:
-            return reading.served.detach()[write.place]
-        return write.route.push(native.gather_rows(memory, write.node))
+            states = reading.served.detach()[write.place]
+            return lambda: states
+        return write.route.start_push(native.gather_rows(memory, write.node)).wait
 
 
 # Fields of the random numbers that keep the head's dropout, and the choice of shown labels, apart from the embedding's.

@@ -18,7 +18,9 @@ namespace nb = nanobind;
 
 namespace hpcgnn {
 
-#if defined(HPCGNN_CUDA_BUILD) && !defined(HPCGNN_EMULATED)
+#if defined(HPCGNN_HIP_BUILD)
+using Device = nb::device::rocm;
+#elif defined(HPCGNN_CUDA_BUILD) && !defined(HPCGNN_EMULATED)
 using Device = nb::device::cuda;
 #else
 using Device = nb::device::cpu;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "hpcgnn/base/execution.h"
+#include "hpcgnn/base/platform.h"
 
 namespace hpcgnn {
 
@@ -26,7 +27,7 @@ inline void check(cudaError_t status) {
 template <bool cooperative = false, typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream stream,
             Arguments... arguments) {
-#if defined(__CUDACC__)
+#if defined(HPCGNN_FOR_GPU)
   kernel<<<grid, block, shared_bytes, handle_of(stream)>>>(arguments...);
 #else
   emulated::launch(grid, block, shared_bytes, cooperative, [&] { kernel(arguments...); });
@@ -36,7 +37,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
 
 // A block's dynamic shared memory.
 __device__ inline unsigned char *shared_memory() {
-#if defined(__CUDACC__)
+#if defined(HPCGNN_FOR_GPU)
   extern __shared__ __align__(16) unsigned char memory[];
   return memory;
 #else

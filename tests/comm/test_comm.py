@@ -22,7 +22,7 @@ from hpcgnn.comm.launch import LAUNCHER_SIZES, TORCH_SIZE, TORCH_TASK, launched_
 from hpcgnn.comm.relay import Handed, Relay
 from hpcgnn.comm.route import Route, narrow_rows
 from hpcgnn.comm.watchdog import IDLE, Watchdog, Where, describe, is_stuck
-from hpcgnn.comm.world import CommConfig, DistributedError, World, cuda_query
+from hpcgnn.comm.world import CommConfig, DistributedError, World, gpu_query
 from hpcgnn.graph.book import BlockOwnership, Book
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
@@ -117,7 +117,7 @@ def test_mpi_is_asked_about_device_memory():
     """mpi4py keeps the library to itself; asked elsewhere, a library that takes device memory seemed to take none."""
     if "Open MPI" not in MPI.Get_library_version():
         pytest.skip("only Open MPI must answer")
-    assert cuda_query()() in (0, 1)
+    assert gpu_query()() in (0, 1)
 
 
 def test_exchange_packs_displacements_beyond_an_int(comm, monkeypatch):
@@ -317,7 +317,7 @@ def test_an_mpi_of_one_thread_plans_nothing_ahead(world, monkeypatch):
 def test_what_the_system_does_not_tell_is_not_asked(monkeypatch, tmp_path):
     """Libraries without the query for device memory; systems without a list of what is loaded."""
     monkeypatch.setattr(worlds.ctypes, "CDLL", lambda name: object())
-    assert worlds.cuda_query() is None
+    assert worlds.gpu_query() is None
     monkeypatch.setattr(foreign, "MAPS", tmp_path / "maps")
     assert foreign.check_one_mpi("libx.so") is None
     (tmp_path / "maps").write_text("1 /a/libmpi.so.40\n2 /b/libmpich.so.12\n")

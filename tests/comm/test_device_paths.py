@@ -19,7 +19,7 @@ from hpcgnn.comm import gradients, world
 from hpcgnn.comm.exchange import Channel
 from hpcgnn.comm.halo import HaloChain
 from hpcgnn.comm.route import Route
-from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_is_cuda_aware
+from hpcgnn.comm.world import CommConfig, DistributedError, World, mpi_is_gpu_aware
 from hpcgnn.graph import columns
 from hpcgnn.graph.book import BlockOwnership
 from hpcgnn.native import dispatch
@@ -91,9 +91,9 @@ def test_pinned_tables_share_no_page(device, monkeypatch, tmp_path, width):
 )
 def test_variables_of_other_libraries_say_nothing(monkeypatch, library, variable, aware):
     monkeypatch.setattr(MPI, "Get_library_version", lambda: library)
-    monkeypatch.setattr(world, "cuda_query", lambda: None)
+    monkeypatch.setattr(world, "gpu_query", lambda: None)
     monkeypatch.setenv(variable, "1")
-    assert mpi_is_cuda_aware() == aware
+    assert mpi_is_gpu_aware() == aware
 
 
 @pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])

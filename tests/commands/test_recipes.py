@@ -49,6 +49,7 @@ CHANGES = {
     "apan": ["--train.epochs=8"], "dysat": ["--sampling.window_length=3000"], "gcn": [UNSUMMED],
     "gcn_full": [UNSUMMED, "--train.epochs=60"], "hetero": ["--train.epochs=80"], "rgat_igbh": [OWN_ROW],
     "dygformer": SEQUENCES, "tcl": [*SEQUENCES, "--train.epochs=12"], "tpnet": SEQUENCES,
+    "cawn": ["--sampling.fanouts=[7, 1]"],
 }  # fmt: skip
 # Run folder and options of evaluations by another protocol than the run's own. A baseline needs no checkpoint.
 EVALUATIONS = [["jodie", "--eval=tgb"], ["jodie", "--eval=inductive"], ["edgebank", "--baseline.kind=time_window"],

@@ -107,10 +107,17 @@ def test_modules_may_read_what_nobody_has_set(environment):
     assert b"OF_THE_SITE: unbound variable" in run.stderr
 
 
-def test_ranks_see_all_gpus_of_a_cray(environment):
+def test_amd_gpus_of_a_cray_need_further_modules(environment):
+    load = 'module() { echo "$*"; }; load_site; echo "$MPICH_GPU_SUPPORT_ENABLED"'
+    told = told_by_library(load, environment | {"HPCGNN_SITE": "cray-mpich-amd"}).splitlines()
+    assert [told[0], told[1], told[-1]] == ["load rocm craype-accel-amd-gfx90a", "load cray-mpich cray-python", "1"]
+
+
+@pytest.mark.parametrize("site", ["cray-mpich", "cray-mpich-amd"])
+def test_ranks_see_all_gpus_of_a_cray(environment, site):
     """One that is shown its own GPU alone cannot open the memory of the others."""
     load = 'module() { :; }; load_site; echo "${LAUNCH[@]}"'
-    told = told_by_library(load, environment | {"HPCGNN_SITE": "cray-mpich"})
+    told = told_by_library(load, environment | {"HPCGNN_SITE": site})
     assert "--gpu-bind=none" in told.split()
     assert "--gpus-per-task" not in told
 

@@ -70,7 +70,7 @@ BY_RANKS = ("random", "ldg", "fennel")  # methods of several ranks that need no 
 STORED_METHODS = ("random",)  # integers alone decide
 
 RECIPES = ("tgn", "tgn_pair", "jodie", "dyrep", "apan", "tgat", "dysat", "graphmixer", "dygformer", "tcl",
-           "tncn", "tpnet", "node", "edgebank", "sage", "gcn", "gcn_full", "gat", "rgcn", "hetero", "bipartite",
+           "tncn", "tpnet", "cawn", "node", "edgebank", "sage", "gcn", "gcn_full", "gat", "rgcn", "hetero", "bipartite",
            "distmult", "tgcn", "evolvegcn")  # fmt: skip
 # Runs on graphs of SHARED, and what recipes leave out: graph, recipe, options.
 RUNS = {

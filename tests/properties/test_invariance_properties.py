@@ -32,6 +32,7 @@ MODELS = {
     "mixer": NONE | {"model__readout": "mixer"},
     "dygformer": NONE | {"model__readout": "dygformer", "model__layers": 2, "model__patch_size": 2},
     "tncn": {"model__readout": "tncn", "model__common_hops": 2},
+    "cawn": NONE | {"model__readout": "cawn", "model__layers": 2, "sampling__strategy": "uniform"},
     "walks": {"memory__updater": "walks", "memory__walk_scales": [1e3], "task__decoder": "walks"},
     "window": {"sampling__strategy": "window", "sampling__window_length": 2000},
     "windows": NONE | {"sampling__strategy": "window", "sampling__window_length": 2000, "sampling__num_windows": 3},

@@ -119,6 +119,7 @@ CASES = {
     "clocks": {"task__decoder": "clocks"},
     "dygformer": {"model__readout": "dygformer", "model__layers": 2, "eval__negative_kind": "historical"},
     "tncn": {"model__readout": "tncn", "model__common_hops": 2, "task__negatives": 2},
+    "cawn": {"model__readout": "cawn", "model__layers": 2, "sampling__fanouts": [3, 2]},
     "tpnet": {"memory__updater": "walks", "model__readout": "tpnet", "task__decoder": "walks", "task__negatives": 2},
     "embeddings in mails": {"model__message_from": "embedding", "model__layers": 2, "data__new_node_ratio": 0.1},
     "hot": {"memory__hot_ratio": 0.2, "sampling__random_chunks": 3},

@@ -26,6 +26,7 @@ CASES = {
     "pairs' neighbors": {"task__decoder": "pair"},
     "pairs' embeddings": {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4},
     "pairs' common neighbors": {"model__readout": "tncn", "model__common_hops": 2},
+    "pairs' anonymous walks": {"model__readout": "cawn", "model__layers": 2, "sampling__fanouts": [3, 2]},
     "pairs' walks": {
         "memory__updater": "walks",
         "memory__walk_scales": [2000.0],

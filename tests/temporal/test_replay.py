@@ -71,6 +71,7 @@ MODELS = {
     **{name: {"task__decoder": name} for name in ("mlp", "pair", "clocks")},
     "dygformer": {"model__readout": "dygformer", "model__channel_dim": 4, "task__decoder": "dot"},
     "tncn": {"model__readout": "tncn", "model__common_hops": 2},
+    "cawn": {"model__readout": "cawn", "model__layers": 2, "sampling__fanouts": [4, 1]},
     "walks": {"memory__updater": "walks", "model__readout": "identity", "task__decoder": "walks"},
 }
 

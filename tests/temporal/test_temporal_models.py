@@ -24,6 +24,7 @@ APAN = {
     "model__readout": "identity",
 }  # fmt: skip
 WALKS = {"memory__updater": "walks", "memory__walk_scales": [2000.0], "task__decoder": "walks"}
+CAWN = {"model__readout": "cawn", "model__layers": 2, "sampling__fanouts": [3, 2]}
 DYGFORMER = NONE | {"model__readout": "dygformer", "model__layers": 2, "model__channel_dim": 4}
 
 # name: (options of the graph, changes of the configuration)
@@ -120,6 +121,17 @@ CASES = {
             "task__decoder": "clocks_walks",
             "memory__walk_scales": [300.0, 9e3],
             "memory__placement": "replicated",
+        },
+    ),
+    "cawn": (RICH, NONE | CAWN | {"task__negatives": 3}),
+    "cawn, uniform walks of one step with memory": (
+        {},
+        CAWN
+        | {
+            "model__layers": 1,
+            "sampling__fanouts": [4],
+            "sampling__strategy": "uniform",
+            "eval__negative_kind": "historical",
         },
     ),
     "tpnet": (RICH, WALKS | {"model__readout": "tpnet", "model__layers": 2, "task__negatives": 3}),

@@ -109,6 +109,12 @@ def filled(values: torch.Tensor, places: int, value: float) -> torch.Tensor:
     return torch.cat([values, more], dim=1)
 
 
+def take(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return table[index], and -1 where the index is negative."""
+    found = table[index.clamp(min=0)]
+    return found.masked_fill((index < 0).view(*index.shape, *[1] * (found.ndim - index.ndim)), -1)
+
+
 def apply(layer: Any, rows: torch.Tensor) -> torch.Tensor:
     """Apply a linear layer to rows [..., i]: [..., o]."""
     return linear(rows.flatten(0, -2), layer.weight, layer.bias).unflatten(0, rows.shape[:-1])

@@ -26,6 +26,7 @@ from hpcgnn.native.attention_layer import AttentionCall, attention_layer
 from hpcgnn.native.layers import KeyedDropout, can_multiply
 from hpcgnn.native.products import linear
 from hpcgnn.temporal.memory import NEVER
+from hpcgnn.temporal.model.cawn import CawnReadout
 from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.model.tcl import TclReadout
 from hpcgnn.temporal.model.time_encoding import TimeEncoding
@@ -272,10 +273,10 @@ class ReadoutPart(Part):
     two ends of each pair together, from one level of neighbors, and returns [2 (1 + k) b, Z]: the sources of the pairs
     of events and of their k negatives (``Query.pairs``), then the destinations. Others have a level for each layer.
     has_channels: cuts neighbors into patches with channels. sums_common: sums common neighbors over model.common_hops
-    hops; the larger one of hops and layers is its number of levels. shows_memory: nothing is left of it without node
-    memory; reads_last: reads the times of last mails; reads_walks: the rows of nodes end with projections of walks.
-    combines_windows: works with sampling.num_windows above 1. kernel: the class, and no subclass, that the native
-    layers compute."""
+    hops; the larger one of hops and layers is its number of levels. has_steps: follows walks of model.layers steps, one
+    a level, and of_pairs. shows_memory: nothing is left of it without node memory; reads_last: reads the times of last
+    mails; reads_walks: the rows of nodes end with projections of walks. combines_windows: works with
+    sampling.num_windows above 1. kernel: the class, and no subclass, that the native layers compute."""
 
     make: Callable[[Any, int, TimeEncoding, TemporalSizes], nn.Module]
     sees_neighbors: bool = False
@@ -283,6 +284,7 @@ class ReadoutPart(Part):
     of_pairs: bool = False
     has_channels: bool = False
     sums_common: bool = False
+    has_steps: bool = False
     shows_memory: bool = False
     reads_last: bool = False
     reads_walks: bool = False
@@ -322,6 +324,10 @@ READOUTS = {
         TpnetReadout, "MLP-Mixer over the recent neighbors of both nodes of a pair, with products of their random "
         "projections of walks (Lu et al., TPNet, 2024)", sees_neighbors=True, layered=True, of_pairs=True,
         reads_walks=True,
+    ),
+    "cawn": ReadoutPart(
+        CawnReadout, "LSTM over sampled walks back in time from both nodes of a pair, without names of nodes (Wang et "
+        "al., CAWN, 2021)", sees_neighbors=True, layered=True, of_pairs=True, has_steps=True,
     ),
 }  # fmt: skip
 

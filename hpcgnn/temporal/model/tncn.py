@@ -20,7 +20,7 @@ from torch.nn import functional
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
 from hpcgnn.native.layers import KeyedDropout
-from hpcgnn.temporal.model.pairs import apply, in_blocks
+from hpcgnn.temporal.model.pairs import apply, in_blocks, take
 from hpcgnn.temporal.plan import Level, Query
 
 
@@ -82,12 +82,6 @@ def ends_of_walks(levels: Sequence[Level], hops: int) -> list[torch.Tensor]:
         ends.append(slots if nodes is None else take(nodes, slots))
         nodes = level.root.int() if nodes is None else nodes[level.root]
     return [ends[-1]] if hops == 1 else [ends[-1], take(ends[-2], levels[-1].attention.slot)]
-
-
-def take(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return table[index], and -1 where the index is negative."""
-    found = table[index.clamp(min=0)]
-    return found.masked_fill((index < 0).view(*index.shape, *[1] * (found.ndim - index.ndim)), -1)
 
 
 def apart(walks: Sequence[torch.Tensor], root: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:

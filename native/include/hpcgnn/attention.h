@@ -35,7 +35,7 @@ struct SingleLane {
 
 // In two roundings on the device too.
 HPCGNN_HD double phase_of(double time, double frequency, double phase) {
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   return __dadd_rn(__dmul_rn(time, frequency), phase);
 #else
   return time * frequency + phase;

@@ -89,7 +89,7 @@ struct WideProduct {
 };
 
 HPCGNN_HD WideProduct multiply_wide(uint64_t a, uint64_t b) {
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   return {__umul64hi(a, b), a * b};
 #else
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;

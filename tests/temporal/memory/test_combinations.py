@@ -93,13 +93,13 @@ def test_slots_of_means_keep_a_mail_a_batch(comm, mpi_tmp_path, place):
     trainer.close()
 
 
-def test_late_writes_in_all_places(comm, mpi_tmp_path):
-    """Of windows of time."""
-    parts = make_case(comm, mpi_tmp_path, "newest")
+@pytest.mark.parametrize("mails", MAILS)
+def test_late_writes_in_all_places(comm, mpi_tmp_path, mails):
+    parts = make_case(comm, mpi_tmp_path, mails)
     late = {"memory__staleness": 2}
-    alone = record_epoch(MPI.COMM_SELF, parts, combined("newest", "at owner", **late)) if comm.rank == 0 else None
+    alone = record_epoch(MPI.COMM_SELF, parts, combined(mails, "at owner", **late)) if comm.rank == 0 else None
     for place in LATE:
-        found = record_epoch(comm, parts, combined("newest", place, **late))
+        found = record_epoch(comm, parts, combined(mails, place, **late))
         if comm.rank == 0:
             assert_same(found, alone)
 
@@ -141,8 +141,6 @@ def test_a_run_resumes_in_another_place(comm, mpi_tmp_path, mails):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (SLOTS | {"memory__staleness": 1}, "use staleness 0"), (MEAN | {"memory__staleness": 1}, "use staleness 0"),
-        (NEIGHBORS | {"memory__staleness": 1}, "use staleness 0"),
         ({"memory__hot_ratio": 0.1, "memory__staleness": 1}, "use one of them"),
         ({"memory__hot_ratio": 0.1, "memory__placement": "replicated"}, "use placement sharded"),
         ({"memory__placement": "replicated", "memory__update_at": "user"}, "use update_at owner"),

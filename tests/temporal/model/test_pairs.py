@@ -1,4 +1,4 @@
-"""DyGFormer, TCL and TNCN against their equations in plain torch, pair by pair, and what they take besides."""
+"""DyGFormer, TCL, TNCN and CAWN against their equations in plain torch, pair by pair, and what they take besides."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from training_runs import (
 
 from hpcgnn.comm.world import DistributedError
 from hpcgnn.temporal.model import pairs as frame
+from hpcgnn.temporal.model.cawn import CawnReadout
 from hpcgnn.temporal.model.dygformer import DygformerReadout
 from hpcgnn.temporal.model.tncn import TncnReadout
 from hpcgnn.temporal.predict import answer
@@ -39,6 +40,7 @@ DYGFORMER = {"model__readout": "dygformer", "memory__updater": "none", "model__l
 TCL = {"model__readout": "tcl", "memory__updater": "none", "model__layers": 2}
 TNCN = {"model__readout": "tncn", "memory__updater": "none"}
 TWO_HOPS = TNCN | {"model__common_hops": 2}
+CAWN = {"model__readout": "cawn", "memory__updater": "none", "model__layers": 2, "sampling__fanouts": [3, 2]}
 RICH = {"edge_width": 3, "node_width": 4}
 CASES = {
     "patches of one place": (RICH, DYGFORMER | {"task__negatives": 3}),
@@ -65,6 +67,12 @@ CASES = {
     ),
     "tncn of three layers": ({"node_width": 4}, TWO_HOPS | {"model__layers": 3, "sampling__fanouts": [2, 3, 2]}),
     "tncn without features": ({}, TWO_HOPS | {"task__kind": "edge"}),
+    "cawn": (RICH, CAWN | {"task__negatives": 2}),
+    "cawn with memory": (RICH, CAWN | {"memory__updater": "gru", "sampling__fanouts": [4, 1]}),
+    "cawn of one step": ({"edge_width": 3}, CAWN | {"model__layers": 1, "sampling__fanouts": [5]}),
+    "cawn of three steps": ({}, CAWN | {"model__layers": 3, "sampling__fanouts": [2], "model__heads": 1}),
+    "cawn, sources of their own": ({}, CAWN | {"eval__negative_kind": "historical", "task__negatives": 2}),
+    "cawn, labels of events": (RICH, CAWN | {"task__kind": "edge", "sampling__in_batch_neighbors": False}),
 }
 
 
@@ -247,6 +255,57 @@ def embed_tncn(model, plain, rows, one: int, other: int, now: int, past: Callabl
     return [ends[0], ends[1] + layer(readout.common, torch.cat(pieces))]
 
 
+def causal_walks(node: int, now: int, steps: int, past: Callable, hop: int = 0) -> list[list[tuple]]:
+    """Walks back in time from a node, without it: places (node, time difference, event); one without places where the
+    node has no earlier event."""
+    (_, *neighbors), found = past(node, now, hop) if hop < steps else [None], []
+    for place in neighbors:
+        found += [[place, *rest] for rest in causal_walks(place[0], now - place[1], steps, past, hop + 1)]
+    return found or [[]]
+
+
+def state_of(model, plain, rows, walk: list[tuple], shares: Callable) -> torch.Tensor:
+    """The state [C] of an LSTM after a walk. shares: of the walks of an end that are at a node after each number of
+    steps, for both ends."""
+    readout, state, cell = model.embedding, torch.zeros(model.config.hidden), torch.zeros(model.config.hidden)
+    state, cell, (first, _, second) = state.double(), cell.double(), readout.position
+    frequency = 10.0 ** -torch.linspace(0, 9, model.config.time_dim, dtype=torch.float64)
+    for node, age, event in walk:
+        feature = np.zeros(plain.feature.shape[1]) if event is None else plain.feature[event]
+        known = [rows[node], torch.from_numpy(feature).double(), torch.cos(age * frequency + readout.time.phase)]
+        position = sum(layer(second, torch.relu(layer(first, share))) for share in shares(node))
+        gates = layer(readout.known, torch.cat(known)) + readout.counted.weight @ position
+        into, keep, new, show = (gates + readout.hidden.weight @ state).chunk(4)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(into) * torch.tanh(new)
+        state = torch.sigmoid(show) * torch.tanh(cell)
+    return state
+
+
+def embed_cawn(model, plain, rows, one: int, other: int, now: int, past: Callable) -> list[torch.Tensor]:
+    """The embeddings [Z] of both ends of a pair by CAWN."""
+    readout, steps, ends = model.embedding, model.config.layers, []
+    for node in (one, other):
+        ends.append([[(node, 0, None), *walk] for walk in causal_walks(node, now, steps, past)])
+
+    @cache
+    def shares(node):
+        at = [
+            [[place[0] == node for place in walk] + [False] * (steps + 1 - len(walk)) for walk in end] for end in ends
+        ]
+        return [torch.tensor(of_end).double().mean(0) for of_end in at]
+
+    states = torch.stack([state_of(model, plain, rows, walk, shares) for end in ends for walk in end])
+    query, key, value = layer(readout.project, states).chunk(3, dim=1)
+    heads = []
+    for own in torch.arange(states.shape[1]).chunk(readout.heads):
+        heads.append(torch.softmax(query[:, own] @ key[:, own].T / len(own) ** 0.5, dim=1) @ value[:, own])
+    halves = torch.cat(heads, dim=1).split([len(end) for end in ends])
+    return [layer(readout.out, half.mean(0)) for half in halves]
+
+
+EMBEDDED = {"tncn": embed_tncn, "cawn": embed_cawn}
+
+
 def expected(session, plain, source, destination, event: int) -> torch.Tensor:
     """The logit of a pair, or the logits of its label."""
     decoder, kind = session.model.decoder, session.config.task
@@ -287,8 +346,8 @@ def test_scores_are_those_of_the_equations(comm, graph_and_parts, graph, case):
                     pairs = [[row_of[int(node)] for node in pair] for pair in pairs_of[plan.step][:, number]]
                 now = int(plain.time[event])
                 for pair, value in zip(pairs, found[:, number], strict=True):
-                    if config.model.readout == "tncn":
-                        ends = embed_tncn(session.model, plain, rows, *pair, now, past)
+                    if config.model.readout in EMBEDDED:
+                        ends = EMBEDDED[config.model.readout](session.model, plain, rows, *pair, now, past)
                     else:
                         ends = embed(session.model, plain, *(past(node, now, 0) for node in pair))
                     wanted = expected(session, plain, *ends, event)
@@ -298,7 +357,8 @@ def test_scores_are_those_of_the_equations(comm, graph_and_parts, graph, case):
     session.close()
 
 
-BLOCKS = {"dygformer": (DygformerReadout, DYGFORMER, 2 * 6 * 4 * 16), "tncn": (TncnReadout, TWO_HOPS, 122)}
+BLOCKS = {"dygformer": (DygformerReadout, DYGFORMER, 2 * 6 * 4 * 16), "tncn": (TncnReadout, TWO_HOPS, 122),
+          "cawn": (CawnReadout, CAWN, 2 * 6 * 3 * 4 * 8)}  # fmt: skip
 
 
 @pytest.mark.parametrize("pairs", [8, 60])
@@ -323,7 +383,9 @@ def test_blocks_of_pairs_do_not_change_the_answer(comm, graph_and_parts, readout
         assert_same(whole, pieces)
 
 
-@pytest.mark.parametrize("changes", [DYGFORMER, TWO_HOPS | {"memory__updater": "gru"}], ids=["dygformer", "tncn"])
+@pytest.mark.parametrize(
+    "changes", [DYGFORMER, TWO_HOPS | {"memory__updater": "gru"}, CAWN], ids=["dygformer", "tncn", "cawn"]
+)
 def test_a_run_resumes_on_another_number_of_ranks(comm, graph_and_parts, mpi_tmp_path, changes):
     """With the losses of a run that never stopped, to the last bit on one rank."""
     _, parts = graph_and_parts(**RICH)
@@ -374,6 +436,9 @@ REFUSED = {
         "model__layers": 1, "sampling__fanouts": [5, 5, 5],
     },
     "tncn embeds pairs of nodes, task.kind node_class predicts from one node": TNCN | {"task__kind": "node_class"},
+    r"\[3, 2, 2\] needs one number, or one a hop, and model.readout cawn has 2": CAWN | {
+        "sampling__fanouts": [3, 2, 2],
+    },
     "memory.updater none": TNCN | {
         "sampling__strategy": "window", "sampling__window_length": 9, "sampling__num_windows": 2,
     },

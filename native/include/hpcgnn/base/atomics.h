@@ -8,7 +8,7 @@
 namespace hpcgnn {
 
 template <typename T> HPCGNN_HD T atomic_load(const T *target) {
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   return *static_cast<const volatile T *>(target);
 #else
   return __atomic_load_n(target, __ATOMIC_RELAXED);
@@ -17,7 +17,7 @@ template <typename T> HPCGNN_HD T atomic_load(const T *target) {
 
 // Stores `desired` where `expected` is; returns what was there before.
 HPCGNN_HD int64_t atomic_exchange_if(int64_t *target, int64_t expected, int64_t desired) {
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   using Word = unsigned long long;
   return static_cast<int64_t>(
       atomicCAS(reinterpret_cast<Word *>(target), static_cast<Word>(expected), static_cast<Word>(desired)));
@@ -30,7 +30,7 @@ HPCGNN_HD int64_t atomic_exchange_if(int64_t *target, int64_t expected, int64_t 
 // The plain load first spares keys with many duplicates most of their atomics, which one address would serialize.
 HPCGNN_HD void atomic_lower(uint32_t *target, uint32_t value) {
   uint32_t current = atomic_load(target);
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   if (value < current) {
     atomicMin(target, value);
   }
@@ -42,7 +42,7 @@ HPCGNN_HD void atomic_lower(uint32_t *target, uint32_t value) {
 }
 
 HPCGNN_HD void atomic_add(int64_t *target, int64_t value) {
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   atomicAdd(reinterpret_cast<unsigned long long *>(target), static_cast<unsigned long long>(value));
 #else
   __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
@@ -51,7 +51,7 @@ HPCGNN_HD void atomic_add(int64_t *target, int64_t value) {
 
 HPCGNN_HD void atomic_raise(uint64_t *target, uint64_t value) {
   uint64_t current = atomic_load(target);
-#if defined(__CUDA_ARCH__)
+#if defined(HPCGNN_ON_GPU)
   if (value > current) {
     atomicMax(reinterpret_cast<unsigned long long *>(target), static_cast<unsigned long long>(value));
   }
