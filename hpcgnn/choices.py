@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+ON, OFF = "on", "off"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -35,9 +37,12 @@ def tables_of(section: Any) -> dict[str, Mapping[str, Part]]:
 
 def check_choices(section: str, values: object) -> None:
     """Raise ValueError for the first field of a dataclass whose value is none of the words of its Literal type, or not
-    in its table."""
+    in its table. True and False stand for the words "on" and "off"."""
     section_type: Any = type(values)
     for name, words in _choices_of(section_type):
+        value = getattr(values, name)
+        if isinstance(value, bool) and ON in words:  # as YAML reads on and off
+            setattr(values, name, ON if value else OFF)
         check_choice(f"{section}.{name}", getattr(values, name), words)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpcgnn.choices import check_choice
+from hpcgnn.choices import ON, check_choice
 from hpcgnn.each import EACH, SHARED
 from hpcgnn.graph import durable
 from hpcgnn.graph.decode import decode_yaml
@@ -172,8 +172,10 @@ def parse_arguments(result: jsonargparse.ArgumentParser, argv: list[str]) -> jso
         if outer := OF_ANOTHER.search(message):  # a section among those of a key
             within, message = f"{outer[1]}: ", outer[2]
         if refused := NOT_A_WORD.search(message):
-            name = within + refused[1]
-            check_choice(name, refused[3], ast.literal_eval(refused[2]))  # raises, in the words of this package
+            name, words = within + refused[1], ast.literal_eval(refused[2])
+            if ON in words and refused[3] in ("True", "False"):
+                raise ValueError(f'{name}: YAML reads on and off as true and false; write "on" or "off"') from error
+            check_choice(name, refused[3], words)  # raises, in the words of this package
         raise ValueError(within + _in_words(message, result)) from error
 
 

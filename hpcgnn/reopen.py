@@ -106,7 +106,7 @@ def open_session(
 
     def read() -> tuple[Sections, Schema | None]:
         config = configuration.load(Path(folder) / "config.yaml")
-        config.train.cuda_graphs = False  # of training steps, and there are none
+        config.train.cuda_graphs = "off"  # of training steps, and there are none
         config.data.stage_to = stage_to
         best = checkpoint.find_best(Path(folder) / "checkpoints")
         trained = None

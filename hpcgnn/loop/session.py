@@ -77,6 +77,11 @@ class StepTask(Task, ABC):
         """Train with graphs, on one rank; ``graphs`` makes them of the function that does a step."""
         self._graphs = graphs(self._train)
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether training steps are launched as graphs."""
+        return self._graphs is not None
+
     def train(self, plan) -> torch.Tensor | float:
         """Collective. Do a step forward and backward (gradients accumulate in the parameters) and write what it leaves
         to the next ones; returns this rank's share of the loss."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from hpcgnn.choices import check_choice, check_choices
+from hpcgnn.choices import ON, check_choice, check_choices
 from hpcgnn.comm.world import CommConfig
 from hpcgnn.loop.loggers import LOGGERS
 from hpcgnn.native.random import MOST_EPOCHS
@@ -60,7 +60,8 @@ class TrainConfig:
             "bf16" (inputs rounded to bfloat16). Sums stay in float32. "tf32" is fast on CUDA devices alone, "bf16"
             also on processors with units for it (AVX-512 BF16, AMX).
         cuda_graphs: Launch training steps as CUDA graphs, one for each shape; lengths are padded so that many steps
-            share a shape. Needs one rank whose device makes the plans (``sampling.plan_on``). Not for snapshot graphs.
+            share a shape. "on", "off", or "auto": on if the only rank makes its plans on a GPU (``sampling.plan_on``),
+            and nothing else hinders. Not for snapshot graphs.
         debug: Check the indices that kernels get, to find the cause of a wrong answer or of an illegal memory access on
             a GPU. A wrong index ends the run with the name of the kernel. Slow, as each check waits for the GPU.
         eval_every: Number of epochs between two validations; the last epoch is always validated.
@@ -107,7 +108,7 @@ class TrainConfig:
     seed: int = 0
     precision: Literal["float32", "float64"] = "float32"
     matmul: Literal["float32", "tf32", "bf16"] = "float32"
-    cuda_graphs: bool = False
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
     debug: bool = False
     eval_every: int = 1
     monitor: str = ""
@@ -157,6 +158,11 @@ class TrainConfig:
             raise ValueError(f"train.step_decay must be above 0 and at most 1, got {self.step_decay}")
         if self.profile and not self.profiled:
             raise ValueError(f"train.profile must be steps such as 10-19, got {self.profile!r}")
+
+    @property
+    def needs_graphs(self) -> bool:
+        """Whether training steps must be CUDA graphs, so that what hinders them is refused."""
+        return self.cuda_graphs == ON
 
     @property
     def profiled(self) -> range:
@@ -327,8 +333,8 @@ def check_time_groups(comm: CommConfig) -> None:
 
 def check_graphs(train: TrainConfig, loss_path: str) -> None:
     """Raise ValueError for CUDA graphs of steps with a loss of the user's own, which may do anything."""
-    if train.cuda_graphs and loss_path:
-        raise ValueError("train.cuda_graphs: CUDA graphs do not work with task.loss_path; set it false")
+    if train.needs_graphs and loss_path:
+        raise ValueError("train.cuda_graphs on: CUDA graphs do not work with task.loss_path; leave it auto")
 
 
 def check_train_split(train_split: bool, train: TrainConfig) -> None:

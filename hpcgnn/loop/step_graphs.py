@@ -7,18 +7,30 @@ made before. Lengths are padded to a few sizes, so that many steps have the same
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from hpcgnn.choices import ON
 from hpcgnn.comm.timers import Timers
 from hpcgnn.loop.prefetch import map_tensors, shapes_of, tensors_of
 from hpcgnn.native.random import LaterMask, MaskKind, later_masks, noted_masks
 
 MOST_GRAPHS = 64
+AUTO = "auto"
 Result = TypeVar("Result")
+
+
+def records_steps(wanted: str, device: torch.device, hindrances: dict[str, Any]) -> bool:
+    """Whether training steps become CUDA graphs: on a GPU, unless something hinders it. wanted: ``train.cuda_graphs``;
+    hindrances: reasons, with whether each holds. Raises ValueError for a reason where graphs are asked for."""
+    reason = next((reason for reason, holds in hindrances.items() if holds), "")
+    if wanted == ON and reason:
+        raise ValueError(f"train.cuda_graphs on: {reason}; leave it auto")
+    return wanted == ON or (wanted == AUTO and device.type == "cuda" and not reason)
 
 
 class CudaGraph:
@@ -45,12 +57,16 @@ class StepGraphs:
     """Calls ``step(plan)``, which returns tensors and waits for nothing. From the second plan of the same shapes on it
     is replayed as a graph, in the stage "compute" of the timers; there are at most MOST_GRAPHS graphs.
 
-    make_graph: makes an empty graph, by default a CUDA graph; all CUDA graphs are recorded on one stream and share
-    memory.
+    required: a step that cannot be recorded is an error; if not, all further steps run kernel by kernel. make_graph:
+    makes an empty graph, by default a CUDA graph; all CUDA graphs are recorded on one stream and share memory.
     """
 
-    def __init__(self, step: Callable[[Any], Any], timers: Timers, make_graph: Callable[[], Any] | None = None):
-        self._step, self._timers = step, timers
+    def __init__(
+        self, step: Callable[[Any], Any], timers: Timers, required: bool = True,
+        make_graph: Callable[[], Any] | None = None,
+    ):  # fmt: skip
+        self._step, self._timers, self._required = step, timers, required
+        self._most = MOST_GRAPHS
         self._make_graph = make_graph or partial(CudaGraph, torch.cuda.graph_pool_handle(), torch.cuda.Stream())
         self._steps: dict[tuple, _RecordedStep] = {}
         self._seen: dict[tuple, list[MaskKind]] = {}  # shapes that came once, and their masks
@@ -61,14 +77,21 @@ class StepGraphs:
         shape = tuple(shapes_of(plan))
         recorded = self._steps.get(shape)
         if recorded is None:
-            if self.recorded == MOST_GRAPHS:
+            if self.recorded >= self._most:
                 return self._step(plan)
             if shape not in self._seen:
                 with noted_masks() as masks:
                     result = self._step(plan)
                 self._seen[shape] = masks
                 return result
-            recorded = _RecordedStep(self._step, plan, self._seen.pop(shape), self._make_graph())
+            try:
+                recorded = _RecordedStep(self._step, plan, self._seen.pop(shape), self._make_graph())
+            except (RuntimeError, ValueError) as error:
+                if self._required:
+                    raise
+                self._most = 0
+                warnings.warn(f"a step cannot be a CUDA graph: steps run kernel by kernel ({error})", stacklevel=2)
+                return self._step(plan)
             self._steps[shape] = recorded
             self.recorded += 1
         self.replayed += 1
@@ -125,9 +148,9 @@ class _RecordedStep:
         graph."""
         inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(self._plan)}
         if any(tensor.grad_fn is not None for tensor in tensors_of(self._result)):
-            raise ValueError("a task whose results can be differentiated: set train.cuda_graphs false")
+            raise ValueError("a task whose results can be differentiated: set train.cuda_graphs off")
         if any(mask.identity.untyped_storage().data_ptr() not in inputs for mask in self._masks):
-            raise ValueError("a model whose dropout depends on what its step computes: set train.cuda_graphs false")
+            raise ValueError("a model whose dropout depends on what its step computes: set train.cuda_graphs off")
 
 
 SMALLEST = 64

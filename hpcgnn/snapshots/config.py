@@ -414,8 +414,8 @@ class SnapshotConfig(Sections):
     def __post_init__(self):
         check_parallel_epochs(self.train)
         check_train_split(self.eval.train_split, self.train)
-        if self.train.cuda_graphs:
-            raise ValueError("train.cuda_graphs does not work with snapshot graphs: leave it false")
+        if self.train.needs_graphs:
+            raise ValueError("train.cuda_graphs on does not work with snapshot graphs: leave it auto")
         if self.data.split_by == NODES and self.task.kind != NODE:
             raise ValueError(f"data.split_by nodes is for task.kind node, not {self.task.kind}")
         if self.comm.sampling_servers:

@@ -886,7 +886,7 @@ class StaticConfig(Sections):
     @property
     def features_of_steps(self) -> FeatureConfig:
         """The section ``features``, with storage "device" in place of "auto" where steps need features there."""
-        needs_device = self.train.full_graph or self.task.over_all or self.train.cuda_graphs
+        needs_device = self.train.full_graph or self.task.over_all or self.train.needs_graphs
         if needs_device and self.features.storage == AUTO:
             return replace(self.features, storage=DEVICE)
         return self.features
@@ -996,7 +996,7 @@ def seed_of(seed: int, number: int) -> int:
 def _check_tasks(config: StaticConfig, tasks: list[OneTaskConfig]) -> None:
     """Raise ValueError for settings that do not go with several tasks."""
     settings = {
-        "train.full_graph": config.train.full_graph, "train.cuda_graphs": config.train.cuda_graphs,
+        "train.full_graph": config.train.full_graph, "train.cuda_graphs on": config.train.needs_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         f"eval.ranking {config.eval.ranking} of several tasks of kind link": (
             config.eval.ranking in GIVEN and sum(task.kind == LINK for task in tasks) > 1
@@ -1057,8 +1057,8 @@ def _check_edge_columns(config: StaticConfig) -> None:
         )
     if config.comm.sampling_servers and (used := _used(edges)):
         raise ValueError(f"{used}: sampling servers send no edge columns; leave comm.sampling_servers 0")
-    if config.train.cuda_graphs and (used := _used(edges)):
-        raise ValueError(f"train.cuda_graphs: CUDA graphs do not work with {used}; set one false")
+    if config.train.needs_graphs and (used := _used(edges)):
+        raise ValueError(f"train.cuda_graphs on: CUDA graphs do not work with {used}; leave one out")
 
 
 def _check_queries(config: StaticConfig) -> None:
@@ -1081,7 +1081,7 @@ def _check_queries(config: StaticConfig) -> None:
     if not config.eval.scores_all:
         raise ValueError(f"{loss} draws no negatives: use eval.ranking {AMONG_ALL[0]}, or eval.exact true")
     settings = {
-        "train.train_metrics": config.train.train_metrics, "train.cuda_graphs": config.train.cuda_graphs,
+        "train.train_metrics": config.train.train_metrics, "train.cuda_graphs on": config.train.needs_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         f"features.storage {config.features.storage}": config.features.is_off_device,
         "features.wire": config.features.wire, "task.more": config.task.further,
@@ -1174,7 +1174,7 @@ def _check_full_graph(config: StaticConfig) -> None:
         f"task.kind {config.task.kind}": config.task.of_edges and config.task.kind != LINK,
         f"model.kind {config.model.kind}": CONVOLUTIONS[config.model.kind].make is None and not config.model.class_path,
         f"eval.message_edges {config.eval.message_edges}": config.eval.message_edges != TRAINING,
-        "train.cuda_graphs": config.train.cuda_graphs,
+        "train.cuda_graphs on": config.train.needs_graphs,
         "comm.sampling_servers": config.comm.sampling_servers > 0,
         "sampling.relation_fanouts": sampling.relation_fanouts,
         "sampling.eval_fanouts": sampling.eval_fanouts,

@@ -32,7 +32,7 @@ from hpcgnn.static.config import AUTO, SHARDED, GraphSamplingConfig, StaticConfi
 from hpcgnn.static.features import FEATURE
 from hpcgnn.static.graph import Nodes, StaticGraph
 from hpcgnn.static.model.blocks import rows_of
-from hpcgnn.static.plan import DEGREE, NODE_COLUMNS, GraphPlan, GraphSampler
+from hpcgnn.static.plan import DEGREE, NODE_COLUMNS, GraphPlan, GraphSampler, pad_graph_plan
 from hpcgnn.static.sampler_ranks import RemoteDraws
 from hpcgnn.static.sampling.contexts import ContextSampler
 from hpcgnn.static.sampling.draw import BlockSampler, Draw, InducedSampler, Roots, choose_draw
@@ -72,13 +72,15 @@ class SeedLoader:
         self, graph: StaticGraph, seeds: Seeds, sampling: GraphSamplingConfig, batch_size: int, seed: int, *,
         shuffle: bool = False, drop_last: bool = False, remote: RemoteDraws | None = None,
         neighbors: type[NeighborSampler] = NeighborSampler, induced: bool = False, with_edges: bool = False,
-        with_positions: bool = False, disjoint: bool = False, timers: Timers | None = None, **options: Any,
+        with_positions: bool = False, disjoint: bool = False, timers: Timers | None = None,
+        pads: Callable[[Draw], bool] | None = None, **options: Any,
     ):  # fmt: skip
         """batch_size: seeds of a step on all ranks; shuffle: training, with a new order every epoch; remote: sampling
         servers, which draw in place of this rank; neighbors: the class that draws neighbors; induced: blocks hold all
         edges among the sampled nodes; with_edges: blocks have the rows of their edges and ``sampling.edge_columns``;
         with_positions: blocks have the positions of their edges at the owners, which costs no exchange; disjoint: every
-        seed has separate neighbors; options: of GraphSampler."""
+        seed has separate neighbors; pads: says of the draw whether plans of training are padded, as `pad_graph_plan`
+        does; options: of GraphSampler."""
         world = graph.world
         self._graph, self._sampling, self._seed, self.shuffle = graph, sampling, seed, shuffle
         self.batch_size, self._pool, self._drop_last, self.remote = batch_size, seeds.pool, drop_last, remote
@@ -108,8 +110,9 @@ class SeedLoader:
             options["edges"] = EdgeTables(
                 graph.partition, sampling.edge_columns, graph.dtype, world.device, graph.channel
             )
-        is_padded = options.get("pad") is not None  # input rows with it, which the step gathers
-        options["with_features"] = self.prefetch > 0 and world.device.type == "cpu" and not is_padded
+        self.is_padded = pads is not None and pads(self.draw)  # input rows with it, which the step gathers
+        options["pad"] = pad_graph_plan if self.is_padded else None
+        options["with_features"] = self.prefetch > 0 and world.device.type == "cpu" and not self.is_padded
         options["complete"] = seeds.complete and seeds.complete.over(self._channels[0])
         self.samplers = self._make_samplers(seeds.roots, options)
         self.start_epoch(0)

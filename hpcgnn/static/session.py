@@ -25,8 +25,9 @@ from hpcgnn.loop.prefetch import Prefetcher
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, prepare, split_metrics
-from hpcgnn.loop.step_graphs import StepGraphs
+from hpcgnn.loop.step_graphs import StepGraphs, records_steps
 from hpcgnn.static.config import (
+    DEVICE,
     SHARDED,
     WEIGHTED,
     GraphBaselineConfig,
@@ -43,10 +44,10 @@ from hpcgnn.static.model.blocks import EDGE_FEATURE
 from hpcgnn.static.model.convolutions import CONVOLUTIONS
 from hpcgnn.static.model.models import GraphModel, GraphSizes, make_model
 from hpcgnn.static.moments import moments
-from hpcgnn.static.plan import pad_graph_plan
 from hpcgnn.static.rows.label_propagation import NODE_BASELINES
 from hpcgnn.static.rows.propagate import check_propagation, with_propagated
 from hpcgnn.static.sampler_ranks import Samplers
+from hpcgnn.static.sampling.draw import Draw
 from hpcgnn.static.sampling.edges import check_columns
 from hpcgnn.static.sampling.neighbors import check_drawn_by, check_weights, sampler_of
 from hpcgnn.static.sampling.seeds import SeedBatches, SeedPool
@@ -112,8 +113,8 @@ def open_session(
         loaders = {name: WholeLoader(graph, whole, goal, pool) for name, pool in goal.pools.items()}
     model, memory = _build_model(config, graph, goal, edge_widths)
     task = _make_task(config, graph, goal, whole, (model, graph.rows, memory, timers))
-    if config.train.cuda_graphs and whole is None:
-        task.use_graphs(lambda step: StepGraphs(step, timers))
+    if getattr(loaders[SPLITS[0]], "is_padded", False):  # not where loaders pass over the whole graph
+        task.use_graphs(lambda step: StepGraphs(step, timers, config.train.needs_graphs))
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
         partial(_describe, columns, whole),
@@ -187,36 +188,35 @@ def _make_loaders(
     graph.tables.learn(learned)
     loader = SeedLoader(
         graph, seeds, batch_size=train.batch_size, shuffle=True, drop_last=train.drop_last, remote=samplers,
-        timers=timers, pad=pad_graph_plan if train.cuda_graphs else None, **options,
+        timers=timers, pads=partial(_records_steps, config, graph), **options,
     )  # fmt: skip
-    if train.cuda_graphs:
-        with together(graph.world, "prepare CUDA graphs"):
-            _check_graphs(config, graph.partition, loader)
     size = config.eval.batch_size or train.batch_size
     return {name: loader if name == SPLITS[0] else loader.beside(pool, size) for name, pool in goal.pools.items()}
 
 
-def _check_graphs(config: StaticConfig, partition: GraphPartition, loader: SeedLoader) -> None:
-    """Raises ValueError where steps cannot be CUDA graphs."""
-    reason = ""
-    if not loader.draw.on_device:
-        reason = "neighbors are drawn on the host (see sampling.plan_on)"
-    elif partition.book.size > 1:
-        reason = "several ranks fetch rows from one another"
-    elif len(partition.types) > 1 or len(partition.relations) > 1:
-        reason = "the graph is heterogeneous"
-    elif CONVOLUTIONS[config.model.kind].relational:
-        reason = f"the shapes of model.kind {config.model.kind} depend on the relations in a step"
-    elif config.model.class_path:
-        reason = "CUDA graphs do not work with custom model classes"
-    elif _learned_types(config, partition):
-        reason = "CUDA graphs do not work with learnable node embeddings"
-    elif config.features.is_off_device:
-        reason = "features.storage is not device"
-    elif any(features is not None and features.encoding for features in partition.features):
-        reason = "features are stored narrow (--feature_dtype)"
-    if reason:
-        raise ValueError(f"train.cuda_graphs: {reason}; set it false")
+def _records_steps(config: StaticConfig, graph: StaticGraph, draw: Draw) -> bool:
+    """Collective. Whether steps are CUDA graphs. Raises DistributedError where they are asked for and something hinders
+    them."""
+    partition, model, sampling = graph.partition, config.model, config.sampling
+    hindrances = {
+        "neighbors are drawn on the host (see sampling.plan_on)": not draw.on_device,
+        "several ranks fetch rows from one another": partition.book.size > 1,
+        "the graph is heterogeneous": len(partition.types) > 1 or len(partition.relations) > 1,
+        f"the shapes of model.kind {model.kind} depend on the relations in a step": CONVOLUTIONS[model.kind].relational,
+        "CUDA graphs do not work with custom model classes": model.class_path,
+        "CUDA graphs do not work with learnable node embeddings": _learned_types(config, partition),
+        "features.storage is not device": graph.tables.storage != DEVICE,
+        "features are stored narrow (--feature_dtype)": any(
+            each is not None and each.encoding for each in partition.features
+        ),
+        "steps read columns of edges": sampling.edge_columns or model.edge_weights or model.edge_features,
+        "training of several tasks takes turns": config.task.further,
+        "the loss is over all nodes": config.task.over_all or config.train.full_graph,
+        "task.loss_path may do anything": config.task.loss_path,
+        "train.debug waits for the device": config.train.debug,
+    }
+    with together(graph.world, "prepare CUDA graphs"):
+        return records_steps(config.train.cuda_graphs, graph.world.device, hindrances)
 
 
 def _build_model(
@@ -406,6 +406,7 @@ def _describe(columns: list[str], whole: FullGraph | None, session: Session) -> 
         f"{book.num_nodes} nodes of {len(types)} types, {sum(relation.num_edges for relation in relations)} edges of "
         f"{len(relations)} relations in {book.offsets.shape[1] - 1} parts",
         *columns,
+        *(["training steps are CUDA graphs"] if session.task.has_graphs else []),
         *([f"neighbors by time ({timed}): {describe_times(session.partition, timed)}"] if timed else []),
         *([f"hpcgnn predict samples neighbors for this model: {lacking}"] if lacking else []),
         *_describe_tasks(session),

@@ -711,8 +711,8 @@ def _check_pairs(config: TemporalConfig) -> None:
         raise ValueError(f"{name}, task.kind {task.kind} predicts from one node: use {readouts}")
     if config.model.message_from == "embedding":
         raise ValueError(f"{name}, and mails cannot have the embedding of one: use model.message_from memory")
-    if config.train.cuda_graphs:
-        raise ValueError(f"{name}, in blocks that train.cuda_graphs does not record: set it false")
+    if config.train.needs_graphs:
+        raise ValueError(f"{name}, in blocks that train.cuda_graphs on does not record: leave it auto")
 
 
 def _check_writes(model: TemporalModelConfig, memory: MemoryConfig, sampling: TemporalSamplingConfig) -> None:
@@ -742,7 +742,7 @@ def _check_nodes(config: TemporalConfig) -> None:
             )
     others = (
         ("train.parallel_epochs", train.parallel_epochs > 1), ("train.drop_last", train.drop_last),
-        ("train.cuda_graphs", train.cuda_graphs), ("sampling.random_chunks", sampling.random_chunks > 1),
+        ("train.cuda_graphs on", train.needs_graphs), ("sampling.random_chunks", sampling.random_chunks > 1),
         ("sampling.plan_on", sampling.plan_on == "device"),
     )  # fmt: skip
     for name, is_set in others:
@@ -792,7 +792,7 @@ def _check_properties(config: TemporalConfig) -> None:
         "sampling.random_chunks": sampling.random_chunks > 1,
         f"sampling.batch_by {sampling.batch_by}": sampling.batch_by != "events",
         "sampling.plan_on device": sampling.plan_on == "device", "train.drop_last": train.drop_last,
-        "train.parallel_epochs": train.parallel_epochs > 1, "train.cuda_graphs": train.cuda_graphs,
+        "train.parallel_epochs": train.parallel_epochs > 1, "train.cuda_graphs on": train.needs_graphs,
         "data.new_node_ratio": config.data.new_node_ratio > 0,
     }  # fmt: skip
     for name, is_set in unfit.items():

@@ -189,6 +189,11 @@ class TemporalLoader:
         self._fixed: AnyNegatives | None = None
         self._begin()
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether plans are padded, for steps that are CUDA graphs."""
+        return self.sampler.is_padded
+
     def set_events(self, events: str | EventSet) -> None:
         """Collective. Iterate over other events from now on, such as chosen ones in another order in each epoch.
         events: as when the loader was made; training stays training. Raises as the constructor does."""

@@ -45,7 +45,7 @@ class TemporalSampler:
     ):  # fmt: skip
         self._config, self._needs, self._seed, self._place = config, needs, seed, placement
         self._partition = partition
-        self._num_events, self._padded = partition.num_events, padded
+        self._num_events, self.is_padded = partition.num_events, padded
         self._side: HostSide | DeviceSide
         if uploads is None:
             self._side = HostSide(partition, history, config, needs.mailing, placement)
@@ -131,7 +131,7 @@ class TemporalSampler:
             nearby, side.event_feature(events),
             *writes, {name: self._move(values) for name, values in planned.items()}, write, node_feature, clocks,
         )  # fmt: skip
-        return pad_plan(plan) if self._padded else plan
+        return pad_plan(plan) if self.is_padded else plan
 
     def _clocks_of(self, clocks: Clocks, events: Events, negatives: Negatives, limit: int) -> torch.Tensor:
         """Collective. Compute the clocks [1 + k, b, F] of events and of their k negatives; plans on the host alone."""

@@ -21,7 +21,7 @@ from hpcgnn.graph.splits import SPLITS, TRAIN_SPLIT
 from hpcgnn.loop.same_model import share_model
 from hpcgnn.loop.schema import Schema
 from hpcgnn.loop.session import Session, do_nothing, prepare
-from hpcgnn.loop.step_graphs import StepGraphs
+from hpcgnn.loop.step_graphs import StepGraphs, records_steps
 from hpcgnn.nn.decoders import DECODERS
 from hpcgnn.nn.own_class import check_parts, named_errors
 from hpcgnn.temporal.batches import Batches, last_times, shown
@@ -35,6 +35,7 @@ from hpcgnn.temporal.memory import HotNodes, Layout, NodeMemory, hottest
 from hpcgnn.temporal.model.clocks import Clocks, num_clocks, time_scales
 from hpcgnn.temporal.model.forecaster import FORECASTERS
 from hpcgnn.temporal.model.model import TemporalModel, TemporalSizes, resolve_model
+from hpcgnn.temporal.model.readout import READOUTS
 from hpcgnn.temporal.model.walks import draw_projections
 from hpcgnn.temporal.negatives import AnyNegatives, negative_pool, no_negatives
 from hpcgnn.temporal.node_classes import INPUT_COLUMNS, make_node_loaders, with_label_input
@@ -103,8 +104,8 @@ def open_session(
         loaders["train"].batches, model, memory, config.memory.update_at, config.train.seed, timers, graph.channel,
         config.task.freeze, config.memory.staleness,
     )  # fmt: skip
-    if config.train.cuda_graphs:
-        task.use_graphs(lambda step: StepGraphs(step, timers))
+    if getattr(loaders["train"], "is_padded", False):  # not where steps are not of events alone
+        task.use_graphs(lambda step: StepGraphs(step, timers, config.train.needs_graphs))
     check = partial(_check_evaluation, config, loaders, world) if goal.draws_negatives else do_nothing
     return Session(
         config, world, watchdog, timers, plan_timers, dtype, graph, loaders, model, goal, memory, task,
@@ -258,12 +259,9 @@ def _make_loaders(
     sampling = replace(config.sampling, plan_on="host") if is_asked else config.sampling
     seed = config.train.seed
     make = choose_sampler(partition, sampling, needs, place)
-    graphs = {}
-    if config.train.cuda_graphs:
-        with together(world, "prepare CUDA graphs"):
-            _check_graphs(config, make)
-        graphs = {"padded": True}
-    trains = make(partition, graph.history(True, sampling), sampling, in_training, seed, place, **graphs)
+    with together(world, "prepare CUDA graphs"):
+        padded = records_steps(config.train.cuda_graphs, world.device, _graph_hindrances(config, make))
+    trains = make(partition, graph.history(True, sampling), sampling, in_training, seed, place, padded=padded)
     evaluates = make(
         partition, graph.history(False, sampling), sampling, needs, seed, place, evaluation=True,
         in_batch=config.eval.in_batch_neighbors,
@@ -326,16 +324,18 @@ def _met_share(session: Session, split: str) -> dict[str, float]:
     return {f"{kind}_share": session.loaders[split].negatives(0).met_share}
 
 
-def _check_graphs(config: TemporalConfig, sampler: Callable) -> None:
-    """Raises ValueError where training steps cannot be launched as graphs."""
-    if sampler is TemporalSampler:
-        raise ValueError("train.cuda_graphs: plans are made on the host (see sampling.plan_on); set it false")
-    if config.model.class_path:
-        raise ValueError("train.cuda_graphs: CUDA graphs do not work with custom model classes; set it false")
-    if config.memory.staleness:
-        raise ValueError(
-            "train.cuda_graphs: CUDA graphs do not work with late writes of node memory; set memory.staleness 0"
-        )
+def _graph_hindrances(config: TemporalConfig, sampler: Callable) -> dict[str, Any]:
+    """List what hinders that training steps are CUDA graphs, and whether it does here."""
+    task, model = config.task, config.model
+    return {
+        "plans are made on the host (see sampling.plan_on)": sampler is TemporalSampler,
+        "CUDA graphs do not work with custom model classes": model.class_path,
+        "CUDA graphs do not work with late writes of node memory (memory.staleness)": config.memory.staleness,
+        f"model.readout {model.readout} computes pairs in blocks": READOUTS[model.readout].of_pairs,
+        "task.loss_path may do anything": task.loss_path,
+        f"steps of task.kind {task.kind} are not of events alone": task.of_nodes or task.has_properties,
+        "train.debug waits for the device": config.train.debug,
+    }
 
 
 def _list_unread(names: tuple[str, ...], readers: dict[str, str]) -> str:
@@ -371,6 +371,8 @@ def _describe(hot: HotNodes | None, session: Session) -> list[str]:
     if count > 1:
         own = len(range(world.group, count, world.num_groups))
         lines.append(f"{count} epochs at once, {own} by each of {world.num_groups} groups of {world.size} ranks")
+    if session.task.has_graphs:
+        lines.append("training steps are CUDA graphs")
     if hot:
         lines.append(f"node memory of {len(hot.ids)} hot nodes copied to every rank")
     shares = {split: share for split in SPLITS[1:] for share in _met_share(session, split).values()}

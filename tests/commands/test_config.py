@@ -246,6 +246,19 @@ def test_resume_allows_only_what_does_not_change_the_answer():
         configuration.check_resumable(old, new)
 
 
+def test_on_and_off_are_words(tmp_path):
+    """YAML reads them as true and false where they are not in quotes."""
+    config = TemporalConfig.from_dict({"train": {"cuda_graphs": False, "progress": True}})
+    assert (config.train.cuda_graphs, config.train.progress) == ("off", "on")
+    path = tmp_path / "run.yaml"
+    parser = configuration.parser("hpcgnn train", "", "temporal")
+    path.write_text("train:\n  cuda_graphs: 'off'\n")
+    assert configuration.parse(parser, ["--config", str(path)])[0].train.cuda_graphs == "off"
+    path.write_text("train:\n  cuda_graphs: off\n")
+    with pytest.raises(ValueError, match=r'train.cuda_graphs: YAML reads on and off as .* write "on" or "off"'):
+        configuration.parse(parser, ["--config", str(path)])
+
+
 NO_MEMORY = ["--memory.updater=none"]
 SLOTS = ["--memory.updater=transformer", "--memory.mailbox_slots=3"]
 WINDOWS = ["--sampling.strategy=window", "--sampling.window_length=10", "--sampling.num_windows=2"]

@@ -143,7 +143,7 @@ tgn() {
     local common=(python -m hpcgnn.bench epoch --config jobs/train_tgn.yaml "${TGN_SIZES[@]}" --peer pyg)
     [[ -z $EVENTS ]] || common+=(--data.path "$EVENTS")
     figure default "${common[@]}"
-    [[ -n $DRY ]] || figure cuda_graphs "${common[@]}" --train.cuda_graphs true
+    [[ -n $DRY ]] || figure without_graphs "${common[@]}" --train.cuda_graphs off
 }
 
 # PyTorch Geometric samples with a package that is built for one version of torch: without it, hpcgnn's steps alone.
@@ -157,7 +157,7 @@ sage() {
     fi
     local common=(python -m hpcgnn.bench sage --data.path "$parts" --sampling.prefetch 3 "${SAGE_SIZES[@]}")
     figure default "${common[@]}" "${peer[@]}"
-    [[ -n $DRY ]] || figure cuda_graphs "${common[@]}" --train.cuda_graphs true
+    [[ -n $DRY ]] || figure without_graphs "${common[@]}" --train.cuda_graphs off
     [[ -n $DRY ]] || figure tf32 "${common[@]}" --train.matmul tf32
 }
 

@@ -127,6 +127,7 @@ def static_config(**changes) -> StaticConfig:
         "model__hidden": 8, "model__heads": 2,
         "model__dropout": 0.2, "train__batch_size": 16, "train__precision": "float64", "train__seed": 5,
         "train__epochs": 2, "train__log_every": 1, "train__early_stopping_patience": 0, "train__checkpoint_every": 0,
+        "train__cuda_graphs": "off",
     }  # fmt: skip
     sections: dict[str, dict] = {}
     for key, value in (values | changes).items():

@@ -107,7 +107,7 @@ def make_config(**changes) -> TemporalConfig:
     """A small float64 model; ``changes`` by key with "__" for the dot, such as sampling__fanouts=[3]."""
     values = {
         "train__batch_size": 40, "train__precision": "float64", "train__seed": 5, "sampling__fanouts": [5],
-        "sampling__prefetch": 3,
+        "sampling__prefetch": 3, "train__cuda_graphs": "off",
         "memory__dim": 8, "model__time_dim": 6, "model__hidden": 8, "model__dropout": 0.2,
     }  # fmt: skip
     sections: dict[str, dict] = {}

@@ -228,8 +228,8 @@ def test_infinite_scores_are_named():
     (static_config, {"task__loss": "cross_entropy"},
      "task.loss_path: task.loss cross_entropy does not read it; use task.loss custom, or leave it out"),
     (static_config, {"task__kind": "link", "task__margin": 2.0}, "task.margin: task.loss custom does not read it"),
-    (static_config, {"train__cuda_graphs": True}, "CUDA graphs do not work with task.loss_path; set it false"),
-    (make_config, {"train__cuda_graphs": True}, "CUDA graphs do not work with task.loss_path; set it false"),
+    (static_config, {"train__cuda_graphs": "on"}, "CUDA graphs do not work with task.loss_path; leave it auto"),
+    (make_config, {"train__cuda_graphs": "on"}, "CUDA graphs do not work with task.loss_path; leave it auto"),
     (make_config, {"task__kind": "node", "task__balance_classes": True}, "task.loss custom does not weigh classes"),
 ])  # fmt: skip
 def test_keys_that_do_not_go_with_it(make, settings, reason):

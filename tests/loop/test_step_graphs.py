@@ -112,8 +112,9 @@ def graphs(monkeypatch, request):
     """Sessions' StepGraphs, as a list; they record `Recording` but where there is a device."""
     made, on_device = [], request.node.get_closest_marker("gpu") is not None
 
-    def make(step, timers):
-        made.append(StepGraphs(step, timers, None if on_device else lambda: Recording(step.__self__)))
+    def make(step, timers, required):
+        make_graph = None if on_device else lambda: Recording(step.__self__)
+        made.append(StepGraphs(step, timers, required, make_graph))
         return made[-1]
 
     for module in (session_module, graph_session):
@@ -139,7 +140,7 @@ def test_recorded_steps_are_the_steps(tmp_path, emulated, graphs, case):  # noqa
     options, changes = CASES[case]
     parts = make_set(tmp_path, **{"num_events": 300} | options)
     plain = record_epoch(MPI.COMM_SELF, parts, small(**changes))
-    assert_same(record_epoch(MPI.COMM_SELF, parts, small(**changes, train__cuda_graphs=True)), plain)
+    assert_same(record_epoch(MPI.COMM_SELF, parts, small(**changes, train__cuda_graphs="on")), plain)
     (found,) = graphs
     assert 0 < found.recorded <= found.replayed
 
@@ -152,7 +153,7 @@ def test_recorded_steps_of_labels(tmp_path, emulated, graphs, case):  # noqa: F8
     run = lambda **graphs: test_temporal_tasks.run_epoch(  # noqa: E731
         MPI.COMM_SELF, parts, small(task__kind=kind, model__dropout=0.3, **changes, **graphs)
     )
-    test_temporal_tasks.assert_same(run(train__cuda_graphs=True), run())
+    test_temporal_tasks.assert_same(run(train__cuda_graphs="on"), run())
     (found,) = graphs
     assert 0 < found.recorded <= found.replayed
 
@@ -168,7 +169,7 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, graphs, case):
         train(
             session_module.open_session(small(**changes, train__cuda_graphs=use), str(parts), world, Watchdog(world, 0))
         )
-        for use in (False, True)
+        for use in ("off", "on")
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
@@ -180,7 +181,7 @@ def test_graphs_of_a_device_are_the_steps(tmp_path, graphs, case):
 def test_graphs_of_a_device_are_the_static_steps(tmp_path, graphs, case):
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     (losses, weights), (found, others) = (
-        train_static(parts, static_config(**STATIC[case], train__cuda_graphs=use), "cuda") for use in (False, True)
+        train_static(parts, static_config(**STATIC[case], train__cuda_graphs=use), "cuda") for use in ("off", "on")
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
@@ -220,7 +221,7 @@ def test_recorded_static_steps_are_the_steps(tmp_path, emulated, graphs, case): 
     parts = make_static_parts(MPI.COMM_SELF, plain, tmp_path)
     (losses, weights), (found, others) = (
         train_static(parts, static_config(**STATIC[case], sampling__plan_on="device", train__cuda_graphs=use))
-        for use in (False, True)
+        for use in ("off", "on")
     )
     np.testing.assert_allclose(found, losses, rtol=1e-9)
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
@@ -259,18 +260,23 @@ def test_static_steps_that_cannot_be_recorded_are_refused(tmp_path, emulated):  
         (plain, {"model__class_path": "hpcgnn.static.model.models.LayeredModel"}, "custom model classes"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
-            open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs=True, **changes))
+            open_graph_session(MPI.COMM_SELF, folders[make], static_config(train__cuda_graphs="on", **changes))
 
 
 def test_steps_of_several_ranks_are_not_recorded():
-    partition = SimpleNamespace(book=SimpleNamespace(size=2))
-    loader = SimpleNamespace(draw=SimpleNamespace(on_device=True))
-    with pytest.raises(ValueError, match="several ranks fetch rows from one another"):
-        graph_session._check_graphs(static_config(), partition, loader)
+    graph = SimpleNamespace(
+        world=World(CommConfig(device="cpu", threads=1), MPI.COMM_SELF), tables=SimpleNamespace(storage="device"),
+        partition=SimpleNamespace(book=SimpleNamespace(size=2), types=["node"], relations=[0], features=[]),
+    )  # fmt: skip
+    draw = SimpleNamespace(on_device=True)
+    assert not graph_session._records_steps(static_config(train__cuda_graphs="auto"), graph, draw)
+    with pytest.raises(DistributedError, match="several ranks fetch rows from one another"):
+        graph_session._records_steps(static_config(train__cuda_graphs="on"), graph, draw)
 
 
+@pytest.mark.parametrize("use", ["auto", "on"])
 @pytest.mark.parametrize("case", ["temporal", "static"])
-def test_steps_recorded_on_a_device_copy_nothing_to_it(tmp_path, graphs, case):
+def test_steps_recorded_on_a_device_copy_nothing_to_it(tmp_path, graphs, case, use):
     """Losses of two epochs are those of the host."""
     pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
     if case == "static":
@@ -279,10 +285,28 @@ def test_steps_recorded_on_a_device_copy_nothing_to_it(tmp_path, graphs, case):
         parts, kind, make = str(make_set(tmp_path, num_events=300)), session_module, small
     losses, _ = train_static(parts, make(sampling__plan_on="host"), kind=kind)
     with pretended_device():
-        config = make(sampling__plan_on="device", train__cuda_graphs=True)
+        config = make(sampling__plan_on="device", train__cuda_graphs=use)
         recorded, _ = train_static(parts, config, "cuda", kind)
     np.testing.assert_allclose(recorded, losses, rtol=1e-9)
     assert 0 < graphs[0].recorded <= graphs[0].replayed
+
+
+HINDERED = {
+    "off": {"train__cuda_graphs": "off"}, "plans of the host": {"sampling__plan_on": "host"},
+    "late writes": {"memory__staleness": 1}, "pairs": {"model__readout": "tncn"}, "checks": {"train__debug": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HINDERED)
+def test_what_hinders_leaves_steps_as_they_are(tmp_path, graphs, case):
+    """Without a word, where nobody asked for graphs."""
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    parts = str(make_set(tmp_path, num_events=300))
+    with pretended_device():
+        config = small(**{"train__cuda_graphs": "auto"} | HINDERED[case])
+        losses, _ = train_static(parts, config, "cuda", session_module)
+    assert len(losses) > 10
+    assert graphs == []
 
 
 def test_no_parameter_keeps_a_node_of_the_step_before(tmp_path):
@@ -302,10 +326,10 @@ def test_no_parameter_keeps_a_node_of_the_step_before(tmp_path):
 
 
 def test_other_kinds_have_none():
-    with pytest.raises(ValueError, match="does not work with snapshot graphs"):
-        SnapshotConfig(train=TrainConfig(cuda_graphs=True))
+    with pytest.raises(ValueError, match="on does not work with snapshot graphs"):
+        SnapshotConfig(train=TrainConfig(cuda_graphs="on"))
     with pytest.raises(ValueError, match="leave out train"):
-        static_config(train__full_graph=True, train__cuda_graphs=True)
+        static_config(train__full_graph=True, train__cuda_graphs="on")
 
 
 def test_lengths_grow_with_the_plan_alone():
@@ -338,11 +362,11 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, emulated):  # noqa: F811
     parts = make_set(tmp_path)
     for changes, message in (
         ({"sampling__plan_on": "host"}, "plans are made on the host"),
-        ({"memory__staleness": 1}, "set memory.staleness 0"),
+        ({"memory__staleness": 1}, r"late writes of node memory \(memory.staleness\)"),
         ({"model__class_path": "hpcgnn.temporal.model.model.TemporalModel"}, "custom model classes"),
     ):
         with pytest.raises((ValueError, DistributedError), match=message):
-            open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True, **changes))
+            open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs="on", **changes))
 
 
 @dataclass
@@ -370,28 +394,53 @@ def test_no_more_graphs_than_a_device_holds(monkeypatch):
         return {"loss": 2 * plan.values}
 
     monkeypatch.setattr(step_graphs, "MOST_GRAPHS", 1)
-    steps = StepGraphs(doubled, Timers(), Plain)
+    steps = StepGraphs(doubled, Timers(), True, Plain)
     one, two = (Shaped(torch.ones(length)) for length in (2, 3))
     results = [steps(plan)["loss"].tolist() for plan in (one, one, one, two, two, two)]
     assert results == [[2.0] * 2] * 3 + [[2.0] * 3] * 3
     assert (steps.recorded, steps.replayed, len(made)) == (1, 2, 2)
     weight = torch.ones(2, requires_grad=True)
-    steps = StepGraphs(lambda plan: {"loss": weight * plan.values}, Timers(), Plain)
+    steps = StepGraphs(lambda plan: {"loss": weight * plan.values}, Timers(), True, Plain)
     steps(one)
     with pytest.raises(ValueError, match="a task whose results can be differentiated: set train"):
         steps(one)
     key = Random(3, Stream.DROPOUT, 0, 0, 1)
     steps = StepGraphs(
-        lambda plan: native.dropout_mask(key, plan.values.long(), 4, 0.5, torch.float64), Timers(), Plain
+        lambda plan: native.dropout_mask(key, plan.values.long(), 4, 0.5, torch.float64), Timers(), True, Plain
     )
     steps(one)
     with pytest.raises(ValueError, match="a model whose dropout depends on what its step computes: set train"):
         steps(one)
 
 
+def test_what_cannot_be_recorded_runs_as_it_is():
+    """Where graphs were not asked for: with a warning, once, and no step is done twice."""
+    done = []
+
+    class Refusing:
+        def record(self, work):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def doubled(plan):
+        done.append(len(plan.values))
+        return {"loss": 2 * plan.values}
+
+    steps = StepGraphs(doubled, Timers(), False, Refusing)
+    one, two = (Shaped(torch.ones(length)) for length in (2, 3))
+    with pytest.warns(UserWarning, match=r"cannot be a CUDA graph: steps run kernel by kernel \(operation not"):
+        results = [steps(plan)["loss"].tolist() for plan in (one, one, two, two, one)]
+    assert results == [[2.0] * 2] * 2 + [[2.0] * 3] * 2 + [[2.0] * 2]
+    assert done == [2, 2, 3, 3, 2]
+    assert (steps.recorded, steps.replayed) == (0, 0)
+    steps = StepGraphs(doubled, Timers(), True, Refusing)
+    steps(one)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        steps(one)
+
+
 def test_plans_are_padded_for_training_only(tmp_path, emulated, graphs):  # noqa: F811
     parts = make_set(tmp_path)
-    with closing(open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs=True))) as session:
+    with closing(open_session(MPI.COMM_SELF, parts, small(train__cuda_graphs="on"))) as session:
         for split, padded in (("train", True), ("val", False)):
             with session.plans(split, 0) as plans:
                 lengths = [plan.route.num_wanted for plan in plans]

@@ -275,7 +275,10 @@ def row_of(wing: str, **changes) -> dict:
     return first_of(wing) | {name.replace("__", "."): value for name, value in changes.items()}
 
 
-@pytest.mark.parametrize("changes", [{"task__decoder": "pair"}, {"model__readout": "tncn"}], ids=["pair", "tncn"])
+EARLY = {"pair": {"task__decoder": "pair"}, "tncn": {"model__readout": "tncn"}, "cawn": {"model__readout": "cawn"}}
+
+
+@pytest.mark.parametrize("changes", EARLY.values(), ids=EARLY)
 def test_events_that_are_seen_too_early_are_found(tmp_path, monkeypatch, changes):
     """Neighbors at the time of a root, its own event among them, not before it alone."""
     sample = native.sample_recent

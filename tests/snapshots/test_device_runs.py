@@ -23,9 +23,27 @@ from test_graph_training import run_both
 from hpcgnn.comm.world import World
 from hpcgnn.snapshots.model import MODELS
 
-TEMPORAL = {"tgn": (test_temporal_models.RICH, {}), "learned phase": ({}, {"model__learn_phase": True})} | {
+LATE = {"memory__updater": "transformer", "memory__mailbox_slots": 3, "memory__staleness": 1}
+TEMPORAL = {
+    "tgn": (test_temporal_models.RICH, {}),
+    "learned phase": ({}, {"model__learn_phase": True}),
+    "late mails, in slots": (test_temporal_models.RICH, LATE),
+} | {
     name: test_temporal_models.CASES[name]
-    for name in ("jodie", "apan", "tgat", "dysat", "boundary decay, uniform", "mean of messages")
+    for name in (
+        "jodie",
+        "apan",
+        "tgat",
+        "dysat",
+        "boundary decay, uniform",
+        "mean of messages",
+        "dygformer, memory and clocks",
+        "tcl",
+        "tncn",
+        "tpnet",
+        "cawn",
+        "walks, attention and clocks",
+    )
 }
 TYPED = ["sage", "rgcn", "rgat", "replace"]
 PLAIN = ["gcn", "gat", "labor", "weighted"]

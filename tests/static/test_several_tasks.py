@@ -406,7 +406,7 @@ def check_head(folder, main: list[dict], rows: list[dict]) -> None:
 LINK = {"cites": {"kind": "link", "relation": CITES}}
 REFUSED = {
     "whole graph": ({"train__full_graph": True}, "task.more: .* does not go with train.full_graph"),
-    "cuda graphs": ({"train__cuda_graphs": True}, "does not go with train.cuda_graphs"),
+    "cuda graphs": ({"train__cuda_graphs": "on"}, "does not go with train.cuda_graphs"),
     "servers": ({"comm__sampling_servers": 1}, "does not go with comm.sampling_servers"),
     "name": ({"task__more": {"a b": {"kind": "link"}}}, "'a b' is no name of a task: use letters"),
     "no section": ({"task__more": {"cites": None}}, "task.more.cites: expected a section"),

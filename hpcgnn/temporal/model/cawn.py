@@ -122,7 +122,7 @@ def causal_walks(levels: Sequence[Level]) -> CausalWalks:
         slot = take(plan.slot, query)
         is_walk = torch.cat([is_walk.unsqueeze(2), slot[:, :, 1:] >= 0], dim=2).flatten(1)
         reached = slot if below is None else take(below, slot)
-        event = take(plan.edge_of, query).flatten(1)
+        event = take(plan.edge_of, query).expand_as(slot).flatten(1)  # of one column without features
         place = _step(place, reached.flatten(1), more)
         dt = _step(dt, take(plan.dt, query).masked_fill(slot < 0, 0).flatten(1), more)
         features = native.gather_rows(level.edge, event.reshape(-1).long())

@@ -150,7 +150,7 @@ def test_weights_below_0_are_refused(comm, mpi_tmp_path):
         ),
         ({"model__aggregator": "max"}, "with aggregator mean or sum"),
         ({"comm__sampling_servers": 1}, "model.edge_weights: sampling servers send no edge columns"),
-        ({"train__cuda_graphs": True}, "CUDA graphs do not work with model.edge_weights"),
+        ({"train__cuda_graphs": "on"}, "CUDA graphs do not work with model.edge_weights"),
     ],
 )
 def test_what_does_not_go_with_weights_is_refused(changes, message):

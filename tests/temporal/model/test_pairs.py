@@ -422,7 +422,7 @@ REFUSED = {
     r"\[5, 5\] needs one number for model.readout dygformer": {"sampling__fanouts": [5, 5]},
     "task.kind node predicts from one node: use attention": {"task__kind": "node"},
     "mails cannot have the embedding of one": {"memory__updater": "gru", "model__message_from": "embedding"},
-    "train.cuda_graphs does not record": {"train__cuda_graphs": True},
+    "train.cuda_graphs on does not record": {"train__cuda_graphs": "on"},
     "num_windows > 1 needs model.readout attention": {
         "sampling__strategy": "window", "sampling__window_length": 9, "sampling__num_windows": 2,
     },
