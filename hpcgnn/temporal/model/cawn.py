@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from hpcgnn import native
 from hpcgnn.native import EdgeLists
@@ -55,8 +54,8 @@ class CawnReadout(nn.Module):
     def forward(self, node, query: Query, dropout: KeyedDropout | None = None, last=None) -> torch.Tensor:
         """Embed the ends of pairs, [2 (1 + k) b, Z]: of all sources, pair by pair, then of all destinations."""
         walks = causal_walks(query.levels)
-        own = self._count(shares(walks.place, walks.place))
-        rows = apply(self.known, self._features(node, walks)) + own
+        own, kind = self._count(shares(walks.place, walks.place))
+        rows = apply(self.known, self._features(node, walks)) + gather(own, kind)
         identity = query.pairs(query.identity)[1]
         tables = [*query.pairs(rows), *query.pairs(walks.place)]
         tables = [*(table.expand(*identity.shape, *table.shape[2:]) for table in tables), identity]
@@ -69,8 +68,7 @@ class CawnReadout(nn.Module):
         of the walks of both ends. dropout: KeyedDropout or None; identity [n]: its keys."""
         places = source_place, destination_place
         ends = zip((source, destination), places, places[::-1], strict=True)
-        gates = (known + self._count(shares(place, other)) for known, place, other in ends)
-        states = torch.cat([self._read(*each) for each in zip(gates, places, strict=True)], dim=1)
+        states = torch.cat([self._read(known, place, shares(place, other)) for known, place, other in ends], dim=1)
         is_none = [place[:, :, 0] < 0 for place in places]
         states = drop_at(dropout, identity, 1)(states, 0)
         read = attend(self.heads, torch.cat(is_none, 1), *apply(self.project, states).chunk(3, 2))
@@ -84,28 +82,39 @@ class CawnReadout(nn.Module):
         encoded = self.time(walks.dt.reshape(-1)).unflatten(0, walks.dt.shape)
         pieces = [walks.edge, encoded]
         if node.shape[1]:
-            indptr = functional.pad(is_place.flatten().cumsum(0), (1, 0))
-            nodes = EdgeLists(indptr, walks.place[is_place].long(), len(node))
-            pieces.insert(0, native.segment_sum(node, nodes).unflatten(0, is_place.shape))
+            pieces.insert(0, gather(node, walks.place) * is_place.unsqueeze(3))
         return torch.cat(pieces, dim=3)
 
-    def _count(self, share: torch.Tensor) -> torch.Tensor:
-        """Bring shares [n, M, P, P] of walks into the gates, [n, M, P, 4 C]."""
+    def _count(self, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bring shares [n, M, P, P] of walks into the gates: [s, 4 C], of no walk at all first and then of the places
+        with others, and which of these rows each place has [n, M, P]. Walks of a pair share few nodes."""
+        is_shared = (share > 0).any(dim=3)
+        kind = is_shared.flatten().cumsum(0).view(is_shared.shape) * is_shared
+        share = torch.cat([share.new_zeros((1, share.shape[3])), share[is_shared]]).to(self.counted.weight.dtype)
         first, relu, second = self.position
-        share = share.to(self.counted.weight.dtype)
-        return apply(self.counted, apply(second, relu(apply(first, share))))
+        return apply(self.counted, apply(second, relu(apply(first, share)))), kind
 
-    def _read(self, gates: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """Read walks by an LSTM, from the root on: its state [n, M, C] at the last place [n, M, P] of each. gates: what
-        the places add to the input, forget, cell and output gates, [n, M, P, 4 C]."""
-        state = cell = gates.new_zeros((*gates.shape[:2], self.hidden.in_features))
-        for step, gate in enumerate(gates.unbind(2)):
-            into, keep, new, show = (gate + apply(self.hidden, state)).chunk(4, 2)
+    def _read(self, known: torch.Tensor, place: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """Read walks by an LSTM, from the root on: its state [n, M, C] at the last place [n, M, P] of each. known: what
+        the places add to the input, forget, cell and output gates, [n, M, P, 4 C], besides shares [n, M, P, P] of the
+        other end's walks."""
+        state = cell = known.new_zeros((*known.shape[:2], self.hidden.in_features))
+        counted, kind = self._count(share)
+        for step, gate in enumerate(known.unbind(2)):
+            of_other = gather(counted, kind[:, :, step])
+            into, keep, new, show = (gate + of_other + apply(self.hidden, state)).chunk(4, 2)
             fresh = torch.sigmoid(keep) * cell + torch.sigmoid(into) * torch.tanh(new)
             is_place = (place[:, :, step] >= 0).unsqueeze(2)
             state = torch.where(is_place, torch.sigmoid(show) * torch.tanh(fresh), state)
             cell = torch.where(is_place, fresh, cell)
         return state
+
+
+def gather(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return table[index], [..., W], or any row where the index is negative; the same gradients in every run."""
+    rows = index.clamp(min=0).long().flatten()
+    each = EdgeLists(torch.arange(len(rows) + 1, device=rows.device), rows, len(table))
+    return native.segment_sum(table, each).view(*index.shape, table.shape[1])
 
 
 def causal_walks(levels: Sequence[Level]) -> CausalWalks:
