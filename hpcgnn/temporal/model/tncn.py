@@ -59,11 +59,12 @@ class TncnReadout(nn.Module):
         .], of sources and destinations in turn. rows [U, D + 1]: of the nodes and, in the last column, 1."""
         ones = apart(walks[::2], source_root, destination_root)
         others = apart(walks[1::2], destination_root, source_root)
+        others_in_order = [ends.sort(dim=1).values for ends in others]
         pieces = [
             source * destination,
             with_one(source) * (others[0] == source_root.unsqueeze(1)).sum(1, keepdim=True),
             with_one(destination) * (ones[0] == destination_root.unsqueeze(1)).sum(1, keepdim=True),
-            *(sum_of_common(rows, other, one) for other in others for one in ones),
+            *(sum_of_common(rows, other, one) for other in others_in_order for one in ones),
         ]
         return torch.stack([source, destination + apply(self.common, torch.cat(pieces, 1))])
 
@@ -95,12 +96,10 @@ def apart(walks: Sequence[torch.Tensor], root: torch.Tensor, other: torch.Tensor
     return ends
 
 
-def sum_of_common(rows: torch.Tensor, ends: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+def sum_of_common(rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Sum the rows [U, W] of nodes that are among the ends [n, P] of walks from one node and among the ends [n, .] of
-    walks from another, once for each two walks that meet: [n, W]."""
-    count = torch.zeros_like(ends)
-    for other in others.unbind(1):  # one column after the other: [n, P, .] would be far larger
-        count += ends == other.unsqueeze(1)
+    walks from another, which increase, once for each two walks that meet: [n, W]."""
+    count = torch.searchsorted(others, ends, right=True) - torch.searchsorted(others, ends)
     is_common = (count > 0) & (ends >= 0)
     indptr = functional.pad(is_common.sum(1).cumsum(0), (1, 0))
     weight = count[is_common].to(rows.dtype).unsqueeze(1)
