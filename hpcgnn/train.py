@@ -42,6 +42,7 @@ from hpcgnn.loop.session import Session
 from hpcgnn.loop.settings import Sections
 from hpcgnn.loop.sweep_file import SWEEP, read_sweep
 from hpcgnn.loop.trainer import Trainer
+from hpcgnn.native.products import is_slow
 from hpcgnn.recipes import expand_recipe, take_options
 from hpcgnn.reopen import data_path
 from hpcgnn.sweep import Start, Sweep, new_sweep, old_sweep, run_sweep, summary
@@ -190,7 +191,9 @@ def _describe_start(session: Session) -> list[str]:
     if config.baseline_name:
         return [data, f"baseline: {config.baseline_name}; no model is trained"]
     parameters = sum(parameter.numel() for parameter in session.model.parameters())
-    warnings = session.world.describe_sharing()
+    warnings, matmul = session.world.describe_sharing(), config.train.matmul
+    if is_slow(matmul, session.world.device):
+        warnings.append(f"warning: train.matmul {matmul} takes longer than float32: this processor has no units for it")
     return [data, *warnings, f"model: {config.model_name}, {parameters:,} parameters"]
 
 

@@ -30,6 +30,11 @@ def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None
     _kind = "" if kind == "float32" or by_device else kind
 
 
+def is_slow(kind: str, device: torch.device) -> bool:
+    """Whether products of a kind take longer than those in float32, as this rank's device has no units for them."""
+    return device.type == "cpu" and (kind == "tf32" or (kind == "bf16" and not _has_bfloat16_units()))
+
+
 def are_rounded() -> bool:
     """Whether factors are rounded here before they are multiplied (not so where the device does it)."""
     return bool(_kind)

@@ -65,6 +65,17 @@ def layers(rows, weight, bias, output, cell):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "has_units", "slow"),
+    [("float32", False, False), ("tf32", True, True), ("bf16", True, False), ("bf16", False, True)],
+)
+def test_products_without_units_are_slow(monkeypatch, kind, has_units, slow):
+    """A run that asks for them begins with a warning; on a GPU all have units."""
+    monkeypatch.setattr(products, "_has_bfloat16_units", lambda: has_units)
+    assert products.is_slow(kind, torch.device("cpu")) == slow
+    assert not products.is_slow(kind, torch.device("cuda"))
+
+
 @pytest.mark.parametrize("kind", ["bf16", "tf32"])
 def test_products_are_near_those_in_float32(device, kind):
     torch.manual_seed(1)
