@@ -31,7 +31,7 @@ def choose_products(kind: str, device: torch.device, dtype: torch.dtype) -> None
 
 
 def is_slow(kind: str, device: torch.device) -> bool:
-    """Whether products of a kind take longer than those in float32, as this rank's device has no units for them."""
+    """Whether products of a kind take longer than in float32, as this rank's device has no units for them."""
     return device.type == "cpu" and (kind == "tf32" or (kind == "bf16" and not _has_bfloat16_units()))
 
 
