@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import torch
 
-from hpcgnn.choices import check_choices, names_with
+from hpcgnn.choices import OFF, check_choices, names_with
 from hpcgnn.comm.world import CommConfig, DistributedError
 from hpcgnn.graph.embeddings import EmbeddingConfig
 from hpcgnn.graph.negative_file import sha256_of
@@ -916,7 +916,7 @@ class StaticConfig(Sections):
         number = list(self.task.further).index(name) + 1
         train = replace(
             self.train, seed=seed_of(self.train.seed, number), batch_size=task.batch_size or self.train.batch_size,
-            train_metrics=False,
+            train_metrics=False, cuda_graphs=OFF,  # as those of the main task, which takes turns with others
         )  # fmt: skip
         return replace(self, task=task, train=train, eval=evaluation)
 

@@ -423,6 +423,14 @@ REFUSED = {
 
 
 @pytest.mark.serial
+def test_no_plans_are_padded_for_steps_that_take_turns():
+    """They are no CUDA graphs, whatever the graph: the library's is typed, which alone would hinder them."""
+    config = tasks_config(train__cuda_graphs="auto")
+    assert config.task.further
+    assert {config.of_task(name).train.cuda_graphs for name in MORE} == {"off"}
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize("case", REFUSED)
 def test_settings_that_do_not_go_together(case):
     changes, message = REFUSED[case]
