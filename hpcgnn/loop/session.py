@@ -51,6 +51,11 @@ class Task:
 
     last_scores: Any = None
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether training steps are launched as graphs."""
+        return False
+
     def can_resume(self, epoch: int, step: int) -> bool:
         """Whether a run can resume exactly before a step, from the contents of a checkpoint."""
         return True
@@ -79,7 +84,6 @@ class StepTask(Task, ABC):
 
     @property
     def has_graphs(self) -> bool:
-        """Whether training steps are launched as graphs."""
         return self._graphs is not None
 
     def train(self, plan) -> torch.Tensor | float:

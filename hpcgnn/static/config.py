@@ -916,7 +916,7 @@ class StaticConfig(Sections):
         number = list(self.task.further).index(name) + 1
         train = replace(
             self.train, seed=seed_of(self.train.seed, number), batch_size=task.batch_size or self.train.batch_size,
-            train_metrics=False, cuda_graphs=OFF,  # as those of the main task, which takes turns with others
+            train_metrics=False, cuda_graphs=OFF,  # a step of several tasks is no graph
         )  # fmt: skip
         return replace(self, task=task, train=train, eval=evaluation)
 

@@ -31,7 +31,7 @@ def test_the_built_in_graph_is_a_warning_in_a_job(monkeypatch):
     """There it is more likely a forgotten key than a wish."""
     for name in BATCH_JOBS:
         monkeypatch.delenv(name, raising=False)
-    world = SimpleNamespace(describe_sharing=list)
+    world = SimpleNamespace(describe_sharing=list, device=torch.device("cpu"))
     session = SimpleNamespace(config=TemporalConfig(), model=torch.nn.Linear(2, 3), world=world)
     lines = train._describe_start(session)
     assert lines[0] == "data: built-in synthetic events: no data.path was given"
