@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import h5py
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from convert_sources import refused
+from packaging.specifiers import SpecifierSet
 from places import REPOSITORY
 from safetensors.torch import save_file
 
@@ -213,3 +215,15 @@ def test_every_dependency_is_pinned():
         word.split(">=")[0].split("[")[0].lower().replace("_", "-") for word in ast.literal_eval(needed[15:].strip())
     }
     assert names <= pinned, names - pinned
+
+
+OLDEST = "3.11.2"  # Python of Debian 12: pip, asked for a version that is for newer ones alone, searches without end
+
+
+def test_pinned_versions_install_on_the_oldest_debian():
+    """As the packages say that are installed here."""
+    names = [
+        line.split("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().split() if "mpich" not in line
+    ]
+    needs = {name: metadata.metadata(name).get("Requires-Python") or "" for name in names}
+    assert not {name: need for name, need in needs.items() if OLDEST not in SpecifierSet(need)}
