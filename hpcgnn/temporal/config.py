@@ -329,8 +329,6 @@ class MemoryConfig:
                 f"memory.placement {self.placement} keeps whole memories, memory.hot_ratio copies a part: use "
                 "placement sharded, or hot_ratio 0"
             )
-        if self.staleness:
-            raise ValueError("memory.hot_ratio copies exact memory, memory.staleness makes it late: use one of them")
 
     def replicates(self, mib: float) -> bool:
         """Say whether every rank keeps a node memory of that size as a whole."""

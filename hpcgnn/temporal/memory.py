@@ -40,6 +40,14 @@ class Layout:
         rows = channel.everyone(shared - self.first_copy) + self.first_copy
         table[rows] = channel.everyone(table[shared])
 
+    def everywhere(self, rows: torch.Tensor, columns: list[torch.Tensor], channel: Channel) -> list[torch.Tensor]:
+        """Collective. Bring what owned rows [r] are to hold, columns [r, ...], to all ranks that keep these rows;
+        returns rows and columns."""
+        shared = rows >= self.first_copy
+        copies = [channel.everyone(values[shared]) for values in (rows - self.first_copy, *columns)]
+        copies[0] += self.first_copy
+        return [torch.cat([own[~shared], all_ranks]) for own, all_ranks in zip((rows, *columns), copies, strict=True)]
+
     def spread(self, values: torch.Tensor, channel: Channel) -> torch.Tensor:
         """Collective. Make a table of the owned nodes' values [n, ...], copies included."""
         table = values.new_zeros((self.num_rows, *values.shape[1:]))
@@ -93,6 +101,18 @@ class WaitingWrite:
     arrive: Callable[[], tuple[torch.Tensor, torch.Tensor]]
 
 
+def _join(one: WaitingWrite, other: WaitingWrite) -> WaitingWrite:
+    """Make one write of two, which go to different rows; the second one's rows follow the first one's."""
+
+    def arrive() -> tuple[torch.Tensor, torch.Tensor]:
+        (state, mail), (more_state, more_mail) = one.arrive(), other.arrive()
+        return torch.cat([state, more_state]), torch.cat([mail, more_mail])
+
+    rows, updated = torch.cat([one.rows, other.rows]), torch.cat([one.updated, other.updated])
+    receiver, number = torch.cat([one.receiver, other.receiver]), torch.cat([one.number, other.number])
+    return WaitingWrite(rows, updated, receiver, number, torch.cat([one.mailed, other.mailed]), arrive)
+
+
 def split_mail(state: torch.Tensor | None, mail: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the state [r, D], which mails begin with when it is None, and what follows it [r, M - D]."""
     return (mail[:, :width], mail[:, width:]) if state is None else (state, mail)
@@ -112,6 +132,7 @@ class NodeMemory(NodeRowStore):
         zeros = lambda *shape, dtype: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
         self.slots, self.layout, self._fixed = slots, layout, 0
         self._waiting: deque[WaitingWrite] = deque()
+        self._first: WaitingWrite | None = None  # of two parts of a step's write
         self.table = MemoryRows(
             zeros(num_nodes, state_width, dtype=dtype), zeros(num_nodes, slots, mail_width, dtype=dtype),
             zeros(num_nodes, dtype=torch.int64), zeros(num_nodes, slots, dtype=torch.int64),
@@ -146,35 +167,43 @@ class NodeMemory(NodeRowStore):
             return
         if place is not None:
             state = native.gather_rows(state, place)
-        self._delay(rows, time, state, lambda: rest)
-        self.settle()
+        self._delay(rows, time, state, lambda: rest, 0, False)
 
     def write(
         self, rows: torch.Tensor, time: torch.Tensor, arrive: Callable[[], torch.Tensor], keep: int,
-        state: torch.Tensor | Any = None, place: torch.Tensor | None = None,
+        state: torch.Tensor | Any = None, place: torch.Tensor | None = None, more: bool = False,
     ) -> None:  # fmt: skip
         """Replace states and mails of rows [r]; reads see the change after ``keep`` further writes, or ``settle``.
         arrive() returns the mails without their leading state [r, M - D] if ``state`` is given, else whole mails [r,
-        M]. The state was made from what reads see now, and so is its time."""
+        M]. The state was made from what reads see now, and so is its time. more: the next write is of the same step, to
+        other rows: where writes wait, the two count as one."""
         if keep == 0:
             state, rest = split_mail(state, arrive(), self.table.state.shape[1])
             self.replace(rows, state, rest, time, place)
             return
         if place is not None:
             state = native.gather_rows(state, place)
-        self._delay(rows, time, state, arrive)
+        self._delay(rows, time, state, arrive, keep, more)
+
+    def _wait(self, write: WaitingWrite, keep: int, more: bool) -> None:
+        write, self._first = write if self._first is None else _join(self._first, write), None
+        if more and keep:
+            self._first = write  # older writes arrive after the second part, whose times are of the same table
+            return
+        self._waiting.append(write)
         self.settle(keep)
 
-    def _delay(self, rows, time, state: torch.Tensor | None, arrive: Callable[[], torch.Tensor]) -> None:
+    def _delay(
+        self, rows, time, state: torch.Tensor | None, arrive: Callable[[], torch.Tensor], keep: int, more: bool
+    ) -> None:
         width = self.table.state.shape[1]
 
         def bring() -> tuple[torch.Tensor, torch.Tensor]:
             own, rest = split_mail(state, arrive(), width)
             return own.contiguous(), torch.cat([own, rest], dim=1)
 
-        self._waiting.append(
-            WaitingWrite(rows, self._time_of_state(rows, time), rows, torch.zeros_like(rows), time, bring)
-        )
+        updated = self._time_of_state(rows, time)
+        self._wait(WaitingWrite(rows, updated, rows, torch.zeros_like(rows), time, bring), keep, more)
 
     def _time_of_state(self, rows: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         """Return the times [r] of states that are made from what reads see now: of the newest mail and, where there is
@@ -184,14 +213,14 @@ class NodeMemory(NodeRowStore):
 
     def deliver(
         self, rows: torch.Tensor, mails: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        arrive: Callable[[], tuple[torch.Tensor, torch.Tensor]], keep: int,
+        arrive: Callable[[], tuple[torch.Tensor, torch.Tensor]], keep: int, more: bool = False,
     ) -> None:  # fmt: skip
         """Replace the states of unique rows [r], each of which gets mail, and put mails (receiver [m], number [m], time
-        [m]) into the rings of their rows. keep: as of ``write``; others: as of WaitingWrite."""
+        [m]) into the rings of their rows. keep, more: as of ``write``; others: as of WaitingWrite."""
         receiver, number, time = mails
         first = time[torch.searchsorted(receiver, rows)]
-        self._waiting.append(WaitingWrite(rows, self._time_of_state(rows, first), receiver, number, time, arrive))
-        self.settle(keep)
+        write = WaitingWrite(rows, self._time_of_state(rows, first), receiver, number, time, arrive)
+        self._wait(write, keep, more)
 
     def settle(self, keep: int = 0) -> None:
         """Let reads see the writes that wait, oldest first, except the newest ``keep``. Every rank must have begun
@@ -284,7 +313,7 @@ class NodeMemory(NodeRowStore):
         rows = torch.cat([piece.rows for piece in pieces])
         columns = [torch.cat([piece.columns[name] for piece in pieces]) for name in COLUMNS]
         if self.layout is not None:
-            rows, *columns = (channel.everyone(column) for column in (self.layout.own[rows], *columns))
+            rows, *columns = self.layout.everywhere(self.layout.own[rows], columns, channel)
         rows, order = torch.sort(rows)
         state, mail, updated, mailed, delivered = (column[order] for column in columns)
         has_state = updated != NEVER

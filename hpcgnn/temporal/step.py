@@ -200,7 +200,7 @@ class TemporalTask(StepTask):
             return
         with self._timers("write-back"):
             if plan.delivery is not None:
-                self._deliver(plan, plan.write, plan.delivery, reading, parts)
+                self._deliver(plan, plan.write, plan.delivery, reading, parts, more=plan.hot is not None)
             elif isinstance(plan.write, Announcement):
                 self._announce(plan, plan.write, reading, parts)
             else:
@@ -219,7 +219,7 @@ class TemporalTask(StepTask):
         else:
             pushed = write.route.start_push(torch.cat([memory[write.node], content], dim=1))
             state = place = None
-        self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place)
+        self.memory.write(write.rows, write.time, pushed.wait, self._staleness, state, place, plan.hot is not None)
 
     def _mail_content(self, plan: StepPlan, mails, memory: torch.Tensor, parts: torch.Tensor | None) -> torch.Tensor:
         """Form what the other endpoint and the event put into mails (a WritePlan or Delivery)."""
@@ -249,10 +249,10 @@ class TemporalTask(StepTask):
 
     def _deliver(
         self, plan: StepPlan, write: WritePlan | Announcement, delivery: Delivery, reading: Reading,
-        parts: torch.Tensor | None,
+        parts: torch.Tensor | None, more: bool = False,
     ) -> None:  # fmt: skip
         """Collective. Write the winners' states where they are kept, and send messages to all nodes that receive one;
-        or let walks pass the events."""
+        or let walks pass the events. more: hot nodes follow."""
         memory = reading.memory.detach()
         if self._walks is not None:
             self._pass_walks(plan, delivery, memory, reading.last)
@@ -269,7 +269,7 @@ class TemporalTask(StepTask):
             return states_on_way(), sums / (delivery.indptr[1:] - delivery.indptr[:-1]).unsqueeze(1)
 
         mails = delivery.rows, delivery.number, delivery.time
-        self.memory.deliver(write.rows, mails, arrive, self._staleness)
+        self.memory.deliver(write.rows, mails, arrive, self._staleness, more)
 
     def _start_sending(self, delivery: Delivery, message: torch.Tensor) -> Transfer:
         """Collective. Start to send messages [w, .] to the ranks that keep their receivers."""

@@ -180,7 +180,6 @@ def test_copies_of_hubs_save_bytes(comm, mpi_tmp_path, update_at):
         ({"hot_ratio": 1.5}, "a share of the nodes, in [0, 1], got 1.5"),
         ({"hot_ratio": 0.1, "placement": "replicated"}, "placement sharded"),
         ({"hot_ratio": 0.1, "placement": "auto"}, "placement sharded"),
-        ({"hot_ratio": 0.1, "staleness": 1}, "use one of them"),
         ({"hot_ratio": 0.1, "updater": "none"}, "leave hot_ratio 0"),
     ],
 )

@@ -36,6 +36,7 @@ CASES = {
     "hot nodes": (RICH, {"memory__hot_ratio": 0.1}),
     "mailbox": (RICH, {"memory__updater": "transformer", "memory__mailbox_slots": 3}),
     "stale": ({}, {"memory__staleness": 1}),
+    "stale, hot nodes": (RICH, {"memory__staleness": 1, "memory__hot_ratio": 0.1}),
     "no memory": (RICH, {"memory__updater": "none"}),
     "replicated": (RICH, {"memory__placement": "replicated"}),
     "frozen": (RICH, {"task__freeze": True, "train__init": "unused"}),

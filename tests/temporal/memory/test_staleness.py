@@ -32,6 +32,7 @@ from hpcgnn.temporal.memory import COLUMNS, NodeMemory
 RICH = {"edge_width": 3, "node_width": 4}
 SLOTS = {"memory__updater": "transformer", "memory__mailbox_slots": 3}
 MEAN, NEIGHBORS = {"memory__aggregator": "mean"}, {"memory__deliver_to": "neighbors"}
+HOT = {"memory__hot_ratio": 0.2}
 
 # name: (graph, options of the graph, changes of the configuration)
 CASES = {
@@ -47,6 +48,10 @@ CASES = {
     "mean, replicated": (bipartite, RICH, MEAN | {"memory__placement": "replicated"}),
     "to neighbors": (homogeneous, {"ticks": 60}, SLOTS | NEIGHBORS),
     "batches smaller than ranks": (bipartite, {"num_events": 60}, {"train__batch_size": 2}),
+    "hot nodes": (bipartite, RICH, HOT),
+    "hot nodes, at user": (homogeneous, {"ticks": 60}, HOT | {"memory__update_at": "user"}),
+    "hot nodes, slots, to neighbors": (homogeneous, {}, HOT | SLOTS | NEIGHBORS),
+    "hot nodes, mean": (bipartite, RICH, MEAN | {"memory__hot_ratio": 1}),
 }
 
 
@@ -83,10 +88,10 @@ def test_a_step_reads_the_memory_of_k_steps_before(comm, parts, monkeypatch, sta
     trainer = open_trainer(comm, parts(), stale_config(staleness, memory__placement=placement))
     memory, write, read, written = trainer.session.memory, trainer.session.memory.write, [], []
 
-    def noted(rows, time, arrive, keep, state=None, place=None):
+    def noted(rows, time, arrive, keep, state=None, place=None, more=False):
         mail = arrive() if state is None else torch.cat([state[place], arrive()], dim=1)
         written.append([tensor.numpy().copy() for tensor in (rows, time, mail)])
-        write(rows, time, arrive, keep, state, place)
+        write(rows, time, arrive, keep, state, place, more)
 
     monkeypatch.setattr(memory, "write", noted)
     with trainer.session.plans("train", 0) as plans:
@@ -137,10 +142,10 @@ def test_mails_beside_others_come_k_steps_late(comm, parts, monkeypatch, stalene
     trainer = open_trainer(comm, parts(), stale_config(staleness, **changes))
     memory, deliver, read, written = trainer.session.memory, trainer.session.memory.deliver, [], []
 
-    def noted(rows, mails, arrive, keep):
+    def noted(rows, mails, arrive, keep, more=False):
         state, mail = arrive()
         written.append([tensor.numpy().copy() for tensor in (rows, state, mails[0], mail, mails[2])])
-        deliver(rows, mails, arrive, keep)
+        deliver(rows, mails, arrive, keep, more)
 
     monkeypatch.setattr(memory, "deliver", noted)
     with trainer.session.plans("train", 0) as plans:
@@ -204,19 +209,28 @@ def finish(trainer: Trainer) -> dict[str, np.ndarray | None]:
     return memory
 
 
+GOES_ON = {
+    "newest": {}, "slots, to neighbors": SLOTS | NEIGHBORS, "mean": MEAN, "hot nodes": HOT,
+    "hot nodes, slots, to neighbors": HOT | SLOTS | NEIGHBORS,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("step", [1, 4, None])
 @pytest.mark.parametrize("alone", ["before", "after"])
-@pytest.mark.parametrize("mails", [{}, SLOTS | NEIGHBORS, MEAN], ids=["newest", "slots, to neighbors", "mean"])
+@pytest.mark.parametrize("mails", GOES_ON.values(), ids=GOES_ON)
 def test_a_run_goes_on_with_its_waiting_writes(comm, parts, mpi_tmp_path, mails, step, alone):
     """Stopped after a step, also the epoch's last, on one rank or all of them; continued on the others, on another
-    partition set, with another placement of memory: the losses and the memory of a run that was never stopped."""
+    partition set, with another placement of memory or fewer hot nodes: the losses and the memory of a run that was
+    never stopped."""
     path, other, folder = parts(), parts(name="other", num_parts=4), mpi_tmp_path / "run"
     whole = open_trainer(comm, path, stale_config(3, **mails))
     losses, memory = train_steps(whole, 0), finish(whole)
     on_rank_0(comm, folder.mkdir)
     step = len(losses) if step is None else step
-    placements = ("sharded", "replicated") if step == 4 else ("replicated", "sharded")
-    configs = [stale_config(3, memory__placement=placement, **mails) for placement in placements]
+    values = [{"memory__placement": placement} for placement in ("sharded", "replicated")]
+    if HOT.items() <= mails.items():
+        values = [{}, {"memory__hot_ratio": 0.05}]
+    configs = [stale_config(3, **mails | changes) for changes in (values if step == 4 else reversed(values))]
     comms = (MPI.COMM_SELF, comm) if alone == "before" else (comm, MPI.COMM_SELF)
     if comms[0] is comm or comm.rank == 0:
         first = open_trainer(comms[0], path, configs[0], folder)
