@@ -141,7 +141,6 @@ def test_a_run_resumes_in_another_place(comm, mpi_tmp_path, mails):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory__hot_ratio": 0.1, "memory__staleness": 1}, "use one of them"),
         ({"memory__hot_ratio": 0.1, "memory__placement": "replicated"}, "use placement sharded"),
         ({"memory__placement": "replicated", "memory__update_at": "user"}, "use update_at owner"),
     ],
