@@ -22,14 +22,18 @@ need() {
 }
 
 aarch64() {
-    local folder=build/aarch64 log=build/aarch64.log include
+    local folder=build/aarch64 log=build/aarch64.log headers=build/headers include own
     need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu || return
     include=$(python -c "import sysconfig; print(sysconfig.get_path('include'))")
-    mkdir -p build
+    # Debian's Python.h looks for Python's settings in a folder with the processor's name. Those of this processor, whose
+    # types are as wide, do for compiling.
+    own=/usr/include/$(python -c "import sysconfig; print(sysconfig.get_config_var('MULTIARCH'))")/${include##*/}
+    mkdir -p "$headers/aarch64-linux-gnu"
+    ln -sfn "$own" "$headers/aarch64-linux-gnu/${include##*/}"
     if ! cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux \
         -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DHPCGNN_CUDA=OFF \
-        -DCMAKE_CXX_FLAGS=-Werror -DPython_EXECUTABLE="$PWD/.venv/bin/python" -DPython_INCLUDE_DIR="$include" \
-        >"$log" 2>&1 || ! cmake --build "$folder" >>"$log" 2>&1; then
+        -DCMAKE_CXX_FLAGS="-Werror -isystem $PWD/$headers" -DPython_EXECUTABLE="$PWD/.venv/bin/python" \
+        -DPython_INCLUDE_DIR="$include" >"$log" 2>&1 || ! cmake --build "$folder" >>"$log" 2>&1; then
         cat "$log" >&2
         return 1
     fi
