@@ -136,10 +136,10 @@ class MachineRows:
 
 @dataclass(frozen=True, slots=True)
 class MachineTable:
-    """The rows [N, ...] of all ranks of this machine; first [R] int64: the row of the table at which a rank's rows
-    begin, -1 for the ranks of other machines."""
+    """The rows [N, ...] of all ranks of this machine, or what reads them; first [R] int64: the row of the table at
+    which a rank's rows begin, -1 for the ranks of other machines."""
 
-    table: torch.Tensor
+    table: torch.Tensor | Any
     first: np.ndarray
 
 
@@ -147,8 +147,8 @@ class MachineColumns:
     """Columns of rows in one table per machine: each of its ranks writes its own rows and reads the rows of all.
     Collective to create, to publish and to close.
 
-    own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the machine, by
-    column."""
+    own: this rank's rows [n, ...] of every column, to be filled before ``publish``; tables: of the machine, by column;
+    memory: all of it, uint8."""
 
     def __init__(self, world: World, machine: Any, shapes: Sequence[Shape]):
         """shapes: of this rank's rows [n, ...] of every column, of one dtype and width on all ranks. Raises
@@ -160,7 +160,7 @@ class MachineColumns:
         start, num_bytes = _places(counts.sum(axis=0) * width, 64)
         self._shared = MachineMemory(world, machine, num_bytes)
         below = np.cumsum(counts, axis=0) - counts  # [ranks of the machine, A]
-        self.tables, self.own = [], []
+        self.tables, self.own, self.memory = [], [], torch.from_numpy(self._shared.bytes)
         for column, (shape, dtype) in enumerate(shapes):
             total, at = int(counts[:, column].sum()), int(start[column])
             raw = self._shared.bytes[at : at + total * int(width[column])]
@@ -179,7 +179,7 @@ class MachineColumns:
 
     def close(self) -> None:
         """Collective. Free the memory; the tables must not be used any more."""
-        self.tables, self.own = [], []
+        self.tables, self.own, self.memory = [], [], torch.empty(0, dtype=torch.uint8)
         self._shared.close()
 
 

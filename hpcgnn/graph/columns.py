@@ -6,6 +6,7 @@ order of its parts; F width; k rows to read.
 
 from __future__ import annotations
 
+import copy
 import math
 import mmap
 import os
@@ -286,8 +287,18 @@ class PinnedTable(GatheredTable):
         self._place = torch.full((len(table),), -1, dtype=torch.int32, device=table.device)
         self._place[hot_rows] = torch.arange(len(hot), dtype=torch.int32, device=table.device)
         self._hot = native.gather_rows(table, hot_rows)
+
+    @property
+    def held_bytes(self) -> int:  # type: ignore[override]
         held = (self._table, self._hot, self._place)
-        self.held_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def part(self, first: int, last: int) -> PinnedTable:
+        """Return the rows first .. last - 1 as a table of their own, without a copy."""
+        part = copy.copy(self)
+        part._table, part._place = self._table[first:last], self._place[first:last]
+        part.shape = tuple(part._table.shape)
+        return part
 
     def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy rows without waiting for the device."""

@@ -29,6 +29,7 @@ from hpcgnn.graph.columns import (
     FileTable,
     GatheredTable,
     NarrowTable,
+    PinnedTable,
     StoredColumn,
     Table,
     convert,
@@ -36,6 +37,7 @@ from hpcgnn.graph.columns import (
     gather_stored,
     load_pinned,
     load_table,
+    seen_from,
     widen,
     widening_of,
 )
@@ -315,13 +317,16 @@ class NodeTables:
         stored = partition.features if loads_features else (None,) * len(partition.types)
         shapes = _shapes(partition, stored, dtype)
         self.storage = _choose_storage(config, shapes, world)
-        self._shares = shares and self.storage == DEVICE and not world.any(world.device.type != "cpu")
+        self._is_seen = world.any(world.device.type != "cpu")  # by devices, over the bus
+        self._shares = shares and self.storage == (PINNED if self._is_seen else DEVICE)
         places = self._share(shapes)
         if self.storage == DEVICE:
             world.room.note("features", _feature_bytes(shapes), f"features.storage {PINNED}" if shares else "")
         with together(world, "read the features"):
             self._tables = _make_tables(partition, stored, replace(config, storage=self.storage), dtype, world, places)
         self._publish()
+        if self._is_seen and self._shared:
+            self._see_features(self._shared[0], partition)
         self.predicted_hits = 0.0
         self._learned: Collection[int] = ()
         self._in_shared: EmbeddingStore | None = None
@@ -335,7 +340,7 @@ class NodeTables:
     def share_learned(self, learned: EmbeddingStore) -> None:
         """Collective. Put learnable embeddings into memory that the ranks of a machine share, if features lie there."""
         shapes: list[Shape] = [(tuple(table.weight.shape), table.weight.dtype) for table in learned.tables.values()]
-        columns = share_columns(self._world, shapes) if self.is_shared and shapes else None
+        columns = share_columns(self._world, shapes) if self.has_common_columns and shapes else None
         if columns is None:
             return
         self._shared.append(columns)
@@ -365,6 +370,22 @@ class NodeTables:
         if self._shared:
             self._shared[-1].publish()
 
+    def _see_features(self, columns: MachineColumns, partition: GraphPartition) -> None:
+        """Pin the memory that the ranks of the machine share, and let this rank's device read all features in it."""
+        # At once, as no page may be pinned twice.
+        seen, begin = seen_from(self._world.device, columns.memory), columns.memory.data_ptr()
+        for kind, (tables, near) in enumerate(zip(self._tables, self._near, strict=True)):
+            if FEATURE not in near:
+                continue
+            own, table = tables[FEATURE], near[FEATURE].table
+            at, first = table.data_ptr() - begin, int(near[FEATURE].first[self._world.rank])
+            raw = seen[at : at + table.numel() * table.element_size()]
+            there = raw.view(table.dtype).view(table.shape) if len(raw) else table.to(self._world.device)
+            hot = first + hot_rows(partition, kind, self._world.rank, self._config.device_ratio)
+            pinned = PinnedTable(there, hot, own.widening if isinstance(own, NarrowTable) else None)
+            near[FEATURE] = replace(near[FEATURE], table=pinned)
+            tables[FEATURE] = pinned.part(first, first + own.shape[0])
+
     def close(self) -> None:
         """Collective. Free what ranks share; the tables must not be used any more."""
         if self._in_shared is not None:
@@ -393,6 +414,11 @@ class NodeTables:
     def is_shared(self) -> bool:
         """Whether the ranks of a machine read each other's rows."""
         return bool(self._shared)
+
+    @property
+    def has_common_columns(self) -> bool:
+        """Whether the ranks of a machine compute on memory that they share."""
+        return self.is_shared and not self._is_seen
 
     def near(self, kind: int, name: str) -> MachineTable | None:
         """Return a type's table of all ranks of this machine; None where they do not share it."""
@@ -505,7 +531,7 @@ def _make_tables(
             options = (features, dtype, config.normalize, world.device)
             base = partition.book.type_base()[kind]
             _check_range(features, dtype, config, partition.types[kind], partition.flat_row[nodes] - base)
-            if config.storage == PINNED:
+            if config.storage == PINNED and not place:
                 of_type[FEATURE] = load_pinned(*options, hot_rows(partition, kind, world.rank, config.device_ratio))
             elif config.storage == FILE:
                 of_type[FEATURE] = FileTable(*options)

@@ -125,7 +125,7 @@ class SharedTables:
     there. Collective."""
 
     def __init__(self, session: Session):
-        self._session, self._shares = session, session.graph.tables.is_shared
+        self._session, self._shares = session, session.graph.tables.has_common_columns
         self.edges = EdgeColumns(session.partition, message_columns(session.config), session.dtype)
         self.own: dict[str, torch.Tensor] = {}
         self._near: dict[str, MachineTable] = {}

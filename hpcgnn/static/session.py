@@ -444,7 +444,7 @@ def _describe_samples(session: Session) -> list[str]:
     held = max(world.allgather(tables.held_bytes())) / (1 << 20)
     where = {
         "device": ", read in place by all ranks of a machine" if tables.is_shared else "",
-        "pinned": ", features in pinned memory of the host",
+        "pinned": ", features in pinned memory of the host" + (" that the GPUs of a machine share" * tables.is_shared),
         "file": ", features in the part files",
     }[tables.storage]
     lines.append(f"node rows and feature cache: {held:.1f} MiB at most on a rank{where}")

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from hpcgnn.comm.world import World
 from hpcgnn.graph import columns as input_rows
 from hpcgnn.native import dispatch
+from hpcgnn.static import features
 
 DEVICE = torch.device("cuda", MPI.COMM_WORLD.rank)
 ACROSS = ("aten::copy_", "aten::_foreach_copy_", "aten::_to_copy", "aten::detach")  # may have tensors of both sides
@@ -314,7 +315,8 @@ def pretended_device() -> Iterator[None]:
         for name in ("range_push", "range_pop"):
             patch.setattr(torch.cuda.nvtx, name, lambda *_: None)
         patch.setattr(torch.Tensor, "record_stream", _record_stream)
-        patch.setattr(input_rows, "seen_from", lambda device, table: table.to(device))
+        for module in (input_rows, features):
+            patch.setattr(module, "seen_from", lambda device, table: table.to(device))
         patch.setattr(World, "_bind_device", _bind_device)
         patch.setattr(dispatch, "backend", _backend)
         patch.setattr(threading.Thread, "run", run)

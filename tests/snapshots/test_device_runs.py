@@ -63,6 +63,7 @@ REPLICATED = {
     "labor, ahead": (plain, {"sampling__strategy": "labor", "sampling__in_flight": 2}),
     "copies": (plain, {"features__cache_ratio": 0.2, **APART}),
     "pinned": (plain, {"features__storage": "pinned", "features__device_ratio": 0.3}),
+    "pinned, typed": (typed, {"features__storage": "pinned", "comm__ranks_per_machine": 2}),
 }
 LINKS = ["friends", "filtered", "shop, exact"]
 SNAPSHOTS = {kind: {"model__kind": kind} for kind in ("tgcn", "evolvegcn_h", "gat", "dysat")} | {

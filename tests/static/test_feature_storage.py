@@ -296,6 +296,60 @@ def test_messages_and_tables_are_narrow(comm, mpi_tmp_path, name, size):
     assert world.size == 1 or world.total(pulled) > 0
 
 
+SEEN = {
+    "wide": (plain, {}),
+    "narrow": (narrow(plain, "uint8"), {}),
+    "bfloat16": (narrow(plain, "bfloat16"), {}),
+    "typed, learned beside": (typed, {"node_embedding__types": ["paper"], "model__kind": "rgcn"}),
+    "rounded as if sent": (plain, {"features__wire": "bfloat16"}),
+}
+
+
+@pytest.mark.several_ranks
+@pytest.mark.parametrize("ranks_per_machine", [0, 2])
+@pytest.mark.parametrize("case", SEEN)
+def test_gpus_of_a_machine_read_each_others_pinned_rows(comm, mpi_tmp_path, case, ranks_per_machine):
+    """All of a machine, without a message; those of others come as messages. Rows, losses and exact inference are those
+    of the host."""
+    pytest.importorskip("hpcgnn_native.emulated", reason="built without HPCGNN_EMULATE_CUDA")
+    make, changes = SEEN[case]
+    parts = make_static_parts(comm, make, mpi_tmp_path)
+    pinned = {"features__storage": "pinned", "features__device_ratio": 0.3}
+    config = static_config(**changes, comm__ranks_per_machine=ranks_per_machine)
+    expected = losses_and_rows(comm, mpi_tmp_path, parts, config)
+    with pretended_device():
+        on_device = static_config(**changes, **pinned, comm__ranks_per_machine=ranks_per_machine)
+        found = losses_and_rows(comm, mpi_tmp_path, parts, on_device)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9 if one.dtype == torch.float64 else 1e-5, atol=1e-12)
+
+
+def losses_and_rows(comm, folder, parts, config) -> list[torch.Tensor]:
+    """Of an epoch; and the input rows of all nodes of each type, of which those of this machine come without a
+    message."""
+    trainer = open_graph_trainer(comm, parts, folder, config)
+    session, found = trainer.session, []
+    tables, channel, device = session.graph.tables, session.graph.channel, session.world.device
+    assert tables.is_shared
+    trainer.start_epoch(0)
+    with session.plans("train", 0) as plans:
+        losses = torch.tensor([trainer.train_step(plan)[0] for plan in plans])
+    for kind, rows in enumerate(session.graph.rows):
+        starts = session.partition.book.of_type(kind).starts
+        ids = np.arange(starts[0], starts[-1])
+        near = rows.is_near(ids)
+        assert near.all() == (config.comm.ranks_per_machine == 0 or comm.size == 2)
+        fetch = rows.plan(ids[near], channel).to(device, channel)
+        before = session.sent_bytes()
+        found += [rows.fetch(fetch, "feature").cpu()] if "feature" in rows.tables else []
+        assert session.sent_bytes() == before
+        everything = rows.plan(ids, channel).to(device, channel)
+        found += [rows.fetch(everything, "feature").cpu()] if "feature" in rows.tables else []
+    found.append(infer(session).cpu())
+    session.close()
+    return [losses, *found]
+
+
 @pytest.mark.several_ranks
 def test_narrow_rows_of_a_machine_are_read_where_they_lie(comm, mpi_tmp_path):
     """No message brings them, in training or exact inference."""
