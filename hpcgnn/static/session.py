@@ -371,7 +371,8 @@ def baseline_metrics(
 
 
 def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[str]:
-    """Say which columns of the edges no model reads, and what would; a class of the user's own may read any."""
+    """Say which columns of the edges, and features of nodes, no model reads, and what would; a class of the user's own
+    may read any."""
     has = [(*edges.columns, *unread) for edges, unread in zip(partition.edges, partition.unread, strict=True)]
     unused: dict[str, list[str]] = {}
     for relation, columns, unread in zip(partition.relations, has, partition.unread, strict=True):
@@ -388,6 +389,9 @@ def _describe_columns(config: StaticConfig, partition: GraphPartition) -> list[s
         names = "; ".join(f"{name} of {', '.join(relations)}" for name, relations in unused.items())
         readers = "model.edge_features reads feat, sampling.edge_columns any, for a custom model"
         lines.append(f"edge columns not read: {names} ({readers})")
+    stored = [name for name, rows in zip(partition.types, partition.features, strict=True) if rows is not None]
+    if config.model.by_query and stored:
+        lines.append(f"features of {', '.join(stored)}: not used: model.kind {config.model.kind} has states of queries")
     return lines
 
 

@@ -241,6 +241,19 @@ def test_nodes_have_no_embeddings():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("has_features", [False, True])
+def test_features_that_no_state_has_are_named(comm, mpi_tmp_path, has_features):
+    def make(path):
+        sparse_facts(path)
+        if has_features:
+            with h5py.File(path, "r+") as file:
+                file["nodes/entity/feat"] = np.ones((23, 2), np.float32)
+
+    lines = open_graph_session(comm, make_static_parts(comm, make, mpi_tmp_path), config_of("typed")).describe()
+    expected = "features of entity: not used: model.kind nbfnet has states of queries"
+    assert [line for line in lines if "not used" in line] == [expected] * has_features
+
+
 def test_graphs_of_events_have_no_paths():
     with pytest.raises(ValueError, match=r"task.decoder paths is for static graphs"):
         TaskConfig(decoder="paths")
