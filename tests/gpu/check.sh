@@ -8,7 +8,8 @@
 #   tests      pytest -m gpu, file by file
 #   tgn        epochs of TGN as trained, kernel by kernel and as CUDA graphs, with PyTorch Geometric's beside them
 #   sage       steps of GraphSAGE as trained, kernel by kernel and as CUDA graphs, with PyTorch Geometric's beside them
-#   exchanges  two ranks on one GPU, rows from device to device by a CUDA-aware MPI (UCX of the wheel libucx-cu13), and staged
+#   exchanges  two ranks on one GPU, rows from device to device by a CUDA-aware MPI (UCX of the wheel libucx-cu13), staged,
+#              and read in pinned memory that both share
 #
 # Without stages: all but pack. Each has nine minutes and leaves FOLDER/STAGE.json (FOLDER: build/gpu/results) and
 # FOLDER/STAGE.log. A stage that has its JSON is left out unless it is named; one that ran out of time goes on where it
@@ -146,16 +147,23 @@ tgn() {
     [[ -n $DRY ]] || figure without_graphs "${common[@]}" --train.cuda_graphs off
 }
 
-# PyTorch Geometric samples with a package that is built for one version of torch: without it, hpcgnn's steps alone.
-sage() {
-    local peer=() parts=$WORK/sage${DRY:+-dry}
-    ! "$PYTHON" -c 'import torch_geometric, pyg_lib' 2>/dev/null || peer=(--peer pyg)
+# Steps of GraphSAGE on a graph that is made the first time.
+use_sage() {
+    local parts=$WORK/sage${DRY:+-dry}
     if [[ ! -e $parts/book.h5 ]]; then
         rm -rf "$parts"
         hpcgnn synthesize --static "${SAGE_GRAPH[@]}" --overwrite "$parts.h5" || return
         hpcgnn partition "$parts.h5" "$parts" --parts 8 --method ldg || return
     fi
-    local common=(python -m hpcgnn.bench sage --data.path "$parts" --sampling.prefetch 3 "${SAGE_SIZES[@]}")
+    SAGE=(-m hpcgnn.bench sage --data.path "$parts" --sampling.prefetch 3 "${SAGE_SIZES[@]}")
+}
+
+# PyTorch Geometric samples with a package that is built for one version of torch: without it, hpcgnn's steps alone.
+sage() {
+    local peer=()
+    ! "$PYTHON" -c 'import torch_geometric, pyg_lib' 2>/dev/null || peer=(--peer pyg)
+    use_sage || return
+    local common=(python "${SAGE[@]}")
     figure default "${common[@]}" "${peer[@]}"
     [[ -n $DRY ]] || figure without_graphs "${common[@]}" --train.cuda_graphs off
     [[ -n $DRY ]] || figure tf32 "${common[@]}" --train.matmul tf32
@@ -179,6 +187,7 @@ use_ucx() {
 exchanges() {
     local way train=(-m hpcgnn.train --config jobs/train_tgn.yaml "${TRAIN_SIZES[@]}" --train.epochs 1)
     use_ucx || return
+    use_sage || return
     figure rows ranks 2 -m hpcgnn.bench gpu "${GPU_SIZES[@]}" --gpu_direct on
     [[ -n $DRY ]] || ranks 2 -m pytest --with-mpi -q -p no:cacheprovider -m "gpu and not launcher and not serial" \
         tests/snapshots/test_device_runs.py || return
@@ -187,7 +196,10 @@ exchanges() {
         rm -rf "$OUT/run-$way"
         ranks 2 "${train[@]}" --train.precision float64 --comm.gpu_direct $way --output.dir "$OUT/run-$way" || return
     done
-    python tests/gpu/record.py compare "$OUT/run-on/metrics.jsonl" "$OUT/run-off/metrics.jsonl"
+    python tests/gpu/record.py compare "$OUT/run-on/metrics.jsonl" "$OUT/run-off/metrics.jsonl" || return
+    for way in device pinned; do # rows sent, and read in memory that both ranks share
+        figure "features_$way" ranks 2 "${SAGE[@]}" --features.storage $way
+    done
 }
 
 # Sizes as measured, or small ones for host threads.
