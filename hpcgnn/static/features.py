@@ -326,7 +326,8 @@ class NodeTables:
             self._tables = _make_tables(partition, stored, replace(config, storage=self.storage), dtype, world, places)
         self._publish()
         if self._is_seen and self._shared:
-            self._see_features(self._shared[0], partition)
+            with together(world, "pin the features"):
+                self._see_features(self._shared[0], partition)
         self.predicted_hits = 0.0
         self._learned: Collection[int] = ()
         self._in_shared: EmbeddingStore | None = None
