@@ -9,6 +9,7 @@ from run_commands import run
 from hpcgnn import train
 from hpcgnn.comm.launch import BATCH_JOBS
 from hpcgnn.loop import launch
+from hpcgnn.native import products
 from hpcgnn.temporal.config import TemporalConfig
 
 pytestmark = pytest.mark.serial
@@ -52,3 +53,18 @@ def test_the_first_lines_of_a_baseline_name_no_model():
 def test_a_source_without_git_is_unknown(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert train._git_revision() == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("matmul", "device", "has_units", "words"),
+    [
+        ("float32", "cpu", True, None), ("bf16", "cuda", False, None), ("bf16", "cpu", True, "operation by operation"),
+        ("bf16", "cpu", False, "no units for it"), ("tf32", "cpu", True, "no units for it"), ("tf32", "cuda", True, None),
+    ],
+)  # fmt: skip
+def test_slow_products_are_said(monkeypatch, matmul, device, has_units, words):
+    monkeypatch.setattr(products, "_has_bfloat16_units", lambda: has_units)
+    config, world = TemporalConfig(), SimpleNamespace(describe_sharing=list, device=torch.device(device))
+    config.train.matmul = matmul
+    lines = train._describe_start(SimpleNamespace(config=config, model=torch.nn.Linear(2, 3), world=world))
+    assert [words in line for line in lines if "train.matmul" in line] == [True] * (words is not None)
