@@ -196,7 +196,7 @@ def _describe_start(session: Session) -> list[str]:
         warnings.append(f"warning: train.matmul {matmul} takes longer than float32: this processor has no units for it")
     elif session.world.device.type == "cpu" and matmul == "bf16":
         warnings.append(
-            "train.matmul bf16: layers that are one native call in float32 run operation by operation: compare the seconds"
+            "train.matmul bf16: layers that are one call in float32 run operation by operation: compare the seconds"
         )
     return [data, *warnings, f"model: {config.model_name}, {parameters:,} parameters"]
 

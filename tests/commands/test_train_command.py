@@ -59,7 +59,8 @@ def test_a_source_without_git_is_unknown(monkeypatch):
     ("matmul", "device", "has_units", "words"),
     [
         ("float32", "cpu", True, None), ("bf16", "cuda", False, None), ("bf16", "cpu", True, "operation by operation"),
-        ("bf16", "cpu", False, "no units for it"), ("tf32", "cpu", True, "no units for it"), ("tf32", "cuda", True, None),
+        ("bf16", "cpu", False, "no units for it"), ("tf32", "cpu", True, "no units for it"),
+        ("tf32", "cuda", True, None),
     ],
 )  # fmt: skip
 def test_slow_products_are_said(monkeypatch, matmul, device, has_units, words):
