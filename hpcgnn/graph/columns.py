@@ -222,8 +222,12 @@ class GatheredTable(ABC):
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device  # where gathered rows lie
-    held_bytes = 0  # in the memory of host and device
     widening: Widening | None = None  # of narrow rows
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in the memory of host and device."""
+        return 0
 
     @abstractmethod
     def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
@@ -250,7 +254,10 @@ class NarrowTable(GatheredTable):
     def __init__(self, table: torch.Tensor, widening: Widening):
         self.table, self.widening = table, widening
         self.shape, self.dtype, self.device = tuple(table.shape), widening.dtype, table.device
-        self.held_bytes = table.numel() * table.element_size()
+
+    @property
+    def held_bytes(self) -> int:
+        return self.table.numel() * self.table.element_size()
 
     def gather_stored(self, rows: torch.Tensor) -> torch.Tensor:
         return native.gather_rows(self.table, rows)
@@ -289,7 +296,7 @@ class PinnedTable(GatheredTable):
         self._hot = native.gather_rows(table, hot_rows)
 
     @property
-    def held_bytes(self) -> int:  # type: ignore[override]
+    def held_bytes(self) -> int:
         held = (self._table, self._hot, self._place)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 

@@ -317,15 +317,15 @@ class NodeTables:
         stored = partition.features if loads_features else (None,) * len(partition.types)
         shapes = _shapes(partition, stored, dtype)
         self.storage = _choose_storage(config, shapes, world)
-        self._is_seen = world.any(world.device.type != "cpu")  # by devices, over the bus
-        self._shares = shares and self.storage == (PINNED if self._is_seen else DEVICE)
+        self._by_device = world.any(world.device.type != "cpu")  # which reads pinned rows over the bus
+        self._shares = shares and self.storage == (PINNED if self._by_device else DEVICE)
         places = self._share(shapes)
         if self.storage == DEVICE:
             world.room.note("features", _feature_bytes(shapes), f"features.storage {PINNED}" if shares else "")
         with together(world, "read the features"):
             self._tables = _make_tables(partition, stored, replace(config, storage=self.storage), dtype, world, places)
         self._publish()
-        if self._is_seen and self._shared:
+        if self._by_device and self._shared:
             with together(world, "pin the features"):
                 self._see_features(self._shared[0], partition)
         self.predicted_hits = 0.0
@@ -419,7 +419,7 @@ class NodeTables:
     @property
     def has_common_columns(self) -> bool:
         """Whether the ranks of a machine compute on memory that they share."""
-        return self.is_shared and not self._is_seen
+        return self.is_shared and not self._by_device
 
     def near(self, kind: int, name: str) -> MachineTable | None:
         """Return a type's table of all ranks of this machine; None where they do not share it."""

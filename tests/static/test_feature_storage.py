@@ -335,16 +335,18 @@ def losses_and_rows(comm, folder, parts, config) -> list[torch.Tensor]:
     with session.plans("train", 0) as plans:
         losses = torch.tensor([trainer.train_step(plan)[0] for plan in plans])
     for kind, rows in enumerate(session.graph.rows):
+        if "feature" not in rows.tables:
+            continue
         starts = session.partition.book.of_type(kind).starts
         ids = np.arange(starts[0], starts[-1])
         near = rows.is_near(ids)
         assert near.all() == (config.comm.ranks_per_machine == 0 or comm.size == 2)
         fetch = rows.plan(ids[near], channel).to(device, channel)
         before = session.sent_bytes()
-        found += [rows.fetch(fetch, "feature").cpu()] if "feature" in rows.tables else []
+        found.append(rows.fetch(fetch, "feature").cpu())
         assert session.sent_bytes() == before
         everything = rows.plan(ids, channel).to(device, channel)
-        found += [rows.fetch(everything, "feature").cpu()] if "feature" in rows.tables else []
+        found.append(rows.fetch(everything, "feature").cpu())
     found.append(infer(session).cpu())
     session.close()
     return [losses, *found]

@@ -240,7 +240,6 @@ def test_nodes_have_no_embeddings():
         check(arguments, config_of("typed"))
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("has_features", [False, True])
 def test_features_that_no_state_has_are_named(comm, mpi_tmp_path, has_features):
     def make(path):
@@ -254,6 +253,7 @@ def test_features_that_no_state_has_are_named(comm, mpi_tmp_path, has_features):
     assert [line for line in lines if "not used" in line] == [expected] * has_features
 
 
+@pytest.mark.serial
 def test_graphs_of_events_have_no_paths():
     with pytest.raises(ValueError, match=r"task.decoder paths is for static graphs"):
         TaskConfig(decoder="paths")
